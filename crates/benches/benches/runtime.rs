@@ -138,10 +138,7 @@ fn main() {
     let raw = nothing(false);
     let code = Arc::new(Code::new("scale"));
     show("launch, the back end alone", rounds, || {
-        let kind = Kind::Kernel {
-            stream: StreamId(0),
-            launches: 1,
-        };
+        let kind = Kind::kernel(StreamId(0));
         let op = Op {
             id: OpId(0),
             thread: ThreadId(0),

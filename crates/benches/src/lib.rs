@@ -127,9 +127,7 @@ impl Writer {
         while self.ops.len() + 1 < self.shape.calls as usize {
             for _ in 0..3 {
                 let stream = self.stream();
-                let launches = 1;
-                let kind = Kind::Kernel { stream, launches };
-                self.work(kind, stream, 2);
+                self.work(Kind::kernel(stream), stream, 2);
             }
             let stream = self.stream();
             let (from, to) = (Memory::Device, Memory::Device);

@@ -44,10 +44,7 @@ fn recorded(timed: bool) -> (Vec<u8>, String) {
             id,
             thread,
             site,
-            kind: Kind::Kernel {
-                stream,
-                launches: 1,
-            },
+            kind: Kind::kernel(stream),
             accesses: [access].into_iter().collect(),
         });
         id

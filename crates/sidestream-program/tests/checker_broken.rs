@@ -91,10 +91,7 @@ const MISTOLD: &[Mutation<Lowered>] = &[
     ("host functions are kernels", |p| {
         each_kind(p, |kind| {
             if let Kind::HostFunc { stream, .. } = *kind {
-                *kind = Kind::Kernel {
-                    stream,
-                    launches: 1,
-                };
+                *kind = Kind::kernel(stream);
             }
         });
     }),

@@ -172,10 +172,7 @@ fn a_run_of_a_million_calls_is_reduced() {
         };
         log.take(&Record::op(&op)).expect("a call");
     };
-    let kernel = |stream| Kind::Kernel {
-        stream,
-        launches: 1,
-    };
+    let kernel = Kind::kernel;
     let [load, main, third] = streams;
     call(kernel(load), Some((x, Mode::Write)));
     for _ in 0..500_000 {

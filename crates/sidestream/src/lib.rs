@@ -31,6 +31,9 @@
 //! The other modules are internal: public for the crates beside this one and for its tests, hidden from these pages,
 //! and changed without notice. The modules above re-export what programs need of them. ARCHITECTURE.md has the map of all.
 
+// What no other crate can name says so: `pub` in this crate is what it offers.
+#![warn(unreachable_pub)]
+
 #[doc(hidden)]
 pub mod alloc;
 #[doc(hidden)]

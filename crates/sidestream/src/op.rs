@@ -17,12 +17,12 @@ pub(crate) use kinds::Field;
 pub use kinds::{Class, Named, Until};
 
 /// A device, by its index.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DeviceId(pub u32);
 
 /// A stream. One id is one stream forever: a stream created after another was destroyed is a
 /// new id, even where the driver recycles the handle.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct StreamId(pub u32);
 
 /// A host thread.
@@ -30,19 +30,19 @@ pub struct StreamId(pub u32);
 pub struct ThreadId(pub u32);
 
 /// An event.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct EventId(pub u32);
 
 /// A flag that one host thread (or a host function) raises and another waits for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct FlagId(pub u32);
 
 /// An executable graph.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct GraphId(pub u32);
 
 /// A buffer: one tenancy of some memory. Freed and handed out again is another buffer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct BufferId(pub u32);
 
 /// A place in the caller's source.
@@ -54,9 +54,10 @@ pub struct SiteId(pub u32);
 pub struct OpId(pub u32);
 
 /// What kind of memory a buffer is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Memory {
     /// Device memory.
+    #[default]
     Device,
     /// Page-locked host memory.
     Pinned,

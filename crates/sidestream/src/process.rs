@@ -11,14 +11,14 @@ pub(crate) struct Process(u32);
 
 impl Process {
     /// The one that runs this.
-    pub fn this() -> Process {
+    pub(crate) fn this() -> Process {
         watch();
         Process(FORKS.load(Relaxed))
     }
 
     /// Not a child of it. Part of every call: asking the system for its number takes longer than the rest of some.
     #[inline]
-    pub fn is_this(self) -> bool {
+    pub(crate) fn is_this(self) -> bool {
         self.0 == FORKS.load(Relaxed)
     }
 }

@@ -234,10 +234,7 @@ impl Random {
         let kind = match device_kinds {
             0..=5 => {
                 self.some(&mut accesses, 4);
-                Kind::Kernel {
-                    stream,
-                    launches: 1,
-                }
+                Kind::kernel(stream)
             }
             6 | 7 => {
                 let (from, to) = self.copy(&mut accesses);

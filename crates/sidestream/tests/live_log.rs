@@ -69,8 +69,7 @@ impl Program {
 
     #[track_caller]
     fn kernel(&self, stream: StreamId, buffer: BufferId, mode: Mode) {
-        let launches = 1;
-        self.call(Kind::Kernel { stream, launches }, &[(buffer, mode)]);
+        self.call(Kind::kernel(stream), &[(buffer, mode)]);
     }
 
     fn check(&self, on_race: OnRace) -> Findings {
@@ -559,7 +558,7 @@ fn a_program_that_runs_on_and_uses_its_ids_again_needs_no_more_memory() {
         let mut pen = program.live.write().unwrap();
         pen.new_buffer(Memory::Pageable, 100, None, "staging")
     };
-    let (stream, launches) = (home, 1);
+    let stream = home;
     for step in 0..100_000 {
         program.live.span(program.thread, Some("step"));
         let saw_events_of = (step > 0).then_some(buffer);
@@ -580,7 +579,7 @@ fn a_program_that_runs_on_and_uses_its_ids_again_needs_no_more_memory() {
         program.call(wait, &[]);
         program.kernel(side, buffer, Mode::Read);
         for stream in [legacy, blocking] {
-            program.call(Kind::Kernel { stream, launches }, &[]);
+            program.call(Kind::kernel(stream), &[]);
         }
         let stream = side;
         program.call(Kind::RecordStream { buffer, stream }, &[]);

@@ -278,13 +278,7 @@ fn a_report_uses_the_names_of_the_log() {
     log.take(&Record::buffer(Memory::Device, 8, None, "weights"))
         .unwrap();
     for (id, stream, mode) in [(0, upload, Mode::Write), (1, compute, Mode::Read)] {
-        let mut op = op(
-            id,
-            Kind::Kernel {
-                stream,
-                launches: 1,
-            },
-        );
+        let mut op = op(id, Kind::kernel(stream));
         let (start, end) = (0, 8);
         for buffer in [unnamed, weights] {
             op.accesses.push(Access {
@@ -402,8 +396,7 @@ fn the_documented_example_is_what_is_written() {
     log.take(&Record::site("a:12")).unwrap();
     log.take(&Record::buffer(Memory::Device, 1024, None, "A"))
         .unwrap();
-    let launches = 1;
-    let mut op = op(0, Kind::Kernel { stream, launches });
+    let mut op = op(0, Kind::kernel(stream));
     op.accesses.push(Access {
         buffer,
         start: 0,

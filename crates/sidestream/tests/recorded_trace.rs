@@ -80,10 +80,7 @@ impl Log {
 }
 
 fn kernel(stream: StreamId) -> Kind {
-    Kind::Kernel {
-        stream,
-        launches: 1,
-    }
+    Kind::kernel(stream)
 }
 
 fn copy(stream: StreamId) -> Kind {

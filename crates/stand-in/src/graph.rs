@@ -77,10 +77,7 @@ pub fn add_kernel(
 ) -> Answer<CuNode> {
     let ready = modules::ready(&state.tables(), here.device()?, function, grid, values);
     let (code, args) = ready?;
-    let kind = Kind::Kernel {
-        stream: StreamId(0),
-        launches: 1,
-    };
+    let kind = Kind::kernel(StreamId(0));
     let work = NodeWork::Launch { code, grid, args };
     add(state, graph, after, What::Kernel, vec![(kind, work)])
 }

@@ -152,10 +152,7 @@ pub fn launch(
 ) -> Answer<()> {
     let stream = streams::stream(state, here, handle)?;
     let (code, args) = ready(&state.tables(), stream.device, function, grid, values)?;
-    let kind = Kind::Kernel {
-        stream: stream.id,
-        launches: 1,
-    };
+    let kind = Kind::kernel(stream.id);
     let launch = Launch {
         code: &code,
         grid,

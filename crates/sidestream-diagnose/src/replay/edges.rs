@@ -45,10 +45,7 @@ impl Edges {
         let stream = self.streams[stream.0 as usize];
         let node = self.stream_of.len();
         self.stream_of.push(stream);
-        let kernel = Kind::Kernel {
-            stream,
-            launches: 1,
-        };
+        let kernel = Kind::kernel(stream);
         let mut before = self.push(kernel, Some(node));
         // Its own stream runs in order by itself.
         before.retain(|other| self.stream_of[*other] != stream);

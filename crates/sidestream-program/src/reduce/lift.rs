@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use sidestream::op::{
-    Access, BufferId, DeviceId, EventId, GraphId, Kind, Memory, Mode, Op, OpId, StreamId,
-    StreamKind, ThreadId,
+    Access, BufferId, Class, DeviceId, EventId, GraphId, Kind, Memory, Mode, Named, Op, OpId,
+    StreamId, StreamKind, ThreadId,
 };
 
 use super::Recorded;
@@ -191,143 +191,82 @@ impl Lift<'_> {
     }
 
     fn call(&mut self, op: &Op) -> Option<(Verb, Fields)> {
-        let mut fields = Fields::default();
-        let verb = match op.kind {
-            Kind::Kernel { stream, .. } => {
-                fields.stream = Some(self.stream(stream)?);
-                Verb::Kernel
+        let verb = verb(op)?;
+        if let Kind::Alloc {
+            buffer,
+            stream,
+            saw_events_of,
+        } = op.kind
+        {
+            return Some((verb, self.handed_out(buffer, stream, saw_events_of)?));
+        }
+        let mut fields = self.named(op.kind)?;
+        match op.kind.class() {
+            Class::Copy { from, to, .. } => self.both_sides(op, from, to, &mut fields)?,
+            // The life of all of a buffer begins or ends.
+            Class::MallocAsync | Class::FreeAsync | Class::Free => {
+                fields.buffer = Some(self.buffer(op.accesses.first()?.buffer)?);
             }
-            Kind::GraphLaunch { stream, graph } => {
-                fields.stream = Some(self.stream(stream)?);
-                fields.graph = Some(self.graph(graph));
-                Verb::GraphLaunch
-            }
-            Kind::HostFunc { stream, .. } => {
-                fields.stream = Some(self.stream(stream)?);
-                Verb::HostFunc
-            }
-            Kind::Copy { stream, from, to } => {
-                fields.stream = Some(self.stream(stream)?);
-                self.both_sides(op, from, to, &mut fields)?;
-                return Some((Verb::CopyAsync, fields));
-            }
-            Kind::CopyPeer { stream, peer } => {
-                fields.stream = Some(self.stream(stream)?);
-                fields.device = Some(peer);
-                self.both_sides(op, Memory::Device, Memory::Device, &mut fields)?;
-                return Some((Verb::CopyPeer, fields));
-            }
-            Kind::CopyBlocking { from, to } => {
-                self.both_sides(op, from, to, &mut fields)?;
-                return Some((Verb::Copy, fields));
-            }
-            Kind::Memset { stream } => {
-                fields.stream = Some(self.stream(stream)?);
-                Verb::MemsetAsync
-            }
-            Kind::MemsetBlocking { .. } => Verb::Memset,
-            Kind::HostAccess => match op.accesses.first()?.mode {
-                Mode::Read => Verb::HostRead,
-                Mode::Write => Verb::HostWrite,
-            },
-            Kind::MallocAsync { stream } => {
-                fields.stream = Some(self.stream(stream)?);
-                return self.whole_of(op, fields, Verb::MallocAsync);
-            }
-            Kind::FreeAsync { stream } => {
-                fields.stream = Some(self.stream(stream)?);
-                return self.whole_of(op, fields, Verb::FreeAsync);
-            }
-            Kind::CudaFree { .. } => return self.whole_of(op, fields, Verb::CudaFree),
-            Kind::FreePinned => return self.whole_of(op, fields, Verb::FreePinned),
-            Kind::Alloc {
-                buffer,
-                stream,
-                saw_events_of,
-            } => {
-                let stream = match stream {
-                    Some(stream) => Some(self.stream(stream)?),
-                    None => None,
-                };
-                let root = self.cut.buffers.get(buffer.0 as usize)?.root;
-                let owner = self.owners.get(&root).copied();
-                let over = saw_events_of
-                    .filter(|of| self.buffers.contains_key(of))
-                    .or(owner);
-                let saw = saw_events_of.is_some() && saw_events_of == over;
-                let fields = self.alloc(buffer, stream, over, saw)?;
-                return Some((Verb::Alloc, fields));
-            }
-            Kind::Free { buffer } => {
-                fields.buffer = Some(self.buffer(buffer)?);
-                self.freed.push(buffer);
-                Verb::Free
-            }
-            Kind::RecordStream { buffer, stream } => {
-                fields.buffer = Some(self.buffer(buffer)?);
-                fields.stream = Some(self.stream(stream)?);
-                Verb::RecordStream
-            }
-            Kind::Record { event, stream } => {
-                fields.event = Some(self.event(event)?);
-                fields.stream = Some(self.stream(stream)?);
-                Verb::Record
-            }
-            Kind::CreateEvent { event } => {
-                fields.event = Some(self.event(event)?);
-                Verb::CreateEvent
-            }
-            Kind::Elapsed { from, to } => {
-                fields.event = Some(self.event(from)?);
-                fields.later = Some(self.event(to)?);
-                Verb::Elapsed
-            }
-            Kind::SyncEvent { event } => {
-                fields.event = Some(self.event(event)?);
-                Verb::SyncEvent
-            }
-            Kind::SyncStream { stream } => {
-                fields.stream = Some(self.stream(stream)?);
-                Verb::SyncStream
-            }
-            Kind::QueryEvent { event, done } => {
-                fields.event = Some(self.event(event)?);
-                fields.yes = done;
-                Verb::QueryEvent
-            }
-            Kind::QueryStream { stream, done } => {
-                fields.stream = Some(self.stream(stream)?);
-                fields.yes = done;
-                Verb::QueryStream
-            }
-            Kind::SyncDevice { device } => {
-                fields.device = device;
-                Verb::SyncDevice
-            }
-            Kind::SetDevice { device } => {
-                fields.device = Some(device);
-                Verb::SetDevice
-            }
-            // They order or make, and nothing else: no race needs one.
-            Kind::Wait { .. }
-            | Kind::WaitStream { .. }
-            | Kind::SetFlag { .. }
-            | Kind::WaitFlag { .. }
-            | Kind::CudaMalloc
-            | Kind::DestroyEvent { .. }
-            | Kind::CreateStream { .. }
-            | Kind::DestroyStream { .. }
-            | Kind::BeginCapture { .. }
-            | Kind::EndCapture { .. } => return None,
-        };
-        for access in &op.accesses {
-            let used = self.access(access)?;
-            match access.mode {
-                Mode::Read => fields.reads.push(used),
-                Mode::Write => fields.writes.push(used),
+            _ => {
+                for access in &op.accesses {
+                    let used = self.access(access)?;
+                    match access.mode {
+                        Mode::Read => fields.reads.push(used),
+                        Mode::Write => fields.writes.push(used),
+                    }
+                }
             }
         }
+        if let Kind::Free { buffer } = op.kind {
+            self.freed.push(buffer);
+        }
         Some((verb, fields))
+    }
+
+    /// What a call names, and what it was answered.
+    fn named(&mut self, mut kind: Kind) -> Option<Fields> {
+        let mut fields = Fields {
+            yes: match kind {
+                Kind::QueryEvent { done, .. } | Kind::QueryStream { done, .. } => done,
+                _ => false,
+            },
+            ..Fields::default()
+        };
+        let mut name = |named: Named<'_>| {
+            match named {
+                Named::Stream(id) => fields.stream = Some(self.stream(*id)?),
+                Named::Event(id) if fields.event.is_some() => fields.later = Some(self.event(*id)?),
+                Named::Event(id) => fields.event = Some(self.event(*id)?),
+                Named::Buffer(id) => fields.buffer = Some(self.buffer(*id)?),
+                Named::Graph(id) => fields.graph = Some(self.graph(*id)),
+                Named::Device(id) => fields.device = Some(*id),
+                // No race needs it.
+                Named::Flag(_) => {}
+            }
+            Some(())
+        };
+        kind.each_named(|named| name(named).ok_or(())).ok()?;
+        Some(fields)
+    }
+
+    /// The allocator hands a buffer out.
+    fn handed_out(
+        &mut self,
+        buffer: BufferId,
+        stream: Option<StreamId>,
+        saw_events_of: Option<BufferId>,
+    ) -> Option<Fields> {
+        let stream = match stream {
+            Some(stream) => Some(self.stream(stream)?),
+            None => None,
+        };
+        let root = self.cut.buffers.get(buffer.0 as usize)?.root;
+        let owner = self.owners.get(&root).copied();
+        let over = saw_events_of
+            .filter(|of| self.buffers.contains_key(of))
+            .or(owner);
+        let saw = saw_events_of.is_some() && saw_events_of == over;
+        self.alloc(buffer, stream, over, saw)
     }
 
     /// A copy has two sides, and the race knows one.
@@ -353,12 +292,6 @@ impl Lift<'_> {
         fields.reads.push(read);
         fields.writes.push(write);
         Some(())
-    }
-
-    /// A call that begins or ends the life of all of a buffer.
-    fn whole_of(&mut self, op: &Op, mut fields: Fields, verb: Verb) -> Option<(Verb, Fields)> {
-        fields.buffer = Some(self.buffer(op.accesses.first()?.buffer)?);
-        Some((verb, fields))
     }
 
     fn access(&mut self, access: &Access) -> Option<program::Access> {
@@ -499,6 +432,50 @@ impl Lift<'_> {
         self.threads.insert(id, new);
         new
     }
+}
+
+/// What the format calls it; none if no race needs it, as it orders or makes and does nothing else.
+fn verb(op: &Op) -> Option<Verb> {
+    Some(match op.kind {
+        Kind::Kernel { .. } => Verb::Kernel,
+        Kind::GraphLaunch { .. } => Verb::GraphLaunch,
+        Kind::HostFunc { .. } => Verb::HostFunc,
+        Kind::Copy { .. } => Verb::CopyAsync,
+        Kind::CopyPeer { .. } => Verb::CopyPeer,
+        Kind::CopyBlocking { .. } => Verb::Copy,
+        Kind::Memset { .. } => Verb::MemsetAsync,
+        Kind::MemsetBlocking { .. } => Verb::Memset,
+        Kind::HostAccess => match op.accesses.first()?.mode {
+            Mode::Read => Verb::HostRead,
+            Mode::Write => Verb::HostWrite,
+        },
+        Kind::MallocAsync { .. } => Verb::MallocAsync,
+        Kind::FreeAsync { .. } => Verb::FreeAsync,
+        Kind::CudaFree { .. } => Verb::CudaFree,
+        Kind::FreePinned => Verb::FreePinned,
+        Kind::Alloc { .. } => Verb::Alloc,
+        Kind::Free { .. } => Verb::Free,
+        Kind::RecordStream { .. } => Verb::RecordStream,
+        Kind::Record { .. } => Verb::Record,
+        Kind::CreateEvent { .. } => Verb::CreateEvent,
+        Kind::Elapsed { .. } => Verb::Elapsed,
+        Kind::SyncEvent { .. } => Verb::SyncEvent,
+        Kind::SyncStream { .. } => Verb::SyncStream,
+        Kind::QueryEvent { .. } => Verb::QueryEvent,
+        Kind::QueryStream { .. } => Verb::QueryStream,
+        Kind::SyncDevice { .. } => Verb::SyncDevice,
+        Kind::SetDevice { .. } => Verb::SetDevice,
+        Kind::Wait { .. }
+        | Kind::WaitStream { .. }
+        | Kind::SetFlag { .. }
+        | Kind::WaitFlag { .. }
+        | Kind::CudaMalloc
+        | Kind::DestroyEvent { .. }
+        | Kind::CreateStream { .. }
+        | Kind::DestroyStream { .. }
+        | Kind::BeginCapture { .. }
+        | Kind::EndCapture { .. } => return None,
+    })
 }
 
 /// The first of `s1`, `s2`, … that is not taken.

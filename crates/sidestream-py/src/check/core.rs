@@ -403,13 +403,7 @@ impl Core {
         if product && self.workspaces.contains_key(&stream) {
             self.use_workspaces(&[stream]);
         }
-        self.push(
-            Kind::Kernel {
-                stream,
-                launches: 1,
-            },
-            site,
-        );
+        self.push(Kind::kernel(stream), site);
         self.launched_at(site, stream, true);
         self.found()
     }

@@ -117,7 +117,11 @@ impl<U: Uses> Cache<U> {
     /// The same if memory of just this size was freed lately about which nobody has to be asked:
     /// the stream's own, or what nobody uses.
     #[inline]
-    pub fn alloc_at_once(&mut self, bytes: u64, home: Option<StreamId>) -> Option<Granted<U>> {
+    pub(crate) fn alloc_at_once(
+        &mut self,
+        bytes: u64,
+        home: Option<StreamId>,
+    ) -> Option<Granted<U>> {
         let rounded = self.rounded(bytes)?;
         if home.is_some()
             && let Some(record) = self.recent.pop(home, rounded, &mut self.table)
@@ -165,7 +169,7 @@ impl<U: Uses> Cache<U> {
 
     /// The same of memory that was used before it went back to the driver. All of that is over;
     /// whoever gets a part of it gets these uses with it.
-    pub fn add_used_segment(&mut self, address: Address, bytes: u64, uses: U) {
+    pub(crate) fn add_used_segment(&mut self, address: Address, bytes: u64, uses: U) {
         self.table.add(address.0, bytes, uses);
         self.over_bytes += bytes;
         self.counts.segments += 1;

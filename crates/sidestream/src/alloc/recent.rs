@@ -68,7 +68,7 @@ impl Recent {
     /// A piece of exactly this size that nothing has to be asked about, the last freed first. For
     /// a stream that is one of its own; for the host, one that nobody uses.
     #[inline]
-    pub fn pop<U>(
+    pub(super) fn pop<U>(
         &mut self,
         stream: Option<StreamId>,
         bytes: u64,
@@ -92,7 +92,7 @@ impl Recent {
     /// Puts a freed piece on its stack: what only its home stream used, or nobody. What another one
     /// used is queued up.
     #[inline]
-    pub fn push<U>(&mut self, record: u32, home: Option<StreamId>, table: &mut Table<U>) {
+    pub(super) fn push<U>(&mut self, record: u32, home: Option<StreamId>, table: &mut Table<U>) {
         let stream = match table.on(record) {
             On::Nobody => None,
             On::Only(stream) if home == Some(stream) => Some(stream),
@@ -121,13 +121,13 @@ impl Recent {
 
     /// The piece of exactly this size that other streams used and that was freed first.
     #[inline]
-    pub fn longest_waiting(&self, bytes: u64) -> Option<u32> {
+    pub(super) fn longest_waiting(&self, bytes: u64) -> Option<u32> {
         let queue = self.queues.iter().find(|queue| queue.bytes == bytes)?;
         (queue.first != NONE).then_some(queue.first)
     }
 
     /// Takes out what [`Recent::longest_waiting`] gave.
-    pub fn take_longest_waiting<U>(&mut self, bytes: u64, table: &Table<U>) {
+    pub(super) fn take_longest_waiting<U>(&mut self, bytes: u64, table: &Table<U>) {
         let queue = self.queues.iter_mut().find(|queue| queue.bytes == bytes);
         if let Some(queue) = queue.filter(|queue| queue.first != NONE) {
             queue.first = table.below(queue.first);
@@ -159,7 +159,7 @@ impl Recent {
     }
 
     /// Takes out any piece.
-    pub fn drain<U>(&mut self, table: &Table<U>) -> Option<u32> {
+    pub(super) fn drain<U>(&mut self, table: &Table<U>) -> Option<u32> {
         let waiting = self.queues.iter_mut().find(|queue| queue.first != NONE);
         let top = if self.unsorted != NONE {
             &mut self.unsorted

@@ -83,7 +83,7 @@ enum Fit {
 }
 
 impl<U: Uses> Table<U> {
-    pub fn new(joins: bool) -> Table<U> {
+    pub(super) fn new(joins: bool) -> Table<U> {
         Table {
             joins,
             records: Vec::new(),
@@ -99,7 +99,7 @@ impl<U: Uses> Table<U> {
     /// Takes a piece back; from here on it is on a stack.
     #[inline]
     #[track_caller]
-    pub fn leave(&mut self, piece: &Piece, uses: U, on: On) {
+    pub(super) fn leave(&mut self, piece: &Piece, uses: U, on: On) {
         let record = self.records.get_mut(piece.record as usize);
         let record = record.filter(|r| r.address == piece.address.0 && r.tenancy == Tenancy::Held);
         let record = record.expect("a piece comes back to the cache that it is from");
@@ -110,7 +110,7 @@ impl<U: Uses> Table<U> {
 
     /// Hands a record out, with the uses that it had.
     #[inline]
-    pub fn enter(&mut self, at: u32, home: Option<StreamId>) -> (Piece, U, On) {
+    pub(super) fn enter(&mut self, at: u32, home: Option<StreamId>) -> (Piece, U, On) {
         let record = &mut self.records[at as usize];
         record.tenancy = Tenancy::Held;
         let piece = Piece {
@@ -123,7 +123,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// Moves a record from its stack into a hole.
-    pub fn settle(&mut self, at: u32) {
+    pub(super) fn settle(&mut self, at: u32) {
         let (before, behind) = (self.at(at).before, self.at(at).behind);
         let mut ends = (at, at);
         if self.is_free(before) {
@@ -139,12 +139,12 @@ impl<U: Uses> Table<U> {
     }
 
     /// Answers are for one search.
-    pub fn forget_answers(&mut self) {
+    pub(super) fn forget_answers(&mut self) {
         self.turn += 1;
     }
 
     /// The smallest hole with memory of this stream, which what is over may fill up.
-    pub fn find_own(&mut self, bytes: u64, home: Option<StreamId>) -> Option<Run> {
+    pub(super) fn find_own(&mut self, bytes: u64, home: Option<StreamId>) -> Option<Run> {
         home?;
         self.find(bytes, |record| match record.on {
             On::Nobody => Fit::Part,
@@ -155,7 +155,7 @@ impl<U: Uses> Table<U> {
 
     /// The smallest hole with memory that can be had without a wait: without asking if that is
     /// possible. What turns out to be over is counted.
-    pub fn find_over(
+    pub(super) fn find_over(
         &mut self,
         bytes: u64,
         home: Option<StreamId>,
@@ -180,7 +180,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// The smallest hole, whoever uses it.
-    pub fn find_any(&mut self, bytes: u64) -> Option<Run> {
+    pub(super) fn find_any(&mut self, bytes: u64) -> Option<Run> {
         self.find(bytes, |_| Fit::Wanted)
     }
 
@@ -193,7 +193,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// All uses of a run.
-    pub fn uses(&self, run: Run) -> U {
+    pub(super) fn uses(&self, run: Run) -> U {
         let mut uses = U::default();
         let mut at = run.first;
         loop {
@@ -206,7 +206,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// Makes the start of a run one record of exactly this size and takes it out of its hole.
-    pub fn take(&mut self, run: Run, bytes: u64, over_bytes: &mut u64) -> u32 {
+    pub(super) fn take(&mut self, run: Run, bytes: u64, over_bytes: &mut u64) -> u32 {
         let Run { hole, first, last } = run;
         let hole_last = self.at(hole).other;
         self.unlist(hole);
@@ -328,29 +328,29 @@ impl<U: Uses> Table<U> {
 /// What the stacks of freed pieces need.
 impl<U> Table<U> {
     #[inline]
-    pub fn on(&self, at: u32) -> On {
+    pub(super) fn on(&self, at: u32) -> On {
         self.records[at as usize].on
     }
 
     /// The uses of one record.
-    pub fn uses_of(&self, at: u32) -> &U {
+    pub(super) fn uses_of(&self, at: u32) -> &U {
         &self.records[at as usize].uses
     }
 
     #[inline]
-    pub fn bytes(&self, at: u32) -> u64 {
+    pub(super) fn bytes(&self, at: u32) -> u64 {
         self.records[at as usize].bytes
     }
 
     /// The record below one on its stack.
     #[inline]
-    pub fn below(&self, at: u32) -> u32 {
+    pub(super) fn below(&self, at: u32) -> u32 {
         self.records[at as usize].other
     }
 
     /// Puts a record on another.
     #[inline]
-    pub fn put_on(&mut self, at: u32, below: u32) {
+    pub(super) fn put_on(&mut self, at: u32, below: u32) {
         self.records[at as usize].other = below;
     }
 }

@@ -30,12 +30,12 @@ pub(crate) unsafe fn store(at: u64, bytes: &[u8]) {
 mod bytes {
     use std::arch::asm;
 
-    pub unsafe fn load(from: *mut u8, into: &mut [u8]) {
+    pub(super) unsafe fn load(from: *mut u8, into: &mut [u8]) {
         // SAFETY: the caller promises the bytes on one side; the other is a slice of as many.
         unsafe { copy(from, into.as_mut_ptr(), into.len()) }
     }
 
-    pub unsafe fn store(to: *mut u8, bytes: &[u8]) {
+    pub(super) unsafe fn store(to: *mut u8, bytes: &[u8]) {
         // SAFETY: as above.
         unsafe { copy(bytes.as_ptr(), to, bytes.len()) }
     }

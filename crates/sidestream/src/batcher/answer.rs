@@ -113,7 +113,7 @@ impl<O: Pod> State<O> {
 }
 
 impl<O: Pod> Cell<O> {
-    pub fn new() -> Arc<Cell<O>> {
+    pub(super) fn new() -> Arc<Cell<O>> {
         Arc::new(Cell {
             state: Mutex::new(State::Waiting(None)),
             changed: Condvar::new(),
@@ -121,7 +121,7 @@ impl<O: Pod> Cell<O> {
     }
 
     /// Ends it. Only who has taken its request out of the queue does.
-    pub fn answer(&self, answer: Result<Row<O>, Error>) {
+    pub(super) fn answer(&self, answer: Result<Row<O>, Error>) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Answered(answer));
         self.changed.notify_all();
         if let State::Waiting(Some(waker)) = before {

@@ -26,7 +26,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// A batch took so long. `is_idle` says that none is with the device.
-    pub fn note(&mut self, took: Duration, is_idle: bool, now: Duration) {
+    pub(super) fn note(&mut self, took: Duration, is_idle: bool, now: Duration) {
         self.forget(is_idle, now);
         self.mean = match self.mean {
             Duration::ZERO => took,
@@ -45,7 +45,7 @@ impl Pace {
     ///
     /// It waits for others, then its batch is in one of so many `rounds` through the slots. One batch of the last ones took longest, and so may its own. A mean
     /// with room for what is usual is not enough: what holds up a host comes seldom and lasts for milliseconds.
-    pub fn expected(
+    pub(super) fn expected(
         &mut self,
         max_delay: Duration,
         rounds: usize,

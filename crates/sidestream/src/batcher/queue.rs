@@ -28,7 +28,7 @@ pub(super) struct Queue<I, O: Pod> {
 }
 
 impl<I, O: Pod> Queue<I, O> {
-    pub fn new(names: Vec<String>, rule: Rule, limit: usize, slots: usize) -> Queue<I, O> {
+    pub(super) fn new(names: Vec<String>, rule: Rule, limit: usize, slots: usize) -> Queue<I, O> {
         let requests = Requests::new(rule.clone(), limit, names.len(), slots);
         Queue {
             rule,
@@ -45,7 +45,7 @@ impl<I, O: Pod> Queue<I, O> {
     }
 
     /// Queues a request, and says of which class it is.
-    pub fn put(
+    pub(super) fn put(
         &self,
         class: Option<&str>,
         request: Request<I, O>,
@@ -75,7 +75,7 @@ impl<I, O: Pod> Queue<I, O> {
     }
 
     /// Takes a request back, and returns whether it will not be computed.
-    pub fn cancel(&self, of: usize, cell: &Arc<Cell<O>>) -> bool {
+    pub(super) fn cancel(&self, of: usize, cell: &Arc<Cell<O>>) -> bool {
         let is_it = |request: &Request<I, O>| Arc::ptr_eq(&request.cell, cell);
         let taken = self.requests.lock().cancel(of, is_it);
         let is_taken = taken.is_some();
@@ -86,7 +86,7 @@ impl<I, O: Pod> Queue<I, O> {
     }
 
     /// The next batch of a class; waits for one. None when there will be no more.
-    pub fn take(&self, of: usize) -> Option<Batch<Request<I, O>>> {
+    pub(super) fn take(&self, of: usize) -> Option<Batch<Request<I, O>>> {
         let changed = &self.changed[of];
         loop {
             let mut requests = self.requests.lock();
@@ -117,30 +117,30 @@ impl<I, O: Pod> Queue<I, O> {
     }
 
     /// The requests of a batch were computed: all, or the one of this number.
-    pub fn answered(&self, of: usize, slot: usize, alone: Option<usize>, took: Took) {
+    pub(super) fn answered(&self, of: usize, slot: usize, alone: Option<usize>, took: Took) {
         let mut requests = self.requests.lock();
         requests.answered(of, slot, alone, took, self.now());
     }
 
     /// A request of a batch failed.
-    pub fn failed(&self) {
+    pub(super) fn failed(&self) {
         self.requests.lock().failed(1);
     }
 
     /// All of a batch, which was due then, have been told.
-    pub fn over(&self, of: usize, slot: usize, due: Duration) {
+    pub(super) fn over(&self, of: usize, slot: usize, due: Duration) {
         let mut requests = self.requests.lock();
         let now = self.now();
         requests.over(of, slot, now);
         requests.told(of, due, now);
     }
 
-    pub fn statistics(&self) -> Statistics {
+    pub(super) fn statistics(&self) -> Statistics {
         self.requests.lock().statistics()
     }
 
     /// No more requests. Those that wait are computed, or ended.
-    pub fn close(&self, are_computed: bool) {
+    pub(super) fn close(&self, are_computed: bool) {
         let ended = self.requests.lock().close(are_computed);
         for changed in &self.changed {
             changed.notify_all();

@@ -72,28 +72,31 @@ impl<O: Pod> Deref for Results<O> {
 
 impl<I: Pod, O: Pod> Batch<'_, I, O> {
     /// Writes the rows of the requests, and zeros behind them.
-    pub fn fill(&self, rows: &mut [I]) {
+    pub(super) fn fill(&self, rows: &mut [I]) {
         for (at, request) in rows.chunks_exact_mut(self.row).zip(self.requests) {
             at.copy_from_slice(&request.values);
         }
         rows[self.requests.len() * self.row..self.size * self.row].fill(I::zeroed());
     }
 
-    pub fn point(&self, points: &mut Vec<TimedEvent>) -> Result<(), error::Error> {
+    pub(super) fn point(&self, points: &mut Vec<TimedEvent>) -> Result<(), error::Error> {
         if self.is_timed {
             points.push(self.stream.record_timed()?);
         }
         Ok(())
     }
 
-    pub fn failed(&self, stage: &'static str) -> impl Fn(error::Error) -> Failed + use<I, O> {
+    pub(super) fn failed(
+        &self,
+        stage: &'static str,
+    ) -> impl Fn(error::Error) -> Failed + use<I, O> {
         let index = self.index;
         move |error| Failed::new(stage, index, error)
     }
 }
 
 impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
-    pub fn run(mut self, mut body: impl Body<I, O>) {
+    pub(super) fn run(mut self, mut body: impl Body<I, O>) {
         while let Some(batch) = self.queue.take(self.class) {
             self.answer(batch.keys, batch.slot, &mut body);
             self.queue.over(self.class, batch.slot, batch.due);

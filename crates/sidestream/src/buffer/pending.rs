@@ -159,7 +159,7 @@ impl<T> Drop for Pending<T> {
 
 impl<T> Held<T> {
     /// Nobody waits for it.
-    pub fn leave(self) {
+    pub(crate) fn leave(self) {
         if let Held::Lent(lent) = self {
             // If the function has run the value is dropped here, else by whoever brings it back.
             let mut lent = lent.lock();
@@ -177,7 +177,7 @@ impl<T> Held<T> {
 impl<T: Send + 'static> Held<T> {
     /// Lends a value to a function that will run on the host: where the value is from now on, and
     /// what to run. That leaves the value behind and no panic.
-    pub fn lend(
+    pub(crate) fn lend(
         value: T,
         act: impl FnOnce(&mut T) + Send + 'static,
     ) -> (Held<T>, Box<dyn FnOnce() + Send>) {

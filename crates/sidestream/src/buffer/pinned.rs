@@ -6,7 +6,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::Pod;
-use crate::tracker::Block;
+use crate::op::Mode;
+use crate::tracker::{Block, Touch};
 
 /// `len` values in page-locked host memory, which no device touches.
 ///
@@ -44,6 +45,16 @@ impl<T: Pod> Pinned<T> {
 
     pub(crate) fn block(&self) -> &Block {
         &self.block
+    }
+
+    /// All of it.
+    pub(crate) fn touch(&self, mode: Mode) -> Touch<'_> {
+        Touch {
+            block: &self.block,
+            start: 0,
+            end: (self.len * size_of::<T>()) as u64,
+            mode,
+        }
     }
 
     pub(crate) fn block_mut(&mut self) -> &mut Block {

@@ -74,10 +74,6 @@ impl<'a, T: Pod> View<'a, T> {
         (self.slice(..mid), self.slice(mid..))
     }
 
-    pub(crate) fn block(&self) -> &'a Block {
-        self.block
-    }
-
     pub(crate) fn address(&self) -> Address {
         self.block.address.offset(self.bytes().start)
     }
@@ -150,10 +146,6 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     /// The same values, for reading.
     pub fn as_view(&self) -> View<'_, T> {
         View::new(self.block, self.first, self.len)
-    }
-
-    pub(crate) fn block(&self) -> &'a Block {
-        self.block
     }
 
     pub(crate) fn address(&self) -> Address {

@@ -166,7 +166,7 @@ pub(super) struct Now {
 
 impl Now {
     #[inline]
-    pub fn new(op: &Op, chain: Chain, epoch: Epoch, span: Option<SpanId>) -> Now {
+    pub(super) fn new(op: &Op, chain: Chain, epoch: Epoch, span: Option<SpanId>) -> Now {
         Now {
             epoch,
             op: op.id,
@@ -177,13 +177,13 @@ impl Now {
     }
 
     #[inline]
-    pub fn chain(&self) -> u32 {
+    pub(super) fn chain(&self) -> u32 {
         self.epoch.chain
     }
 
     /// One of its accesses.
     #[inline]
-    pub fn with(&self, access: &Access) -> Use {
+    pub(super) fn with(&self, access: &Access) -> Use {
         Use {
             epoch: self.epoch,
             op: self.op,
@@ -204,7 +204,7 @@ impl Within {
         Within(span.map_or(0, |span| span.0 + 1))
     }
 
-    pub fn span(self) -> Option<SpanId> {
+    pub(super) fn span(self) -> Option<SpanId> {
         self.0.checked_sub(1).map(SpanId)
     }
 }
@@ -222,7 +222,7 @@ pub(super) struct Use {
 
 impl Use {
     /// No access: a step before all others.
-    pub const NONE: Use = Use {
+    pub(super) const NONE: Use = Use {
         epoch: Epoch { chain: 0, tick: 0 },
         op: OpId(0),
         site: SiteId(0),
@@ -233,41 +233,41 @@ impl Use {
 
     /// Makes it [`Use::is_none`], and leaves the rest as it is.
     #[inline]
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.epoch = Use::NONE.epoch;
     }
 
     #[inline]
-    pub fn is_none(&self) -> bool {
+    pub(super) fn is_none(&self) -> bool {
         self.epoch.tick == 0
     }
 
     /// Whether it lies before what is known. "No" may be wrong, as in [`Near`].
     #[inline(always)]
-    pub fn is_surely_before(&self, known: Near<'_>) -> bool {
+    pub(super) fn is_surely_before(&self, known: Near<'_>) -> bool {
         known.has(self.epoch)
     }
 
     /// The same, and "no" is right.
-    pub fn is_before(&self, known: &Known<'_>) -> bool {
+    pub(super) fn is_before(&self, known: &Known<'_>) -> bool {
         known.has(self.epoch)
     }
 
-    pub fn reads(&self) -> bool {
+    pub(super) fn reads(&self) -> bool {
         self.deed.0 & Deed::READS != 0
     }
 
-    pub fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         self.deed.0 & Deed::WRITES != 0
     }
 
     /// It stands for a read, too.
-    pub fn add_read(&mut self) {
+    pub(super) fn add_read(&mut self) {
         self.deed.0 |= Deed::READS;
     }
 
     /// The thread that called it, unless there are more threads than can be told apart.
-    pub fn thread(&self) -> Option<ThreadId> {
+    pub(super) fn thread(&self) -> Option<ThreadId> {
         let thread = self.deed.0 >> Deed::THREAD;
         (thread != Deed::NO_THREAD).then_some(ThreadId(thread))
     }

@@ -99,7 +99,7 @@ impl Place {
 impl Lints {
     /// Looks at a call that succeeded, before the clocks know of it.
     #[inline]
-    pub fn before(&mut self, op: &Op, order: &mut Order, clocks: &Clocks) {
+    pub(super) fn before(&mut self, op: &Op, order: &mut Order, clocks: &Clocks) {
         if let Kind::Kernel { stream, .. } = op.kind
             && order.device_of(stream) != order.current_device(op.thread)
         {
@@ -133,7 +133,7 @@ impl Lints {
 
     /// Looks at the work of a call, after the clocks took it.
     #[inline]
-    pub fn after(&mut self, op: &Op, runs: Runs, epoch: Epoch, chain: Chain, order: &Order) {
+    pub(super) fn after(&mut self, op: &Op, runs: Runs, epoch: Epoch, chain: Chain, order: &Order) {
         let Chain::Stream(stream) = chain else {
             return;
         };
@@ -143,7 +143,7 @@ impl Lints {
     }
 
     /// An application asked its stream pool `asked` times; the pool holds `size` streams.
-    pub fn pool(&mut self, op: OpId, asked: u32, size: u32) {
+    pub(super) fn pool(&mut self, op: OpId, asked: u32, size: u32) {
         if asked > size {
             let code = LintCode::StreamPoolAlias;
             self.list.push(Lint { op, code });

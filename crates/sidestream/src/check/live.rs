@@ -49,7 +49,7 @@ pub enum OnRace {
 /// for (stream, mode) in [(copies, Mode::Write), (kernels, Mode::Read)] {
 ///     let (id, site) = (pen.next_op(), pen.site(std::panic::Location::caller()));
 ///     let accesses = [Access { buffer, start: 0, end: 1024, mode }].into_iter().collect();
-///     let kind = Kind::Kernel { stream, launches: 1 };
+///     let kind = Kind::kernel(stream);
 ///     pen.op(&Op { id, thread, site, kind, accesses });
 /// }
 /// drop(pen);

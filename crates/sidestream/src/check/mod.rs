@@ -22,7 +22,7 @@
 //!     id: OpId(id),
 //!     thread: ThreadId(0),
 //!     site: SiteId(id),
-//!     kind: Kind::Kernel { stream, launches: 1 },
+//!     kind: Kind::kernel(stream),
 //!     accesses: [Access { buffer, start: 0, end: 1024, mode }].into_iter().collect(),
 //! };
 //! checker.push(&kernel(0, s1, Mode::Write))?;
@@ -172,7 +172,7 @@ impl Checker {
     }
 
     /// The names of spans, by their id.
-    pub fn span_names(&self) -> &[String] {
+    pub(crate) fn span_names(&self) -> &[String] {
         self.spans.names()
     }
 

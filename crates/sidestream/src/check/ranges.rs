@@ -39,7 +39,7 @@ struct Parts<C> {
 impl<C: Clone + Default> Ranges<C> {
     /// The cell of `start..end`, if that is everything and was never cut: nearly always.
     #[inline]
-    pub fn whole(&mut self, start: u64, end: u64) -> Option<&mut C> {
+    pub(super) fn whole(&mut self, start: u64, end: u64) -> Option<&mut C> {
         let whole = start == 0 && end == END && self.parts.is_none();
         whole.then_some(&mut self.whole)
     }
@@ -47,7 +47,7 @@ impl<C: Clone + Default> Ranges<C> {
     /// Calls `each` for the cells that make up `start..end`, after cutting those that reach
     /// beyond it.
     #[inline]
-    pub fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
+    pub(super) fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
         if let Some(cell) = self.whole(start, end) {
             each(cell);
         } else if let Some(parts) = &mut self.parts {
@@ -60,7 +60,7 @@ impl<C: Clone + Default> Ranges<C> {
     /// Makes the cells of `start..end` one, with the value of the first. Both ends were cut by
     /// [`Ranges::visit`].
     #[inline]
-    pub fn merge(&mut self, start: u64, end: u64) {
+    pub(super) fn merge(&mut self, start: u64, end: u64) {
         if let Some(parts) = &mut self.parts
             && let Some(last) = parts.merge(start, end)
         {
@@ -71,7 +71,7 @@ impl<C: Clone + Default> Ranges<C> {
 
     /// How many cells there are.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         let parts = self.parts.as_ref();
         parts.map_or(1, |parts| parts.few.len() + parts.many.len())
     }

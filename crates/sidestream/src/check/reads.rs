@@ -47,7 +47,7 @@ impl Default for Reads {
 impl Reads {
     /// Whether all of them lie before what is known. "No" may be wrong, as in [`Near`].
     #[inline]
-    pub fn all_surely_before(&self, known: Near<'_>) -> bool {
+    pub(super) fn all_surely_before(&self, known: Near<'_>) -> bool {
         let near = self.near.iter().map(|read| read.is_surely_before(known));
         near.fold(true, |all, one| all & one) && (!self.may_be_far() || self.far_before(known))
     }
@@ -64,7 +64,7 @@ impl Reads {
         far.is_none_or(|far| far.reads.iter().all(before))
     }
 
-    pub fn for_each(&self, mut each: impl FnMut(&Use)) {
+    pub(super) fn for_each(&self, mut each: impl FnMut(&Use)) {
         let near = self.near.iter().filter(|read| !read.is_none());
         near.for_each(&mut each);
         if let Some(far) = &self.far {
@@ -74,7 +74,7 @@ impl Reads {
 
     /// The place of the last read of a chain.
     #[inline]
-    pub fn place(&mut self, chain: u32) -> &mut Use {
+    pub(super) fn place(&mut self, chain: u32) -> &mut Use {
         let mut place = NEAR;
         for (at, known) in self.near.iter().enumerate().rev() {
             if known.is_none() | (known.epoch.chain == chain) {
@@ -88,7 +88,7 @@ impl Reads {
     }
 
     #[inline]
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         if self.may_be_far()
             && let Some(far) = &mut self.far
         {

@@ -212,7 +212,7 @@ impl Report {
 
 impl Race {
     /// How far the two are ordered, in one line.
-    pub fn reach_text(&self, names: &Names) -> String {
+    pub(crate) fn reach_text(&self, names: &Names) -> String {
         let names = Shown(names);
         let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
         match self.ordered_up_to {
@@ -324,7 +324,7 @@ pub struct Names {
 
 impl Names {
     /// Names for the streams that programs rarely name: the legacy streams.
-    pub fn of_legacy_streams(order: &Order) -> Names {
+    pub(crate) fn of_legacy_streams(order: &Order) -> Names {
         let name = |(id, kind, device)| match (kind, device) {
             (StreamKind::Legacy, DeviceId(0)) => "legacy".to_owned(),
             (StreamKind::Legacy, DeviceId(n)) => format!("legacy@{n}"),
@@ -376,27 +376,27 @@ impl Names {
 pub(super) struct Shown<'a>(pub &'a Names);
 
 impl Shown<'_> {
-    pub fn stream(self, id: StreamId) -> String {
+    pub(super) fn stream(self, id: StreamId) -> String {
         one_line(&self.0.stream(id)).into_owned()
     }
 
-    pub fn thread(self, id: ThreadId) -> String {
+    pub(super) fn thread(self, id: ThreadId) -> String {
         one_line(&self.0.thread(id)).into_owned()
     }
 
-    pub fn buffer(self, id: BufferId) -> String {
+    pub(super) fn buffer(self, id: BufferId) -> String {
         one_line(&self.0.buffer(id)).into_owned()
     }
 
-    pub fn event(self, id: EventId) -> String {
+    pub(super) fn event(self, id: EventId) -> String {
         one_line(&self.0.event(id)).into_owned()
     }
 
-    pub fn span(self, id: SpanId) -> String {
+    pub(super) fn span(self, id: SpanId) -> String {
         one_line(&self.0.span(id)).into_owned()
     }
 
-    pub fn chain(self, chain: Chain) -> String {
+    pub(super) fn chain(self, chain: Chain) -> String {
         one_line(&self.0.chain(chain)).into_owned()
     }
 }

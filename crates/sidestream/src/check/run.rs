@@ -26,7 +26,7 @@ type Taken = Result<(), Problem>;
 
 impl Run {
     /// Nothing is known yet. It may take so much memory.
-    pub fn new(memory_bytes: u64) -> Run {
+    pub(super) fn new(memory_bytes: u64) -> Run {
         Run {
             checker: Checker::new(),
             sites: Vec::new(),
@@ -44,7 +44,7 @@ impl Run {
 
     /// The next record. A call that is refused is in the report.
     #[inline]
-    pub fn take(&mut self, record: &Record<'_>) -> Taken {
+    pub(super) fn take(&mut self, record: &Record<'_>) -> Taken {
         match record {
             Record::Op(op) => self.op(op),
             Record::Stream { .. }
@@ -173,13 +173,13 @@ impl Run {
     }
 
     /// What was found so far.
-    pub fn report(&self) -> Report {
+    pub(super) fn report(&self) -> Report {
         self.checker.report()
     }
 
     /// What the ids are called. The log need not name its streams, nor declare a legacy stream that
     /// only blocking calls use.
-    pub fn names(&self) -> Names {
+    pub(super) fn names(&self) -> Names {
         let mut streams = Names::of_legacy_streams(self.checker.order()).streams;
         for (name, given) in streams.iter_mut().zip(&self.names.streams) {
             if !given.is_empty() {

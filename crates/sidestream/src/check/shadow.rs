@@ -60,7 +60,7 @@ pub(super) struct Unordered {
 }
 
 impl Shadow {
-    pub fn add(&mut self, memory: Memory, bytes: u64, within: Option<Within>) -> BufferId {
+    pub(super) fn add(&mut self, memory: Memory, bytes: u64, within: Option<Within>) -> BufferId {
         let (root, offset) = match within {
             None => {
                 self.roots.push(Root {
@@ -84,13 +84,13 @@ impl Shadow {
         BufferId(self.buffers.len() as u32 - 1)
     }
 
-    pub fn memory_of(&self, buffer: BufferId) -> Memory {
+    pub(super) fn memory_of(&self, buffer: BufferId) -> Memory {
         self.buffers[buffer.0 as usize].memory
     }
 
     /// Compares the accesses of a step with what came before, and remembers them. `now` is the
     /// step; `known` is the clock of its chain.
-    pub fn perform(
+    pub(super) fn perform(
         &mut self,
         accesses: &[Access],
         performs: Performs,
@@ -117,7 +117,7 @@ impl Shadow {
     }
 
     /// Tells of each earlier access of another chain that the accesses of a step on this chain conflict with.
-    pub fn conflicts(
+    pub(super) fn conflicts(
         &mut self,
         accesses: &[Access],
         performs: Performs,
@@ -310,18 +310,18 @@ impl Unordered {
     }
 
     /// Keeps one entry for each earlier operation and buffer: of the kinds that fit, the first.
-    pub fn keep_one_a_pair(found: &mut Vec<Unordered>) {
+    pub(super) fn keep_one_a_pair(found: &mut Vec<Unordered>) {
         found.sort_by_key(|pair| (pair.pair(), pair.kind()));
         found.dedup_by_key(|pair| pair.pair());
     }
 
     /// What the two do to each other.
-    pub fn kind(&self) -> RaceKind {
+    pub(super) fn kind(&self) -> RaceKind {
         kind_of(&self.first, &self.second)
     }
 
     /// The pair that it belongs to in a report.
-    pub fn pair(&self) -> (OpId, BufferId) {
+    pub(super) fn pair(&self) -> (OpId, BufferId) {
         (self.first.op, self.second.buffer)
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    pub fn enter(&mut self, thread: ThreadId, name: &str) {
+    pub(super) fn enter(&mut self, thread: ThreadId, name: &str) {
         let around = self.innermost(thread);
         let span = self.id_of(name).or(around);
         let at = thread.0 as usize;
@@ -32,19 +32,19 @@ impl Spans {
         self.open[at].push(span);
     }
 
-    pub fn leave(&mut self, thread: ThreadId) {
+    pub(super) fn leave(&mut self, thread: ThreadId) {
         if let Some(open) = self.open.get_mut(thread.0 as usize) {
             open.pop();
         }
     }
 
     #[inline]
-    pub fn innermost(&self, thread: ThreadId) -> Option<SpanId> {
+    pub(super) fn innermost(&self, thread: ThreadId) -> Option<SpanId> {
         let open = self.open.get(thread.0 as usize)?;
         open.last().copied().flatten()
     }
 
-    pub fn names(&self) -> &[String] {
+    pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 

@@ -30,7 +30,7 @@ struct Trail {
 impl Trails {
     /// A chain took a step.
     #[inline]
-    pub fn extend(&mut self, epoch: Epoch, chain: Chain, op: OpId) {
+    pub(super) fn extend(&mut self, epoch: Epoch, chain: Chain, op: OpId) {
         let index = epoch.chain as usize;
         if self.chains.len() <= index {
             self.chains.resize_with(index + 1, Trail::default);
@@ -44,13 +44,13 @@ impl Trails {
     }
 
     /// The chain of a step that was taken.
-    pub fn chain(&self, epoch: Epoch) -> Chain {
+    pub(super) fn chain(&self, epoch: Epoch) -> Chain {
         let trail = &self.chains[epoch.chain as usize];
         trail.chain.expect("a chain that took a step")
     }
 
     /// How much of `of` lies before the present end of `at`.
-    pub fn reach(&self, clocks: &Clocks, of: Chain, at: Chain) -> Reach {
+    pub(super) fn reach(&self, clocks: &Clocks, of: Chain, at: Chain) -> Reach {
         let known = clocks.known(at, of);
         let trail = clocks.index(of);
         let trail = trail.and_then(|index| self.chains.get(index as usize));

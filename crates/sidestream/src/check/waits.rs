@@ -75,14 +75,14 @@ struct Open {
 impl Waits {
     /// A step, before the clocks know of it: of a wait, what is known without it.
     #[inline]
-    pub fn before_step(&mut self, op: &Op, step: &Step, clocks: &Clocks) {
+    pub(super) fn before_step(&mut self, op: &Op, step: &Step, clocks: &Clocks) {
         if !self.is_off && matches!(op.kind, Kind::Wait { .. }) {
             self.before(op, step, clocks);
         }
     }
 
     /// The same step, which the clocks took.
-    pub fn after_step(
+    pub(super) fn after_step(
         &mut self,
         op: &Op,
         step: &Step,
@@ -175,7 +175,7 @@ impl Waits {
 
     /// Whether accesses have to be looked at.
     #[inline]
-    pub fn is_following(&self) -> bool {
+    pub(super) fn is_following(&self) -> bool {
         !self.open.is_empty()
     }
 
@@ -224,7 +224,7 @@ impl Waits {
     }
 
     /// Two accesses conflict, and the later one stands where this is known.
-    pub fn met(&mut self, first: Epoch, known: &Known<'_>) {
+    pub(super) fn met(&mut self, first: Epoch, known: &Known<'_>) {
         let sites = &mut self.sites;
         self.open.retain(|open| {
             let is_news = |&(chain, from, to): &(u32, u32, u32)| {
@@ -254,7 +254,7 @@ impl Waits {
     }
 
     /// Nothing more is called.
-    pub fn over(&mut self) {
+    pub(super) fn over(&mut self) {
         self.close(|_| true);
     }
 
@@ -273,7 +273,7 @@ impl Waits {
     }
 
     /// The call sites whose waits no access needed, as far as they could be followed.
-    pub fn not_needed(&self) -> Vec<Waited> {
+    pub(super) fn not_needed(&self) -> Vec<Waited> {
         let some = self
             .sites
             .values()
@@ -319,13 +319,7 @@ mod tests {
         let ops = (0..60).map(|id| {
             let (stream, event) = (StreamId(draw(STREAMS)), EventId(draw(EVENTS)));
             let (kind, accesses) = match draw(20) {
-                0..=7 => (
-                    Kind::Kernel {
-                        stream,
-                        launches: 1,
-                    },
-                    accesses(&mut draw),
-                ),
+                0..=7 => (Kind::kernel(stream), accesses(&mut draw)),
                 8..=11 => (Kind::Record { event, stream }, Accesses::new()),
                 12..=16 => (Kind::Wait { stream, event }, Accesses::new()),
                 17 => (Kind::SyncStream { stream }, Accesses::new()),
@@ -415,10 +409,7 @@ mod tests {
                 accesses,
             }
         };
-        let kernel = |id| Kind::Kernel {
-            stream: stream(id),
-            launches: 1,
-        };
+        let kernel = |id| Kind::kernel(stream(id));
         let event = EventId(0);
         let mut ops = vec![
             op(0, kernel(0), Some(0)),

@@ -111,7 +111,7 @@ impl Opened {
     }
 
     /// The driver's number of a device, and its primary context, which is made if nobody has.
-    pub fn context(&self, ordinal: u32) -> Result<(CuDevice, CuContext), Code> {
+    pub(super) fn context(&self, ordinal: u32) -> Result<(CuDevice, CuContext), Code> {
         let mut device = 0;
         // SAFETY: writes one integer.
         worked(unsafe { (self.driver.cuDeviceGet)(&mut device, ordinal as c_int) })?;
@@ -129,7 +129,7 @@ impl Opened {
     }
 
     /// What a device can do.
-    pub fn caps(&self, ordinal: u32, device: CuDevice, priorities: (i32, i32)) -> Caps {
+    pub(super) fn caps(&self, ordinal: u32, device: CuDevice, priorities: (i32, i32)) -> Caps {
         let attribute = |which: c_int| f64::from(self.attribute(device, which));
         let mut memory_bytes = 0;
         // SAFETY: writes one number.
@@ -154,7 +154,7 @@ impl Opened {
         }
     }
 
-    pub fn name(&self, device: CuDevice) -> String {
+    pub(super) fn name(&self, device: CuDevice) -> String {
         let mut text = [0; 128];
         // SAFETY: writes a text of at most this length, with its end.
         let code = unsafe { (self.driver.cuDeviceGetName)(text.as_mut_ptr(), 128, device) };
@@ -166,7 +166,7 @@ impl Opened {
     }
 
     /// Zero where the driver does not know it.
-    pub fn attribute(&self, device: CuDevice, which: c_int) -> i32 {
+    pub(super) fn attribute(&self, device: CuDevice, which: c_int) -> i32 {
         let mut value = 0;
         // SAFETY: writes one integer.
         unsafe { (self.driver.cuDeviceGetAttribute)(&mut value, which, device) };

@@ -64,7 +64,7 @@ pub const EVENT_DISABLE_TIMING: c_uint = 2;
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`.
 pub const HOST_PORTABLE: c_uint = 1;
 /// `CU_MEMHOSTALLOC_WRITECOMBINED`.
-pub const HOST_WRITE_COMBINED: c_uint = 4;
+pub(crate) const HOST_WRITE_COMBINED: c_uint = 4;
 /// `CU_MEMORYTYPE_UNIFIED`: the driver knows where an address lies.
 pub const MEMORY_UNIFIED: c_uint = 4;
 

@@ -69,7 +69,7 @@ impl Tables {
     ///
     /// # Errors
     /// The driver's code.
-    pub fn fill(
+    pub(super) fn fill(
         &self,
         driver: &Driver,
         device: DeviceId,
@@ -107,7 +107,12 @@ impl Tables {
     ///
     /// # Errors
     /// The driver's code; then the table is never used again.
-    pub fn give(&self, driver: &Driver, table: Table, stream: CuStream) -> Result<(), Answer> {
+    pub(super) fn give(
+        &self,
+        driver: &Driver,
+        table: Table,
+        stream: CuStream,
+    ) -> Result<(), Answer> {
         // SAFETY: both are open.
         match unsafe { (driver.cuEventRecord)(table.event, stream) } {
             SUCCESS => {
@@ -119,12 +124,12 @@ impl Tables {
     }
 
     /// The launch that was to read the table was refused.
-    pub fn unused(&self, table: Table) {
+    pub(super) fn unused(&self, table: Table) {
         self.0.lock().push(table);
     }
 
     /// Gives all of them back. Nothing runs any more.
-    pub fn close(&self, driver: &Driver) {
+    pub(super) fn close(&self, driver: &Driver) {
         for table in self.0.lock().drain(..) {
             // SAFETY: both are ours, and no launch uses them.
             unsafe {

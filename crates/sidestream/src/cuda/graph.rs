@@ -25,7 +25,7 @@ pub(super) struct Building<'a> {
 }
 
 impl<'a> Building<'a> {
-    pub fn new(driver: &'a Driver) -> Result<Building<'a>> {
+    pub(super) fn new(driver: &'a Driver) -> Result<Building<'a>> {
         let mut graph = 0;
         // SAFETY: writes one handle.
         driver.done("graph", unsafe { (driver.cuGraphCreate)(&mut graph, 0) })?;
@@ -33,13 +33,13 @@ impl<'a> Building<'a> {
     }
 
     /// A graph that a capture has made.
-    pub fn captured(driver: &'a Driver, graph: CuGraph) -> Building<'a> {
+    pub(super) fn captured(driver: &'a Driver, graph: CuGraph) -> Building<'a> {
         Building { driver, graph }
     }
 
     /// Adds nodes, each behind earlier ones. `load` makes a kernel ready, `piece` is the one that
     /// makes small copies; the context is the device's.
-    pub fn add(
+    pub(super) fn add(
         &self,
         nodes: &[Node],
         context: CuContext,
@@ -173,7 +173,7 @@ impl<'a> Building<'a> {
     ///
     /// # Errors
     /// If the two differ in more than what their nodes are given.
-    pub fn update(self, executable: CuGraphExec) -> Result<()> {
+    pub(super) fn update(self, executable: CuGraphExec) -> Result<()> {
         let mut outcome = UpdateResult::default();
         // SAFETY: the graph is complete and the executable one is ours; one struct is written.
         let answer =
@@ -192,7 +192,7 @@ impl<'a> Building<'a> {
     }
 
     /// Makes it executable.
-    pub fn finish(self) -> Result<CuGraphExec> {
+    pub(super) fn finish(self) -> Result<CuGraphExec> {
         let mut executable = 0;
         // SAFETY: the graph is complete; one handle is written.
         let answer =

@@ -28,7 +28,7 @@ struct Ticket {
 
 impl Waiting {
     /// Keeps a function, and gives what [`run`] is to be called with.
-    pub fn keep(self: &Arc<Self>, function: HostFunc) -> *mut c_void {
+    pub(super) fn keep(self: &Arc<Self>, function: HostFunc) -> *mut c_void {
         let mut functions = self.0.lock();
         let number = functions.next;
         functions.next += 1;
@@ -44,14 +44,14 @@ impl Waiting {
     ///
     /// # Safety
     /// `ticket` comes from [`keep`](Waiting::keep), and the driver did not take it.
-    pub unsafe fn take_back(ticket: *mut c_void) -> Option<HostFunc> {
+    pub(super) unsafe fn take_back(ticket: *mut c_void) -> Option<HostFunc> {
         // SAFETY: the caller says that it is the box that `keep` made, and nobody else's.
         let ticket = unsafe { Box::from_raw(ticket.cast::<Ticket>()) };
         ticket.take()
     }
 
     /// Takes out what will not run any more.
-    pub fn clear(&self) -> Vec<HostFunc> {
+    pub(super) fn clear(&self) -> Vec<HostFunc> {
         let functions = std::mem::take(&mut self.0.lock().by_number);
         functions.into_values().collect()
     }

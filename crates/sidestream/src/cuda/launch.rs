@@ -44,7 +44,7 @@ impl Kernels {
     ///
     /// # Safety
     /// As for [`Nvrtc::load`], which may come with any launch.
-    pub unsafe fn new(
+    pub(super) unsafe fn new(
         opened: &Opened,
         devices: &[CuDevice],
         compiler_file: Option<&Path>,
@@ -68,7 +68,7 @@ impl Kernels {
     ///
     /// # Errors
     /// If it has no image, or what the compiler or the driver says about it.
-    pub fn load(&self, driver: &Driver, device: DeviceId, code: &Code) -> Result<Loaded> {
+    pub(super) fn load(&self, driver: &Driver, device: DeviceId, code: &Code) -> Result<Loaded> {
         let name = self.number(code);
         let key = (device, code.loaded.id());
         if let Some(&function) = self.functions.lock().get(&key) {
@@ -91,13 +91,13 @@ impl Kernels {
         Ok(Loaded { function, name })
     }
 
-    pub fn name(&self, number: u32) -> String {
+    pub(super) fn name(&self, number: u32) -> String {
         let names = self.names.lock();
         names.get(number as usize).cloned().unwrap_or_default()
     }
 
     /// Unloads everything.
-    pub fn close(&self, driver: &Driver, mut bind: impl FnMut(DeviceId)) {
+    pub(super) fn close(&self, driver: &Driver, mut bind: impl FnMut(DeviceId)) {
         self.functions.lock().clear();
         for ((device, _), module) in self.modules.lock().drain() {
             bind(device);
@@ -228,7 +228,7 @@ pub(super) struct Params {
 const FEW: usize = 8;
 
 impl Params {
-    pub const NONE: Params = Params {
+    pub(super) const NONE: Params = Params {
         values: [0; FEW],
         pointers: [ptr::null_mut(); FEW],
         many: (Vec::new(), Vec::new()),
@@ -236,7 +236,7 @@ impl Params {
 
     /// What the driver is given for these; good until the params are moved or changed.
     #[inline]
-    pub fn of(&mut self, args: &[Arg]) -> *mut *mut c_void {
+    pub(super) fn of(&mut self, args: &[Arg]) -> *mut *mut c_void {
         let pointer = |value: &mut u64| ptr::from_mut(value).cast();
         if args.len() > FEW {
             let (values, pointers) = &mut self.many;

@@ -27,7 +27,7 @@ impl Memories {
     ///
     /// # Errors
     /// The driver's code. Memory at a place of one's own choice is never given: the driver chooses.
-    pub fn reserve(&self, driver: &Driver, wanted: Reserve) -> Result<Address, Answer> {
+    pub(super) fn reserve(&self, driver: &Driver, wanted: Reserve) -> Result<Address, Answer> {
         if wanted.at.is_some() {
             return Err(INVALID_VALUE);
         }
@@ -74,7 +74,7 @@ impl Memories {
     }
 
     /// What the device has left, as an error.
-    pub fn none_left(&self, driver: &Driver, wanted: Reserve) -> Error {
+    pub(super) fn none_left(&self, driver: &Driver, wanted: Reserve) -> Error {
         let (mut free, mut total) = (0usize, 0usize);
         let is_host = wanted.memory.is_host();
         if !is_host {
@@ -92,7 +92,7 @@ impl Memories {
     }
 
     /// Gives memory back.
-    pub fn unreserve(&self, driver: &Driver, memory: Memory, at: Address) {
+    pub(super) fn unreserve(&self, driver: &Driver, memory: Memory, at: Address) {
         // SAFETY: it was taken here, and the front end has seen all its uses complete.
         unsafe {
             match memory {

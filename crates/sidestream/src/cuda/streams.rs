@@ -71,7 +71,7 @@ impl Work {
 }
 
 impl Stream {
-    pub fn open(&self, handle: CuStream, device: DeviceId, is_ours: bool) {
+    pub(super) fn open(&self, handle: CuStream, device: DeviceId, is_ours: bool) {
         self.handle.store(handle, Relaxed);
         self.device.store(device.0, Relaxed);
         self.is_ours.store(is_ours, Relaxed);
@@ -80,46 +80,46 @@ impl Stream {
     }
 
     /// Its handle if the driver's stream is to be destroyed.
-    pub fn close(&self) -> Option<CuStream> {
+    pub(super) fn close(&self) -> Option<CuStream> {
         let was_open = self.is_open.swap(false, Relaxed);
         (was_open && self.is_ours.load(Relaxed)).then(|| self.handle())
     }
 
     #[inline]
-    pub fn handle(&self) -> CuStream {
+    pub(super) fn handle(&self) -> CuStream {
         self.handle.load(Relaxed)
     }
 
     #[inline]
-    pub fn device(&self) -> DeviceId {
+    pub(super) fn device(&self) -> DeviceId {
         DeviceId(self.device.load(Relaxed))
     }
 
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Relaxed)
     }
 
     /// Something was put into it.
     #[inline]
-    pub fn note(&self, work: Work) {
+    pub(super) fn note(&self, work: Work) {
         let given = self.given.load(Relaxed);
         self.recent[given as usize % RECENT].store(work.packed(), Relaxed);
         self.given.store(given + 1, Relaxed);
     }
 
     #[inline]
-    pub fn given(&self) -> u64 {
+    pub(super) fn given(&self) -> u64 {
         self.given.load(Relaxed)
     }
 
     /// The first so many works are over.
     #[inline]
-    pub fn is_done_up_to(&self, given: u64) {
+    pub(super) fn is_done_up_to(&self, given: u64) {
         self.known_done.fetch_max(given, Relaxed);
     }
 
     /// What is not known to be done, the oldest first, and how many more are no longer remembered.
-    pub fn unfinished(&self) -> (Vec<Work>, u64) {
+    pub(super) fn unfinished(&self) -> (Vec<Work>, u64) {
         let given = self.given();
         let pending = given.saturating_sub(self.known_done.load(Relaxed));
         let kept = pending.min(RECENT as u64);
@@ -132,7 +132,7 @@ impl Stream {
 }
 
 impl Event {
-    pub fn open(&self, handle: CuEvent, device: DeviceId, sleeps: bool) {
+    pub(super) fn open(&self, handle: CuEvent, device: DeviceId, sleeps: bool) {
         self.handle.store(handle, Relaxed);
         self.device.store(device.0, Relaxed);
         self.sleeps.store(sleeps, Relaxed);
@@ -141,33 +141,33 @@ impl Event {
     }
 
     /// Its handle if the driver's event is to be destroyed.
-    pub fn close(&self) -> Option<CuEvent> {
+    pub(super) fn close(&self) -> Option<CuEvent> {
         self.is_open.swap(false, Relaxed).then(|| self.handle())
     }
 
     #[inline]
-    pub fn handle(&self) -> CuEvent {
+    pub(super) fn handle(&self) -> CuEvent {
         self.handle.load(Relaxed)
     }
 
-    pub fn device(&self) -> DeviceId {
+    pub(super) fn device(&self) -> DeviceId {
         DeviceId(self.device.load(Relaxed))
     }
 
-    pub fn sleeps(&self) -> bool {
+    pub(super) fn sleeps(&self) -> bool {
         self.sleeps.load(Relaxed)
     }
 
     /// It was recorded.
     #[inline]
-    pub fn note(&self, id: StreamId, stream: &Stream) {
+    pub(super) fn note(&self, id: StreamId, stream: &Stream) {
         self.stream.store(id.0, Relaxed);
         self.given.store(stream.given(), Relaxed);
     }
 
     /// The stream that it was last recorded in, and how many works that had then.
     #[inline]
-    pub fn recorded(&self) -> (StreamId, u64) {
+    pub(super) fn recorded(&self) -> (StreamId, u64) {
         (
             StreamId(self.stream.load(Relaxed)),
             self.given.load(Relaxed),

@@ -17,7 +17,7 @@ const CHUNKS: usize = 27;
 impl<T: Default> Table<T> {
     /// The entry of an id.
     #[inline(always)]
-    pub fn at(&self, id: u32) -> &T {
+    pub(super) fn at(&self, id: u32) -> &T {
         match self.first.get(id as usize) {
             Some(entry) => entry,
             None => self.further(id),
@@ -43,7 +43,7 @@ impl<T: Default> Table<T> {
     }
 
     /// All entries that there are, also such as were never used.
-    pub fn all(&self) -> impl Iterator<Item = &T> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         let further = self.chunks.iter().filter_map(OnceLock::get).flatten();
         self.first.iter().chain(further)
     }

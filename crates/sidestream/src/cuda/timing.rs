@@ -42,7 +42,7 @@ struct Pending {
 const OLD_NS: f64 = 1e8;
 
 impl Timing {
-    pub fn new(devices: usize) -> Timing {
+    pub(super) fn new(devices: usize) -> Timing {
         let clock = || Clock {
             from: None,
             spare: Vec::new(),
@@ -55,23 +55,23 @@ impl Timing {
         }
     }
 
-    pub fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
 
     /// Whether times of this device can be told.
-    pub fn has_clock(&self, device: DeviceId) -> bool {
+    pub(super) fn has_clock(&self, device: DeviceId) -> bool {
         self.devices[device.0 as usize].from.is_some()
     }
 
     /// Counts a device's times from this event, which is over just now.
-    pub fn start_clock(&mut self, device: DeviceId, event: CuEvent) {
+    pub(super) fn start_clock(&mut self, device: DeviceId, event: CuEvent) {
         let now_ns = self.now_ns() as f64;
         self.devices[device.0 as usize].from = Some((event, now_ns));
     }
 
     /// A timed event to be recorded. `make` makes one.
-    pub fn event<E>(
+    pub(super) fn event<E>(
         &mut self,
         device: DeviceId,
         make: impl FnOnce() -> Result<CuEvent, E>,
@@ -83,12 +83,12 @@ impl Timing {
     }
 
     /// An event that was not recorded after all.
-    pub fn unused(&mut self, device: DeviceId, event: CuEvent) {
+    pub(super) fn unused(&mut self, device: DeviceId, event: CuEvent) {
         self.devices[device.0 as usize].spare.push(event);
     }
 
     /// An operation stands between its two events.
-    pub fn note(
+    pub(super) fn note(
         &mut self,
         op: OpId,
         device: DeviceId,
@@ -105,7 +105,7 @@ impl Timing {
     }
 
     /// A call that is the host's alone.
-    pub fn note_call(&mut self, op: OpId, call_ns: (u64, u64)) {
+    pub(super) fn note_call(&mut self, op: OpId, call_ns: (u64, u64)) {
         self.done.push(Done {
             op,
             call_ns: Some(call_ns),
@@ -114,7 +114,7 @@ impl Timing {
     }
 
     /// What is over by now.
-    pub fn take(&mut self, driver: &Driver, into: &mut Vec<Done>) {
+    pub(super) fn take(&mut self, driver: &Driver, into: &mut Vec<Done>) {
         into.append(&mut self.done);
         let pending = std::mem::take(&mut self.pending);
         for pending in pending {
@@ -133,7 +133,7 @@ impl Timing {
     }
 
     /// Gives all events back. Nothing runs any more.
-    pub fn close(self, driver: &Driver) {
+    pub(super) fn close(self, driver: &Driver) {
         let pending = self.pending.iter().flat_map(|p| [p.start, p.end]);
         let kept = self.devices.iter();
         let kept =

@@ -24,7 +24,7 @@ const INLINE: usize = 4;
 const PLACES: usize = 5;
 
 impl Flow {
-    pub fn new(profile: &Profile, work: &Work, engine: Engines) -> Self {
+    pub(super) fn new(profile: &Profile, work: &Work, engine: Engines) -> Self {
         let place = match engine {
             Engines::Download if profile.copy_engines >= 2.0 => DOWN,
             Engines::Upload | Engines::Download => UP,
@@ -110,7 +110,7 @@ pub(super) struct Bus {
 }
 
 impl Bus {
-    pub fn new(profile: &Profile) -> Self {
+    pub(super) fn new(profile: &Profile) -> Self {
         let place = || Place {
             task: NONE,
             left: Flow {
@@ -133,7 +133,7 @@ impl Bus {
     }
 
     /// The next end of a task, as time and task.
-    pub fn next_end(&self) -> (u64, u64) {
+    pub(super) fn next_end(&self) -> (u64, u64) {
         let mut next = (u64::MAX, NONE);
         for place in &self.places {
             next = next.min((place.end_ns, place.task));
@@ -142,7 +142,7 @@ impl Bus {
     }
 
     /// Puts a task on its place when that is free, otherwise into the queue; says whether it started.
-    pub fn arrive(&mut self, now_ns: u64, request: Request, flow: &Flow) -> bool {
+    pub(super) fn arrive(&mut self, now_ns: u64, request: Request, flow: &Flow) -> bool {
         if self.places[flow.place].task != NONE {
             self.places[flow.place].queue.push_back(request);
             return false;
@@ -156,7 +156,7 @@ impl Bus {
     }
 
     /// Takes the finished task off its place; returns the one that is next in the queue.
-    pub fn finish(&mut self, now_ns: u64, task: u64) -> Option<Request> {
+    pub(super) fn finish(&mut self, now_ns: u64, task: u64) -> Option<Request> {
         let index = self.places.iter().position(|p| p.task == task)?;
         self.advance(now_ns);
         self.places[index].task = NONE;
@@ -170,7 +170,7 @@ impl Bus {
     }
 
     /// Starts a task on its free place.
-    pub fn start(&mut self, now_ns: u64, request: Request, flow: &Flow) {
+    pub(super) fn start(&mut self, now_ns: u64, request: Request, flow: &Flow) {
         self.advance(now_ns);
         let place = &mut self.places[flow.place];
         place.task = request.task;

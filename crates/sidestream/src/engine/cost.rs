@@ -59,7 +59,7 @@ fn pressure(older: f64, own: f64) -> f64 {
 impl Shape {
     /// Fraction of the kernel done per ns with `slots` of the device, when the older kernels that run ask for this much
     /// of issue and of bandwidth. The older ones go on as if this one were not there; it is given what they leave.
-    pub fn rate(&self, slots: f64, older_issue: f64, older_bandwidth: f64) -> f64 {
+    pub(super) fn rate(&self, slots: f64, older_issue: f64, older_bandwidth: f64) -> f64 {
         if self.fixed {
             return slots / self.latency_ns;
         }
@@ -69,13 +69,13 @@ impl Shape {
     }
 
     /// Time with its own slots and no neighbour, without the tail, ns.
-    pub fn body_ns(&self) -> f64 {
+    pub(super) fn body_ns(&self) -> f64 {
         1.0 / self.rate(self.slots, 0.0, 0.0)
     }
 
     /// Time per kernel when equal neighbours fill the device, ns. Crowding within few multiprocessors cannot be worse
     /// than a full device.
-    pub fn floor_ns(&self) -> f64 {
+    pub(super) fn floor_ns(&self) -> f64 {
         1.0 / self.rate(1.0, 0.0, 0.0)
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    pub fn new(profile: &Profile) -> Self {
+    pub(super) fn new(profile: &Profile) -> Self {
         Self {
             running: Vec::new(),
             most: profile.max_kernels as usize,
@@ -75,12 +75,12 @@ impl Kernels {
     }
 
     /// The next end of a body, or of blocks for which a more urgent kernel waits, as time and task.
-    pub fn next_end(&self) -> (u64, u64) {
+    pub(super) fn next_end(&self) -> (u64, u64) {
         self.next
     }
 
     /// Adds a kernel; calls `started` for every kernel that got its first slots by it.
-    pub fn arrive(
+    pub(super) fn arrive(
         &mut self,
         now_ns: u64,
         task: u64,
@@ -112,7 +112,7 @@ impl Kernels {
     }
 
     /// Ends what [`Kernels::next_end`] said; calls `started` for every kernel that got its first slots by it.
-    pub fn finish(&mut self, now_ns: u64, task: u64, started: impl FnMut(u64)) -> Ended {
+    pub(super) fn finish(&mut self, now_ns: u64, task: u64, started: impl FnMut(u64)) -> Ended {
         self.advance(now_ns);
         let mut ended = Ended::Blocks;
         if let Some(at) = self.running.iter().position(|r| r.task == task) {

@@ -108,7 +108,7 @@ impl<'a> Task<'a> {
     }
 
     /// Also after one of these tasks, whichever ends first; after nothing more if there are none.
-    pub fn after_any(self, any_of: &'a [TaskId]) -> Self {
+    pub(crate) fn after_any(self, any_of: &'a [TaskId]) -> Self {
         Self { any_of, ..self }
     }
 

@@ -20,27 +20,27 @@ pub(super) struct Slots {
 
 impl Slots {
     #[inline]
-    pub fn push(&mut self, slot: Slot) {
+    pub(super) fn push(&mut self, slot: Slot) {
         self.slots.push(slot);
     }
 
     /// One past the number of the last task.
     #[inline]
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         self.base + self.slots.len() as u64
     }
 
     /// Whether the task was here once and is gone.
     #[inline]
-    pub fn is_retired(&self, task: u64) -> bool {
+    pub(super) fn is_retired(&self, task: u64) -> bool {
         task < self.base
     }
 
-    pub fn get(&self, task: u64) -> Option<&Slot> {
+    pub(super) fn get(&self, task: u64) -> Option<&Slot> {
         self.slots.get(task.checked_sub(self.base)? as usize)
     }
 
-    pub fn numbered(&self) -> impl Iterator<Item = (u64, &Slot)> {
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u64, &Slot)> {
         (self.base..).zip(&self.slots)
     }
 }
@@ -106,7 +106,7 @@ impl Engine {
 
     /// Lets go the delayed tasks that were pushed before this one, as if the engine were idle. A
     /// task that is delayed forever would keep all later ones from being forgotten.
-    pub fn release_before(&mut self, task: TaskId) {
+    pub(crate) fn release_before(&mut self, task: TaskId) {
         let is_old = |&(_, Reverse(delayed)): &(u64, Reverse<u64>)| delayed < task.0;
         let mut old: Vec<u64> = self
             .idle

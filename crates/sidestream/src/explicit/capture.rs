@@ -24,7 +24,7 @@ pub struct Graph {
 
 impl Capture {
     /// Notes what a captured call touches.
-    pub fn takes(&self, call: &'static str, regions: &[(Region<'_>, Mode)]) -> Result<()> {
+    pub(crate) fn takes(&self, call: &'static str, regions: &[(Region<'_>, Mode)]) -> Result<()> {
         let kept = regions.iter().map(|(region, mode)| region.kept(*mode));
         let kept: Option<Vec<Kept>> = kept.collect();
         let kept = kept.ok_or_else(|| Error::Invalid {
@@ -158,7 +158,7 @@ impl Stream {
 impl Own {
     /// The capture that the stream takes part in.
     #[inline]
-    pub fn captured_in(&self) -> Option<Arc<Capture>> {
+    pub(super) fn captured_in(&self) -> Option<Arc<Capture>> {
         self.stream.core.capture.get()
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Last {
 impl Last {
     /// A record was made, in a capture or not.
     #[inline]
-    pub fn note(&mut self, clock: &StreamClock, capture: Option<Arc<Capture>>) {
+    pub(super) fn note(&mut self, clock: &StreamClock, capture: Option<Arc<Capture>>) {
         match (&capture, &mut self.point) {
             (None, Some(point)) => clock.point_into(point),
             (None, point) => *point = Some(clock.point()),

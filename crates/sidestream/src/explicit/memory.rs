@@ -418,7 +418,7 @@ impl Held {
     }
 
     /// Memory for the order of a stream: what was freed in its order before, or new memory.
-    pub fn of_stream(
+    pub(super) fn of_stream(
         device: &Device,
         stream: StreamId,
         size_bytes: u64,
@@ -445,7 +445,7 @@ impl Held {
         })
     }
 
-    pub fn is_stream_ordered(&self) -> bool {
+    pub(super) fn is_stream_ordered(&self) -> bool {
         matches!(
             self.frees,
             Some(Kind::CudaFree {
@@ -455,13 +455,13 @@ impl Held {
     }
 
     /// Somebody else gives the memory back.
-    pub fn release(mut self) -> Arc<Untracked> {
+    pub(super) fn release(mut self) -> Arc<Untracked> {
         self.frees = None;
         Arc::clone(&self.memory)
     }
 
     #[track_caller]
-    pub fn region(&self, range: impl RangeBounds<u64>) -> Region<'_> {
+    pub(super) fn region(&self, range: impl RangeBounds<u64>) -> Region<'_> {
         let bound = |bound: Bound<&u64>| bound.map(|&at| at as usize);
         let range = (bound(range.start_bound()), bound(range.end_bound()));
         let range = within(range, self.memory.size_bytes as usize);

@@ -523,11 +523,7 @@ impl Stream {
             return Ok(None);
         }
         let event = self.runtime().event(self.device_id(), false)?;
-        let kind = Kind::Record {
-            event: event.id,
-            stream: self.id(),
-        };
-        let recorded = self.own.stream.record_as(event, kind, at)?;
+        let recorded = self.own.stream.record_as(event, at)?;
         Ok(Some(Mark::Recorded(Arc::new(recorded))))
     }
 

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel, KernelArgs};
 use crate::op::{Accesses, Kind, Memory, Mode};
-use crate::stream::not_empty;
+use crate::stream::{CopyPlan, FillPlan, not_empty};
 use crate::tracker::{Freed, as_host_func, drop_elsewhere};
 
 /// An argument of a kernel, with what the kernel does to it.
@@ -135,10 +135,7 @@ impl Stream {
         }
         not_empty(grid, kernel.name())?;
         let passed: SmallVec<[backend::Arg; 6]> = args.iter().map(Arg::passed).collect();
-        let kind = Kind::Kernel {
-            stream: self.id(),
-            launches: 1,
-        };
+        let kind = Kind::kernel(self.id());
         let launch = Launch {
             code: kernel.code(),
             grid,
@@ -284,14 +281,8 @@ pub(super) fn copy_of(call: &'static str, from: Region<'_>, to: Region<'_>) -> R
             why: format!("{bytes} bytes were to be copied into {room}; name as many on both sides"),
         });
     }
-    Ok(Copy {
-        from: Address(from.address()),
-        to: Address(to.address()),
-        row_bytes: bytes,
-        rows: 1,
-        from_pitch: bytes,
-        to_pitch: bytes,
-    })
+    let plan = CopyPlan::values::<u8>(bytes as usize);
+    Ok(plan.work(Address(from.address()), Address(to.address())))
 }
 
 pub(super) fn fill_of(call: &'static str, to: Region<'_>, value: u8) -> Result<Fill> {
@@ -301,10 +292,5 @@ pub(super) fn fill_of(call: &'static str, to: Region<'_>, value: u8) -> Result<F
             why: "a device cannot fill pageable memory; write it on the host".into(),
         });
     }
-    Ok(Fill {
-        at: Address(to.address()),
-        value: u32::from(value),
-        width: 1,
-        count: to.size_bytes(),
-    })
+    Ok(FillPlan::bytes::<u8>(value).work(Address(to.address()), to.size_bytes()))
 }

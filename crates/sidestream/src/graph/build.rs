@@ -10,18 +10,14 @@ use super::{
     BufKey, Executable, Graph, Holdings, NodeArg, NodeId, Owned, Part, PartMut, Piece, PinnedKey,
     PinnedPart, Touched, new_list,
 };
-use crate::backend::{self, Address, Arg, Create, Fill, Grid, Node, NodeWork};
+use crate::backend::{Address, Arg, Create, Grid, Node, NodeWork};
 use crate::buffer::{DeviceBuf, Pinned, Pod, Refused};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::part::At;
 use crate::kernel::{Kernel, KernelArgs};
-use crate::op::{
-    Accesses, DeviceId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, ThreadId,
-};
-use crate::stream::{
-    Pattern, Rows, copy, each_row, not_empty, one_row, pattern, same_len, same_rows,
-};
+use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode, Op, OpId, SiteId, StreamId, ThreadId};
+use crate::stream::{CopyPlan, FillPlan, Rows, not_empty};
 use crate::tracker::{Block, Conflicts, Runtime, UseMark, Uses};
 
 /// Takes the memory and the nodes of a graph that is to be.
@@ -152,10 +148,7 @@ impl GraphBuilder {
             grid,
             args: args.collect(),
         };
-        let kind = Kind::Kernel {
-            stream: NO_STREAM,
-            launches: 1,
-        };
+        let kind = Kind::kernel(NO_STREAM);
         Ok(self.add(kind, work, &pieces))
     }
 
@@ -173,9 +166,8 @@ impl GraphBuilder {
         to: PartMut<T>,
     ) -> Result<NodeId> {
         let from = from.into();
-        same_len("upload", from.len(), to.len()).map_err(|error| self.at_node("copy", error))?;
-        let rows = one_row(from.len());
-        self.upload_rows(from, rows, to, rows)
+        let plan = CopyPlan::all::<T>("upload", from.len(), to.len());
+        self.copy(plan, from.piece(Mode::Read), to.piece())
     }
 
     /// Adds a copy of rows in pinned memory to rows on a device.
@@ -194,11 +186,9 @@ impl GraphBuilder {
         to_rows: Rows,
     ) -> Result<NodeId> {
         let from = from.into();
-        same_rows("upload_rows", from_rows, from.len(), to_rows, to.len())
-            .map_err(|error| self.at_node("copy", error))?;
-        let from = (from.piece(Mode::Read), from_rows, Memory::Pinned);
-        let to = (to.piece(), to_rows, Memory::Device);
-        Ok(self.copy::<T>(from, to))
+        let sides = ((from_rows, from.len()), (to_rows, to.len()));
+        let plan = CopyPlan::rows::<T>("upload_rows", sides.0, sides.1);
+        self.copy(plan, from.piece(Mode::Read), to.piece())
     }
 
     /// Adds a copy from a device to pinned memory.
@@ -215,9 +205,8 @@ impl GraphBuilder {
         to: impl Into<PinnedPart<T>>,
     ) -> Result<NodeId> {
         let to = to.into();
-        same_len("download", from.len(), to.len()).map_err(|error| self.at_node("copy", error))?;
-        let rows = one_row(from.len());
-        self.download_rows(from, rows, to, rows)
+        let plan = CopyPlan::all::<T>("download", from.len(), to.len());
+        self.copy(plan, from.piece(), to.piece(Mode::Write))
     }
 
     /// Adds a copy of rows on a device to rows in pinned memory.
@@ -236,11 +225,9 @@ impl GraphBuilder {
         to_rows: Rows,
     ) -> Result<NodeId> {
         let to = to.into();
-        same_rows("download_rows", from_rows, from.len(), to_rows, to.len())
-            .map_err(|error| self.at_node("copy", error))?;
-        let from = (from.piece(), from_rows, Memory::Device);
-        let to = (to.piece(Mode::Write), to_rows, Memory::Pinned);
-        Ok(self.copy::<T>(from, to))
+        let sides = ((from_rows, from.len()), (to_rows, to.len()));
+        let plan = CopyPlan::rows::<T>("download_rows", sides.0, sides.1);
+        self.copy(plan, from.piece(), to.piece(Mode::Write))
     }
 
     /// Adds a copy on a device, or from one to another.
@@ -252,10 +239,8 @@ impl GraphBuilder {
     /// If a key is another graph's.
     #[track_caller]
     pub fn memcpy_d2d<T: Pod>(&mut self, from: Part<T>, to: PartMut<T>) -> Result<NodeId> {
-        same_len("memcpy_d2d", from.len(), to.len())
-            .map_err(|error| self.at_node("copy", error))?;
-        let rows = one_row(from.len());
-        self.memcpy_d2d_rows(from, rows, to, rows)
+        let plan = CopyPlan::all::<T>("memcpy_d2d", from.len(), to.len());
+        self.copy(plan, from.piece(), to.piece())
     }
 
     /// Adds a copy of rows on a device to other rows there.
@@ -273,12 +258,9 @@ impl GraphBuilder {
         to: PartMut<T>,
         to_rows: Rows,
     ) -> Result<NodeId> {
-        same_rows("memcpy_d2d_rows", from_rows, from.len(), to_rows, to.len())
-            .and_then(|()| apart("memcpy_d2d", &[from.piece(), to.piece()]))
-            .map_err(|error| self.at_node("copy", error))?;
-        let from = (from.piece(), from_rows, Memory::Device);
-        let to = (to.piece(), to_rows, Memory::Device);
-        Ok(self.copy::<T>(from, to))
+        let sides = ((from_rows, from.len()), (to_rows, to.len()));
+        let plan = CopyPlan::rows::<T>("memcpy_d2d_rows", sides.0, sides.1);
+        self.copy(plan, from.piece(), to.piece())
     }
 
     /// Adds a node that sets every byte.
@@ -290,8 +272,7 @@ impl GraphBuilder {
     /// If the key is another graph's.
     #[track_caller]
     pub fn memset<T: Pod>(&mut self, to: PartMut<T>, byte: u8) -> Result<NodeId> {
-        let count = to.len() as u64 * size_of::<T>() as u64;
-        Ok(self.fill(to.piece(), u32::from(byte), 1, count))
+        Ok(self.fill(FillPlan::bytes::<T>(byte), to.len(), to.piece()))
     }
 
     /// Adds a node that sets every value; values of one, two or four bytes.
@@ -303,9 +284,8 @@ impl GraphBuilder {
     /// If the key is another graph's.
     #[track_caller]
     pub fn fill_with<T: Pod>(&mut self, to: PartMut<T>, value: T) -> Result<NodeId> {
-        let Pattern { word, width, times } =
-            pattern(&value).map_err(|error| self.at_node("fill", error))?;
-        Ok(self.fill(to.piece(), word, width, to.len() as u64 * times))
+        let plan = FillPlan::value(&value).map_err(|error| self.at_node("fill", error))?;
+        Ok(self.fill(plan, to.len(), to.piece()))
     }
 
     /// Makes `node` stand behind `earlier`, though they touch nothing in common.
@@ -441,37 +421,32 @@ impl GraphBuilder {
     }
 
     #[track_caller]
-    fn copy<T: Pod>(
-        &mut self,
-        (from, from_rows, from_memory): (Piece, Rows, Memory),
-        (to, to_rows, to_memory): (Piece, Rows, Memory),
-    ) -> NodeId {
+    fn copy(&mut self, plan: Result<CopyPlan>, from: Piece, to: Piece) -> Result<NodeId> {
+        let plan = plan
+            .and_then(|plan| apart("memcpy_d2d", &[from, to]).map(|()| plan))
+            .map_err(|error| self.at_node("copy", error))?;
         let kind = Kind::Copy {
             stream: NO_STREAM,
-            from: from_memory,
-            to: to_memory,
+            from: self.block(&from).memory,
+            to: self.block(&to).memory,
         };
-        let addresses = (self.address(&from), self.address(&to));
-        let copy: backend::Copy = copy::<T>(addresses.0, from_rows, addresses.1, to_rows);
+        let work = plan.work(self.address(&from), self.address(&to));
         let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
-        for (part, rows) in [(from, from_rows), (to, to_rows)] {
-            each_row(part.start, rows, size_of::<T>(), |Range { start, end }| {
-                pieces.push(Piece { start, end, ..part });
+        plan.each_touched((from, from.start), (to, to.start), |side, bytes| {
+            pieces.push(Piece {
+                start: bytes.start,
+                end: bytes.end,
+                ..side
             });
-        }
-        self.add(kind, NodeWork::Copy(copy), &pieces)
+        });
+        Ok(self.add(kind, NodeWork::Copy(work), &pieces))
     }
 
     #[track_caller]
-    fn fill(&mut self, to: Piece, value: u32, width: u8, count: u64) -> NodeId {
-        let fill = Fill {
-            at: self.address(&to),
-            value,
-            width,
-            count,
-        };
+    fn fill(&mut self, plan: FillPlan, len: usize, to: Piece) -> NodeId {
+        let work = plan.work(self.address(&to), len as u64);
         let kind = Kind::Memset { stream: NO_STREAM };
-        self.add(kind, NodeWork::Fill(fill), &[to])
+        self.add(kind, NodeWork::Fill(work), &[to])
     }
 
     /// Adds a node behind all that it conflicts with.

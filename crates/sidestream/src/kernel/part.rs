@@ -279,7 +279,7 @@ impl Piece {
 impl At {
     /// The place in the list of the buffers of a graph, if the list is this graph's.
     #[track_caller]
-    pub fn of(self, graph: u64) -> usize {
+    pub(crate) fn of(self, graph: u64) -> usize {
         self.within(
             graph,
             "the key belongs to another graph; use the one that this graph's builder gave",
@@ -288,7 +288,7 @@ impl At {
 
     /// The place in a list, if the list is the one with this number.
     #[track_caller]
-    pub fn within(self, list: u64, else_says: &str) -> usize {
+    pub(crate) fn within(self, list: u64, else_says: &str) -> usize {
         assert!(self.list == list, "{else_says}");
         self.index as usize
     }

@@ -13,8 +13,8 @@ use super::input::Input;
 use super::{Record, Within, limits};
 use crate::backend::Done;
 use crate::op::{
-    Access, BufferId, DeviceId, EventId, Field, FlagId, GraphId, Kind, Memory, Mode, Named, Op,
-    OpId, SiteId, StreamId, StreamKind, ThreadId,
+    Access, BufferId, DeviceId, EventId, Field, FlagId, GraphId, Kind, Memory, Mode, Op, OpId,
+    SiteId, StreamId, StreamKind, ThreadId,
 };
 
 /// The first byte of the record behind which nothing comes.
@@ -447,20 +447,18 @@ fn read_access<R: Read>(input: &mut Input<R>, declared: &Declared) -> Result<Acc
 fn of_kind<W: Wire>(wire: &mut W, kind: &mut Kind, newest: u32) -> Result<(), W::Error> {
     kind.each_field(|field| {
         match field {
-            Field::Id(Named::Buffer(id)) => *id = wire.buffer(*id, newest)?,
-            Field::Id(
-                Named::Stream(StreamId(id))
-                | Named::Event(EventId(id))
-                | Named::Flag(FlagId(id))
-                | Named::Graph(GraphId(id))
-                | Named::Device(DeviceId(id)),
-            )
+            Field::Buffer(id) => *id = wire.buffer(*id, newest)?,
+            Field::Stream(StreamId(id))
+            | Field::Event(EventId(id))
+            | Field::Flag(FlagId(id))
+            | Field::Graph(GraphId(id))
+            | Field::Device(DeviceId(id))
             | Field::Count(id) => *id = wire.small(*id)?,
             Field::SomeStream(id) => *id = wire.option(id.map(|id| id.0))?.map(StreamId),
             Field::SomeFlag(id) => *id = wire.option(id.map(|id| id.0))?.map(FlagId),
             Field::SomeDevice(id) => *id = wire.option(id.map(|id| id.0))?.map(DeviceId),
             Field::SomeBuffer(id) => *id = wire.some_buffer(*id, newest)?,
-            Field::MemoryOf(memory) => {
+            Field::Memory(memory) => {
                 let code = code_of(&MEMORIES, *memory);
                 let code = wire.bits(code, 2, "a kind of memory, 0 to 3")?;
                 *memory = MEMORIES[usize::from(code & 3)];

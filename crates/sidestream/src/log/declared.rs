@@ -34,7 +34,7 @@ pub(super) struct Declared {
 type Checked = Result<(), Problem>;
 
 impl Declared {
-    pub fn new() -> Declared {
+    pub(super) fn new() -> Declared {
         Declared {
             streams: 0,
             events: 0,
@@ -53,7 +53,7 @@ impl Declared {
     }
 
     /// What the end record says, in its order.
-    pub fn counts(&self) -> [(&'static str, u64); 9] {
+    pub(super) fn counts(&self) -> [(&'static str, u64); 9] {
         [
             ("streams", u64::from(self.streams)),
             ("events", u64::from(self.events)),
@@ -68,7 +68,7 @@ impl Declared {
     }
 
     /// Takes a record that is no operation, if it may come next.
-    pub fn add(&mut self, record: &Record<'_>) -> Checked {
+    pub(super) fn add(&mut self, record: &Record<'_>) -> Checked {
         match record {
             Record::Stream { kind, device, .. } => self.add_stream(*kind, *device),
             Record::Event { device, .. } => self.add_event(*device),
@@ -163,13 +163,13 @@ impl Declared {
 
     /// How many buffers there are; their ids are written as the distance from here.
     #[inline]
-    pub fn newest(&self) -> u32 {
+    pub(super) fn newest(&self) -> u32 {
         self.buffers.len() as u32
     }
 
     /// Whether the operation may come next.
     #[inline]
-    pub fn check(&self, op: &Op) -> Checked {
+    pub(super) fn check(&self, op: &Op) -> Checked {
         let (id, least) = (op.id.0, self.next);
         if u64::from(id) < least {
             return Err(Problem::Number { id, least });
@@ -191,7 +191,7 @@ impl Declared {
 
     /// The operation came next.
     #[inline]
-    pub fn add_op(&mut self, op: &Op) {
+    pub(super) fn add_op(&mut self, op: &Op) {
         self.next = u64::from(op.id.0) + 1;
         self.thread = op.thread;
         self.ops += 1;

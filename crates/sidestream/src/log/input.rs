@@ -22,7 +22,7 @@ pub(super) struct Input<R> {
 }
 
 impl<R: Read> Input<R> {
-    pub fn new(inner: R) -> Input<R> {
+    pub(super) fn new(inner: R) -> Input<R> {
         Input {
             inner,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -36,35 +36,35 @@ impl<R: Read> Input<R> {
 
     /// Starts a record; what it is comes to be known by its first byte.
     #[inline]
-    pub fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         self.start = self.base + self.at as u64;
         self.record = "a gap between records";
     }
 
     /// Says what the present record is, for errors.
     #[inline]
-    pub fn is(&mut self, record: &'static str) {
+    pub(super) fn is(&mut self, record: &'static str) {
         self.record = record;
     }
 
-    pub fn record_start(&self) -> u64 {
+    pub(super) fn record_start(&self) -> u64 {
         self.start
     }
 
     /// An error about the present record.
     #[cold]
-    pub fn error(&self, problem: Problem) -> Error {
+    pub(super) fn error(&self, problem: Problem) -> Error {
         let offset = self.start;
         Error { offset, problem }
     }
 
     #[cold]
-    pub fn malformed(&self, expected: &'static str) -> Error {
+    pub(super) fn malformed(&self, expected: &'static str) -> Error {
         self.error(Problem::Malformed { expected })
     }
 
     #[inline]
-    pub fn byte(&mut self) -> Result<u8, Error> {
+    pub(super) fn byte(&mut self) -> Result<u8, Error> {
         if self.at == self.end && !self.refill()? {
             return Err(self.cut());
         }
@@ -73,7 +73,7 @@ impl<R: Read> Input<R> {
         Ok(byte)
     }
 
-    pub fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+    pub(super) fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let mut out = [0; N];
         for byte in &mut out {
             *byte = self.byte()?;
@@ -83,7 +83,7 @@ impl<R: Read> Input<R> {
 
     /// A number in LEB128, in its shortest form.
     #[inline]
-    pub fn number(&mut self) -> Result<u64, Error> {
+    pub(super) fn number(&mut self) -> Result<u64, Error> {
         let first = self.byte()?;
         if first < 0x80 {
             return Ok(u64::from(first));
@@ -109,14 +109,14 @@ impl<R: Read> Input<R> {
 
     /// A number that is an id or a count.
     #[inline]
-    pub fn small(&mut self) -> Result<u32, Error> {
+    pub(super) fn small(&mut self) -> Result<u32, Error> {
         let number = self.number()?;
         u32::try_from(number).map_err(|_| self.malformed("a number of at most 32 bits"))
     }
 
     /// A byte of which only the lowest bits may be set.
     #[inline]
-    pub fn bits(&mut self, count: u32, expected: &'static str) -> Result<u8, Error> {
+    pub(super) fn bits(&mut self, count: u32, expected: &'static str) -> Result<u8, Error> {
         let byte = self.byte()?;
         if byte >> count != 0 {
             return Err(self.malformed(expected));
@@ -124,7 +124,7 @@ impl<R: Read> Input<R> {
         Ok(byte)
     }
 
-    pub fn text(&mut self) -> Result<String, Error> {
+    pub(super) fn text(&mut self) -> Result<String, Error> {
         let (what, limit) = ("bytes in a name", limits::TEXT_BYTES as u64);
         let length = self.number()?;
         if length > limit {
@@ -145,7 +145,7 @@ impl<R: Read> Input<R> {
     }
 
     /// Whether nothing follows.
-    pub fn is_at_end(&mut self) -> Result<bool, Error> {
+    pub(super) fn is_at_end(&mut self) -> Result<bool, Error> {
         Ok(self.at == self.end && !self.refill()?)
     }
 

@@ -52,7 +52,7 @@ impl Default for Link {
 
 impl Link {
     #[inline]
-    pub fn is_kept(&self) -> bool {
+    pub(super) fn is_kept(&self) -> bool {
         self.is_kept
     }
 }
@@ -60,19 +60,19 @@ impl Link {
 impl Order {
     /// How many calls came before the one that is being taken: whoever looks at the streams now knows
     /// of all that acted in them, and asks [`Order::acted_since`] next time.
-    pub fn calls_before(&self) -> u64 {
+    pub(crate) fn calls_before(&self) -> u64 {
         self.calls.saturating_sub(1)
     }
 
     /// Whether a device has so many streams that it is worth to remember when one looked at them.
     #[inline]
-    pub fn has_many_streams(&self, device: DeviceId) -> bool {
+    pub(crate) fn has_many_streams(&self, device: DeviceId) -> bool {
         let device = self.devices.get(device.0 as usize);
         device.is_some_and(|device| device.acted.is_kept)
     }
 
     /// At least those streams of a device that have acted after so many calls, in any order.
-    pub fn acted_since(
+    pub(crate) fn acted_since(
         &self,
         device: DeviceId,
         calls: u64,

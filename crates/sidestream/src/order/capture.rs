@@ -36,7 +36,7 @@ struct Member {
 }
 
 impl Capture {
-    pub fn begin(origin: StreamId, thread: ThreadId) -> Capture {
+    pub(super) fn begin(origin: StreamId, thread: ThreadId) -> Capture {
         let members = vec![Member {
             stream: origin,
             seen: vec![0],
@@ -50,26 +50,26 @@ impl Capture {
     }
 
     /// Ends the capture, and gives back the streams that took part.
-    pub fn end(&mut self) -> Vec<StreamId> {
+    pub(super) fn end(&mut self) -> Vec<StreamId> {
         self.open = false;
         let members = std::mem::take(&mut self.members);
         members.into_iter().map(|member| member.stream).collect()
     }
 
     /// `stream` adds a node.
-    pub fn add_node(&mut self, stream: StreamId) {
+    pub(super) fn add_node(&mut self, stream: StreamId) {
         let at = self.member(stream);
         self.members[at].seen[at] += 1;
     }
 
     /// What an event recorded in `stream` takes.
-    pub fn record(&mut self, stream: StreamId) -> Seen {
+    pub(super) fn record(&mut self, stream: StreamId) -> Seen {
         let at = self.member(stream);
         self.members[at].seen.clone()
     }
 
     /// `stream` waits for a record of this capture, and joins the capture by it (R48).
-    pub fn wait(&mut self, stream: StreamId, record: &Seen) {
+    pub(super) fn wait(&mut self, stream: StreamId, record: &Seen) {
         let at = self.member(stream);
         let seen = &mut self.members[at].seen;
         if seen.len() < record.len() {
@@ -82,7 +82,7 @@ impl Capture {
 
     /// Whether all captured work lies before the end of the origin stream. A fork without work
     /// need not be joined.
-    pub fn is_joined(&self) -> bool {
+    pub(super) fn is_joined(&self) -> bool {
         let origin = &self.members[0].seen;
         self.members
             .iter()

@@ -174,7 +174,7 @@ impl Clocks {
 
     /// How many steps of each chain are known at the present end of one, by index. False where there are more chains than
     /// can be listed.
-    pub fn copy_known(&self, at: Chain, into: &mut Vec<u32>) -> bool {
+    pub(crate) fn copy_known(&self, at: Chain, into: &mut Vec<u32>) -> bool {
         into.clear();
         if let Some(at) = self.known_index(at) {
             into.extend_from_slice(&self.chains[at].known);

@@ -37,7 +37,7 @@ enum Joined {
 }
 
 impl Far {
-    pub fn get(&self, chain: u32) -> u32 {
+    pub(super) fn get(&self, chain: u32) -> u32 {
         match &self.root {
             None => 0,
             Some(root) => find(root, self.height, chain),
@@ -45,7 +45,7 @@ impl Far {
     }
 
     /// At least so many steps of a chain are known.
-    pub fn reach(&mut self, chain: u32, tick: u32) {
+    pub(super) fn reach(&mut self, chain: u32, tick: u32) {
         if self.get(chain) < tick {
             self.rise(heights(chain));
             self.root = Some(with(self.root.take(), self.height, chain, tick));
@@ -54,7 +54,7 @@ impl Far {
 
     /// Becomes the same as another one.
     #[inline]
-    pub fn set(&mut self, other: &Far) {
+    pub(super) fn set(&mut self, other: &Far) {
         if self.root.is_some() || other.root.is_some() {
             self.clone_from(other);
         }
@@ -62,7 +62,7 @@ impl Far {
 
     /// Learns all that another one has.
     #[inline]
-    pub fn join(&mut self, theirs: &Far) {
+    pub(super) fn join(&mut self, theirs: &Far) {
         if let Some(other) = &theirs.root {
             self.join_tree(theirs, other);
         }
@@ -91,7 +91,7 @@ impl Far {
     }
 
     /// Forgets what another one does not have.
-    pub fn meet(&mut self, theirs: &Far) {
+    pub(super) fn meet(&mut self, theirs: &Far) {
         let mut theirs = theirs.clone();
         let height = self.height.max(theirs.height);
         self.rise(height);

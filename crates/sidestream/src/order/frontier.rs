@@ -126,7 +126,7 @@ impl<N: Copy + PartialEq> Frontier<N> {
     }
 
     /// `node` is now the end of a chain, without being a step of the rule book: the time of a call.
-    pub fn set_last(&mut self, chain: Chain, node: N) {
+    pub(crate) fn set_last(&mut self, chain: Chain, node: N) {
         let (table, index) = match chain {
             Chain::Thread(t) => (&mut self.threads, t.0),
             Chain::Stream(s) => (&mut self.streams, s.0),

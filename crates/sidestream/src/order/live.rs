@@ -89,7 +89,7 @@ impl StreamClock {
     /// Whether a call of `thread` would only count a step: the stream has learned before all that the
     /// thread knows.
     #[inline]
-    pub fn is_fed_by(&self, thread: &ThreadClock) -> bool {
+    pub(crate) fn is_fed_by(&self, thread: &ThreadClock) -> bool {
         self.fed_by == (thread.thread, thread.version)
     }
 
@@ -102,7 +102,7 @@ impl StreamClock {
 
     /// A call of `thread` makes the stream wait for a point of a stream (R6, R40). That is a step of
     /// its own, or one number would stand for two clocks.
-    pub fn waits_for(&mut self, thread: &ThreadClock, point: &Point) {
+    pub(crate) fn waits_for(&mut self, thread: &ThreadClock, point: &Point) {
         self.submitted(thread);
         if !self.knows(point.epoch) {
             self.known.learn(point);
@@ -132,7 +132,7 @@ impl StreamClock {
 
     /// The same, in place of another point.
     #[inline]
-    pub fn point_into(&self, point: &mut Point) {
+    pub(crate) fn point_into(&self, point: &mut Point) {
         point.epoch = Epoch {
             chain: self.chain,
             tick: self.tick,
@@ -154,12 +154,12 @@ impl StreamClock {
     /// Whether its numbers are nearly used up: then [`StreamClock::renew`] it. No call takes as many
     /// as are left by then.
     #[inline]
-    pub fn is_worn(&self) -> bool {
+    pub(crate) fn is_worn(&self) -> bool {
         self.tick > MOST - (1 << 20)
     }
 
     /// The stream goes on as another chain, which stands behind the one that it was.
-    pub fn renew(&mut self, chain: u32) {
+    pub(crate) fn renew(&mut self, chain: u32) {
         let last = Epoch {
             chain: self.chain,
             tick: self.tick,

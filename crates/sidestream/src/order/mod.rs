@@ -316,7 +316,7 @@ impl Order {
 
     /// Since which call a stream can be neither recorded nor waited for, if it cannot: because it
     /// takes part in a capture, or is the legacy stream beside one (R45, R46).
-    pub fn closed_since(&self, stream: StreamId) -> Option<OpId> {
+    pub(crate) fn closed_since(&self, stream: StreamId) -> Option<OpId> {
         let Stream { kind, device, .. } = self.streams[stream.0 as usize];
         if self.devices[device.0 as usize].capturing == 0 {
             return None;
@@ -339,12 +339,12 @@ impl Order {
 
     /// How many places are kept for what frees have recorded; one that no allocation can see any more
     /// is used again.
-    pub fn records_of_frees(&self) -> u32 {
+    pub(crate) fn records_of_frees(&self) -> u32 {
         self.records_of_frees
     }
 
     /// Whether the event has a record that a wait placed now would wait for.
-    pub fn is_recorded(&self, event: EventId) -> bool {
+    pub(crate) fn is_recorded(&self, event: EventId) -> bool {
         !matches!(self.events[event.0 as usize].last, Last::Never)
     }
 

@@ -70,18 +70,18 @@ impl<O> Default for Home<O> {
 }
 
 impl<O> Home<O> {
-    pub fn any(&self) -> Option<O> {
+    pub(super) fn any(&self) -> Option<O> {
         self.spare.lock().pop().map(|(_, output)| output)
     }
 
     /// The output of this slot alone.
-    pub fn of(&self, slot: usize) -> Option<O> {
+    pub(super) fn of(&self, slot: usize) -> Option<O> {
         let mut spare = self.spare.lock();
         let at = spare.iter().position(|(of, _)| *of == slot)?;
         Some(spare.swap_remove(at).1)
     }
 
-    pub fn put(&self, slot: usize, output: O) {
+    pub(super) fn put(&self, slot: usize, output: O) {
         self.spare.lock().push((slot, output));
     }
 }

@@ -68,7 +68,7 @@ pub struct Timed {
 }
 
 impl Times {
-    pub fn new(stages: Vec<String>) -> Times {
+    pub(super) fn new(stages: Vec<String>) -> Times {
         Times {
             sums: vec![Duration::ZERO; stages.len()],
             stages,
@@ -81,12 +81,12 @@ impl Times {
         }
     }
 
-    pub fn plan(&self) -> Option<Plan> {
+    pub(super) fn plan(&self) -> Option<Plan> {
         self.plan.clone()
     }
 
     /// An item is over.
-    pub fn note(&mut self, index: u64, events: &[TimedEvent]) -> Result<()> {
+    pub(super) fn note(&mut self, index: u64, events: &[TimedEvent]) -> Result<()> {
         self.delivered += 1;
         let Some(first) = events.first() else {
             return Ok(());
@@ -107,7 +107,7 @@ impl Times {
     }
 
     /// A plan from the newest item, which was alone.
-    pub fn choose(&mut self) -> &Plan {
+    pub(super) fn choose(&mut self) -> &Plan {
         let points = self.kept.back().map(|item| &item.points[..]).unwrap_or(&[]);
         let took = points
             .windows(2)
@@ -120,7 +120,7 @@ impl Times {
         self.plan.insert(Plan::from_times(stages, item))
     }
 
-    pub fn report(&self, depth: usize, device: &str) -> Report {
+    pub(super) fn report(&self, depth: usize, device: &str) -> Report {
         Report {
             device: device.to_owned(),
             depth,

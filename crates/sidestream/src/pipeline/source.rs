@@ -95,7 +95,7 @@ impl<H: Send> Close for Shared<H> {
 
 impl<H: Send + 'static> Source<H> {
     /// One that fills on the thread that asks.
-    pub fn here(fill: Fill<H>) -> Source<H> {
+    pub(super) fn here(fill: Fill<H>) -> Source<H> {
         Source {
             here: Some(fill),
             empty: VecDeque::new(),
@@ -108,7 +108,7 @@ impl<H: Send + 'static> Source<H> {
     ///
     /// # Errors
     /// If the system has no more threads.
-    pub fn on_threads(fills: Vec<Fill<H>>) -> Result<Source<H>, Failed> {
+    pub(super) fn on_threads(fills: Vec<Fill<H>>) -> Result<Source<H>, Failed> {
         let shared: Arc<Shared<H>> = Arc::default();
         let source = Source {
             here: None,
@@ -127,14 +127,14 @@ impl<H: Send + 'static> Source<H> {
         Ok(source)
     }
 
-    pub fn cancel(&self) -> Cancel {
+    pub(super) fn cancel(&self) -> Cancel {
         Cancel {
             shared: Arc::clone(&self.shared) as Arc<dyn Close>,
         }
     }
 
     /// Memory that may be filled again.
-    pub fn give(&mut self, host: H) {
+    pub(super) fn give(&mut self, host: H) {
         match self.here {
             Some(_) => self.empty.push_back(host),
             None => {
@@ -145,7 +145,7 @@ impl<H: Send + 'static> Source<H> {
     }
 
     /// The next item. Waits for it if it may, and wakes the task later if there is one.
-    pub fn next(&mut self, may_wait: bool, waker: Option<&Waker>) -> Next<H> {
+    pub(super) fn next(&mut self, may_wait: bool, waker: Option<&Waker>) -> Next<H> {
         let next = match &mut self.here {
             Some(fill) if !self.shared.state.lock().is_closed => {
                 let Some(mut host) = self.empty.pop_front() else {

@@ -92,7 +92,7 @@ pub(super) struct Chain<I: Layout, S> {
 
 impl<I: Layout, S: Send + 'static> Chain<I, S> {
     /// The same with more buffers in each slot.
-    pub fn with<N: Layout>(self, layout: N) -> Chain<I, (S, N::Device)> {
+    pub(super) fn with<N: Layout>(self, layout: N) -> Chain<I, (S, N::Device)> {
         let (rows, make, input_of) = (self.rows, self.make, self.input_of);
         let widened = |mut act: Act<S>| -> Act<(S, N::Device)> {
             Box::new(move |at, slot| act(at, &mut slot.0))
@@ -130,7 +130,11 @@ struct Slot<S> {
 }
 
 impl<I: Layout, O: Layout, S> OnStreams<I, O, S> {
-    pub fn new(chain: Chain<I, S>, output: O, output_of: Find<S, O::Device>) -> OnStreams<I, O, S> {
+    pub(super) fn new(
+        chain: Chain<I, S>,
+        output: O,
+        output_of: Find<S, O::Device>,
+    ) -> OnStreams<I, O, S> {
         let links = chain.stages.iter().map(|_| None).collect();
         OnStreams {
             chain,

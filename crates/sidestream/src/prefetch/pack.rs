@@ -42,7 +42,7 @@ pub(super) fn default_threads() -> usize {
 }
 
 impl Copiers {
-    pub fn new(threads: usize) -> Copiers {
+    pub(super) fn new(threads: usize) -> Copiers {
         Copiers {
             threads: threads.max(1),
             others: Mutex::default(),
@@ -53,7 +53,7 @@ impl Copiers {
     ///
     /// # Safety
     /// All of it can be read and written, nobody else writes it meanwhile, and no target overlaps anything.
-    pub unsafe fn copy(&self, pieces: &[Piece]) {
+    pub(super) unsafe fn copy(&self, pieces: &[Piece]) {
         let bytes: usize = pieces.iter().map(|piece| piece.bytes).sum();
         if self.threads == 1 || bytes < ALONE_BYTES {
             // SAFETY: the caller's promise.

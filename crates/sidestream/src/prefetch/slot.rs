@@ -62,7 +62,7 @@ pub(super) struct State {
 }
 
 impl Shared {
-    pub fn new(
+    pub(super) fn new(
         device: &Device,
         upload: Stream,
         depth: usize,
@@ -89,12 +89,12 @@ impl Shared {
     }
 
     /// Not a child of a fork, which has neither the device nor the threads of its parent.
-    pub fn is_this_process(&self) -> bool {
+    pub(super) fn is_this_process(&self) -> bool {
         self.device.runtime.backend.is_this_process()
     }
 
     /// A slot for the next batch, of so many bytes, as soon as there is one; nothing while the ring is paused, or once it is closed.
-    pub fn take(&self, bytes: u64) -> Result<Option<Slot>> {
+    pub(super) fn take(&self, bytes: u64) -> Result<Option<Slot>> {
         let mut state = self.state.lock();
         loop {
             if state.is_closed || state.is_paused {
@@ -133,7 +133,7 @@ impl Shared {
     }
 
     /// It holds no batch any more.
-    pub fn give_back(&self, slot: Slot) {
+    pub(super) fn give_back(&self, slot: Slot) {
         let mut state = self.state.lock();
         if state.is_closed {
             drop(state);
@@ -145,7 +145,7 @@ impl Shared {
     }
 
     /// Nobody of this ring uses it any more. Never waits: what no other ring will use goes on another thread.
-    pub fn leave(&self, left: Kept) {
+    pub(super) fn leave(&self, left: Kept) {
         match &self.spares {
             Some(spares) => spares.keep(left),
             None if left.is_empty() => {}
@@ -154,7 +154,7 @@ impl Shared {
     }
 
     /// Makes something of memory; once more, if there is no memory, after what earlier rings left was given back.
-    pub fn with_memory(&self, mut make: impl FnMut() -> Result<()>) -> Result<()> {
+    pub(super) fn with_memory(&self, mut make: impl FnMut() -> Result<()>) -> Result<()> {
         match (make(), &self.spares) {
             (Err(Error::OutOfMemory(_)), Some(spares)) => {
                 spares.clear();
@@ -164,17 +164,17 @@ impl Shared {
         }
     }
 
-    pub fn spare_staging(&self, bytes: u64, most_bytes: u64) -> Option<Staging> {
+    pub(super) fn spare_staging(&self, bytes: u64, most_bytes: u64) -> Option<Staging> {
         self.spares.as_ref()?.staging(bytes, most_bytes)
     }
 
     /// Whether what it leaves is kept for another ring.
-    pub fn has_spares(&self) -> bool {
+    pub(super) fn has_spares(&self) -> bool {
         self.spares.is_some()
     }
 
     /// Its uses have no event: it is not used again, and another takes its place.
-    pub fn retire(&self, slot: Slot, why: String) {
+    pub(super) fn retire(&self, slot: Slot, why: String) {
         let mut state = self.state.lock();
         state.statistics.retired += 1;
         if state.statistics.warnings.len() < 16 {
@@ -190,26 +190,26 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    pub fn handed_over(&self) {
+    pub(super) fn handed_over(&self) {
         let mut state = self.state.lock();
         state.under_way -= 1;
         state.is_asked = false;
         self.changed.notify_all();
     }
 
-    pub fn ask(&self, waits: bool) {
+    pub(super) fn ask(&self, waits: bool) {
         self.state.lock().is_asked = waits;
         self.changed.notify_all();
     }
 
-    pub fn pause(&self, pauses: bool) {
+    pub(super) fn pause(&self, pauses: bool) {
         let mut state = self.state.lock();
         state.is_paused = pauses;
         state.is_asked = false;
         self.changed.notify_all();
     }
 
-    pub fn statistics(&self) -> Statistics {
+    pub(super) fn statistics(&self) -> Statistics {
         let state = self.state.lock();
         Statistics {
             slots: state.made,
@@ -218,7 +218,7 @@ impl Shared {
     }
 
     /// The stream for downloads.
-    pub fn download(&self) -> Result<Stream> {
+    pub(super) fn download(&self) -> Result<Stream> {
         let mut down = self.down.lock();
         let stream = match down.take() {
             Some(stream) => stream,
@@ -228,7 +228,7 @@ impl Shared {
     }
 
     /// Nothing is put any more. What nobody has is the caller's to leave; of the second, the retired ones, no other ring may have any.
-    pub fn close(&self) -> (Vec<Slot>, Vec<Slot>) {
+    pub(super) fn close(&self) -> (Vec<Slot>, Vec<Slot>) {
         let mut state = self.state.lock();
         state.is_closed = true;
         self.changed.notify_all();
@@ -246,7 +246,7 @@ impl State {
 }
 
 impl Slot {
-    pub fn new(device: &Device) -> Result<Slot> {
+    pub(super) fn new(device: &Device) -> Result<Slot> {
         Ok(Slot {
             memory: None,
             uploaded: Arc::new(Event::blocking(device)?),
@@ -258,14 +258,14 @@ impl Slot {
 
     /// For a ring with this upload stream, after one with another: the copies of that one come first, also those of a batch that
     /// nobody took.
-    pub fn moved_to(self, upload: &Stream) -> Result<Slot> {
+    pub(super) fn moved_to(self, upload: &Stream) -> Result<Slot> {
         upload.wait(&self.uploaded)?;
         Ok(self)
     }
 
     /// Makes room for so many bytes. Memory that is too small is replaced, which waits for its uses.
     #[track_caller]
-    pub fn make_room(&mut self, device: &Device, bytes: u64) -> Result<()> {
+    pub(super) fn make_room(&mut self, device: &Device, bytes: u64) -> Result<()> {
         let has = self.size_bytes();
         if has < bytes {
             self.settle()?;
@@ -279,7 +279,7 @@ impl Slot {
     /// The memory, in which there is room, for what this stream is given from here on: it comes behind the uses of the batch that
     /// was here.
     #[track_caller]
-    pub fn memory_for(&mut self, upload: &Stream) -> Result<&DeviceMemory> {
+    pub(super) fn memory_for(&mut self, upload: &Stream) -> Result<&DeviceMemory> {
         for event in &self.uses {
             upload.wait(event)?;
         }
@@ -290,11 +290,11 @@ impl Slot {
         }
     }
 
-    pub fn size_bytes(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, DeviceMemory::size_bytes)
     }
 
-    pub fn memory(&self) -> Option<&DeviceMemory> {
+    pub(super) fn memory(&self) -> Option<&DeviceMemory> {
         self.memory.as_ref()
     }
 
@@ -302,7 +302,7 @@ impl Slot {
     ///
     /// # Errors
     /// Why that could not be recorded; then the slot may not be used again.
-    pub fn end_uses(
+    pub(super) fn end_uses(
         &mut self,
         device: &Device,
         streams: impl IntoIterator<Item = Stream>,
@@ -366,7 +366,7 @@ impl Drop for Slot {
 }
 
 impl Staging {
-    pub fn new(device: &Device) -> Result<Staging> {
+    pub(super) fn new(device: &Device) -> Result<Staging> {
         Ok(Staging {
             memory: None,
             copied: Event::blocking(device)?,
@@ -377,7 +377,7 @@ impl Staging {
     /// Makes room for so many bytes when the last copy out of it is over. Where it grows it is somewhat larger, but not than
     /// `most_bytes`.
     #[track_caller]
-    pub fn make_room(&mut self, device: &Device, bytes: u64, most_bytes: u64) -> Result<()> {
+    pub(super) fn make_room(&mut self, device: &Device, bytes: u64, most_bytes: u64) -> Result<()> {
         self.settle()?;
         let has = self.size_bytes();
         if has < bytes {
@@ -389,26 +389,26 @@ impl Staging {
     }
 
     /// The memory, in which there is room.
-    pub fn memory(&self) -> &HostMemory {
+    pub(super) fn memory(&self) -> &HostMemory {
         match &self.memory {
             Some(memory) => memory,
             None => unreachable!("room was made in it"),
         }
     }
 
-    pub fn size_bytes(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, HostMemory::size_bytes)
     }
 
     /// Gives the memory back when the last copy out of it is over.
-    pub fn give_back(&mut self) -> Result<()> {
+    pub(super) fn give_back(&mut self) -> Result<()> {
         self.settle()?;
         self.memory = None;
         Ok(())
     }
 
     /// A copy out of it was put into the stream.
-    pub fn sent(&mut self, upload: &Stream) -> Result<()> {
+    pub(super) fn sent(&mut self, upload: &Stream) -> Result<()> {
         self.is_sent = true;
         upload.record(&self.copied)
     }
@@ -449,7 +449,7 @@ pub(super) struct Relaxed<'a> {
 const RELAXED: i32 = 2;
 
 impl Relaxed<'_> {
-    pub fn on(device: &Device) -> Relaxed<'_> {
+    pub(super) fn on(device: &Device) -> Relaxed<'_> {
         let before = device.runtime.backend.capture_mode(RELAXED);
         Relaxed { device, before }
     }

@@ -129,7 +129,7 @@ impl Spares {
 }
 
 impl Kept {
-    pub fn of(slots: Vec<Slot>, stagings: Vec<Staging>, worker: Option<Worker>) -> Kept {
+    pub(super) fn of(slots: Vec<Slot>, stagings: Vec<Staging>, worker: Option<Worker>) -> Kept {
         Kept {
             slots: slots.into(),
             stagings: stagings.into(),
@@ -137,7 +137,7 @@ impl Kept {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.stagings.is_empty() && self.workers.is_empty()
     }
 }

@@ -35,14 +35,14 @@ pub const PATTERN: &str = include_str!("pattern.ptx");
 
 /// `dense(const float* x, const float* w, float* y, unsigned long long rows, unsigned long long width)`: a layer of a
 /// perceptron, `y = max(0, x * w)`, with `w` of `width` by `width` values, row by row. Blocks have 256 threads.
-pub const DENSE: &str = include_str!("dense.ptx");
+pub(crate) const DENSE: &str = include_str!("dense.ptx");
 
 /// `mix(unsigned long long ns, unsigned long long seed, unsigned reads, unsigned writes, unsigned char*
 /// at0, unsigned long long bytes0, …)`, with twelve pieces: what it writes to the `writes` pieces behind
 /// the first `reads` ones tells the seed and what it has read there. It reads at its start and writes
 /// when so many nanoseconds are over. It is launched with one block; its twin is
 /// [`library::mix`](crate::kernel::library::mix).
-pub const MIX: &str = include_str!("mix.ptx");
+pub(crate) const MIX: &str = include_str!("mix.ptx");
 
 /// `spin(unsigned long long ns)`: keeps the device busy until its clock has gone on so far. One block
 /// of one thread is enough.

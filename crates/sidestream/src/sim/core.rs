@@ -28,7 +28,7 @@ pub(super) struct Core<P> {
 }
 
 impl<P> Core<P> {
-    pub fn new(devices: Vec<Profile>, schedule: Schedule) -> Core<P> {
+    pub(super) fn new(devices: Vec<Profile>, schedule: Schedule) -> Core<P> {
         Core {
             order: Order::new(),
             frontier: Frontier::default(),
@@ -45,13 +45,13 @@ impl<P> Core<P> {
     }
 
     /// Tells the rule book of a call. The steps are given back by [`Core::reuse`].
-    pub fn ordered(&mut self, op: &Op) -> (Result<Runs, Misuse>, Steps) {
+    pub(super) fn ordered(&mut self, op: &Op) -> (Result<Runs, Misuse>, Steps) {
         let mut steps = std::mem::take(&mut self.steps);
         let runs = self.order.push(op, &mut steps);
         (runs, steps)
     }
 
-    pub fn reuse(&mut self, steps: Steps) {
+    pub(super) fn reuse(&mut self, steps: Steps) {
         self.steps = steps;
     }
 }
@@ -59,13 +59,13 @@ impl<P> Core<P> {
 // ------------------------------------------------------------------ into the engine
 
 impl<P> Core<P> {
-    pub fn push(&mut self, task: Task<'_>, part: P) -> TaskId {
+    pub(super) fn push(&mut self, task: Task<'_>, part: P) -> TaskId {
         self.parts.push_back(part);
         self.engine.push(task)
     }
 
     /// The call itself: time of its thread, which it spends before anything that the call asks for.
-    pub fn push_call(&mut self, op: &Op, work: Work, part: P) -> TaskId {
+    pub(super) fn push_call(&mut self, op: &Op, work: Work, part: P) -> TaskId {
         let chain = Chain::Thread(op.thread);
         let lane = self.lane(chain);
         let task = self.push(Task::new(lane, work), part);
@@ -75,7 +75,7 @@ impl<P> Core<P> {
 
     /// What a call takes of its thread. The host's copy to staging memory is in it; the bytes are read when the
     /// transfer starts all the same: reading them early would overtake a host function of the stream.
-    pub fn call_work(op: &Op, steps: &[Step]) -> Work {
+    pub(super) fn call_work(op: &Op, steps: &[Step]) -> Work {
         let staged = steps.first().is_some_and(|step| step.staged);
         let source = op.accesses.first().filter(|_| staged);
         work::call(op, source.map_or(0, |source| source.len_bytes()))
@@ -83,7 +83,7 @@ impl<P> Core<P> {
 
     /// How late the schedule makes a step: `number` is the operation by which a schedule singles it out, `rank` grows
     /// from call to call, and `works` says whether the operation does anything in a stream.
-    pub fn delay(&mut self, number: OpId, rank: u64, step: &Step, works: bool) -> Delay {
+    pub(super) fn delay(&mut self, number: OpId, rank: u64, step: &Step, works: bool) -> Delay {
         let is_late = self.schedule.singles_out(number, step.chain, works);
         self.schedule
             .delay(&mut self.random, rank, step.chain, step.performs, is_late)
@@ -91,7 +91,7 @@ impl<P> Core<P> {
 
     /// A step, behind all that the rule book names. The caller notes it as the end of its chain, by
     /// [`Frontier::advance`].
-    pub fn push_step(&mut self, step: &Step, work: Work, delay: Delay, part: P) -> TaskId {
+    pub(super) fn push_step(&mut self, step: &Step, work: Work, delay: Delay, part: P) -> TaskId {
         let lane = self.lane(step.chain);
         let weakest = self.schedule.weakest();
         self.before.clear();
@@ -104,7 +104,7 @@ impl<P> Core<P> {
     }
 
     /// The lane of the engine on which a chain runs.
-    pub fn lane(&mut self, chain: Chain) -> LaneId {
+    pub(super) fn lane(&mut self, chain: Chain) -> LaneId {
         match chain {
             Chain::Thread(thread) => {
                 let lane = grow(&mut self.threads, thread.0);
@@ -115,14 +115,14 @@ impl<P> Core<P> {
     }
 
     /// The same of a stream; the priority is that of a new one.
-    pub fn stream_lane(&mut self, stream: StreamId, priority: i32) -> LaneId {
+    pub(super) fn stream_lane(&mut self, stream: StreamId, priority: i32) -> LaneId {
         let device = self.order.device_of(stream);
         let lane = grow(&mut self.streams, stream.0);
         *lane.get_or_insert_with(|| self.engine.add_stream(device.0, priority))
     }
 
     /// How many threads have called, or stand before one that has.
-    pub fn threads(&self) -> u32 {
+    pub(super) fn threads(&self) -> u32 {
         self.threads.len() as u32
     }
 }
@@ -131,26 +131,26 @@ impl<P> Core<P> {
 
 impl<P> Core<P> {
     /// Whether a task was forgotten, because it and all before it are over.
-    pub fn is_forgotten(&self, task: TaskId) -> bool {
+    pub(super) fn is_forgotten(&self, task: TaskId) -> bool {
         task.0 < self.first
     }
 
     /// What a task stands for that is not forgotten.
-    pub fn part(&self, task: TaskId) -> &P {
+    pub(super) fn part(&self, task: TaskId) -> &P {
         &self.parts[(task.0 - self.first) as usize]
     }
 
-    pub fn part_mut(&mut self, task: TaskId) -> &mut P {
+    pub(super) fn part_mut(&mut self, task: TaskId) -> &mut P {
         &mut self.parts[(task.0 - self.first) as usize]
     }
 
     /// All that is not forgotten, with its task.
-    pub fn parts(&self) -> impl Iterator<Item = (TaskId, &P)> {
+    pub(super) fn parts(&self) -> impl Iterator<Item = (TaskId, &P)> {
         (self.first..).map(TaskId).zip(&self.parts)
     }
 
     /// Forgets what is over; gives the first task that is not.
-    pub fn forget(&mut self, is_over: impl Fn(&P) -> bool) -> TaskId {
+    pub(super) fn forget(&mut self, is_over: impl Fn(&P) -> bool) -> TaskId {
         while self.parts.front().is_some_and(&is_over) {
             self.parts.pop_front();
             self.first += 1;

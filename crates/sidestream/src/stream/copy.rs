@@ -1,35 +1,17 @@
 //! Memory of a stream: allocating, copying, filling.
 
-use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::Stream;
-use crate::backend::{self, Payload};
+use super::plan::{CopyPlan, FillPlan, Rows};
+use crate::backend::Payload;
 use crate::buffer::{DeviceBuf, Held, Pending, Pinned, Pod, Refused, View, ViewMut};
 use crate::error::{Error, Result};
-use crate::op::{Kind, Memory, Mode};
+use crate::op::{Kind, Mode};
 use crate::tracker::{Block, Call, Mark, Place, Source, Touch, belong, is_of};
-
-/// Rows of a table that lies row by row: how long they are, and how many values lie from the start
-/// of one to the start of the next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rows {
-    /// Values in each row.
-    pub len: usize,
-    /// How many rows.
-    pub count: usize,
-    /// Values from the start of a row to the start of the next; at least `len`.
-    pub pitch: usize,
-}
-
-/// Up to so many rows of a copy are tracked one by one; of more, all that lies between the first
-/// byte and the last.
-const ROWS_TRACKED: usize = 64;
-
-type Touches<'a> = SmallVec<[Touch<'a>; 4]>;
 
 impl Stream {
     /// Device memory for `len` values; their content is unspecified.
@@ -58,9 +40,7 @@ impl Stream {
         let at = Location::caller();
         let block = self.block(size_of_all::<T>("alloc_zeroed", len)?, at)?;
         let mut buffer = DeviceBuf::new(block, len);
-        let view = buffer.view_mut();
-        let count = view.len() as u64 * size_of::<T>() as u64;
-        self.fill(view.address(), view.touch(), 0, 1, count, at)?;
+        self.set(FillPlan::bytes::<T>(0), len, buffer.view_mut().touch(), at)?;
         Ok(buffer)
     }
 
@@ -93,9 +73,9 @@ impl Stream {
         to: ViewMut<'_, T>,
     ) -> Result<Pending<Pinned<T>>, Refused<Pinned<T>>> {
         let at = Location::caller();
-        let rows = one_row(from.len());
-        let copied = same_len("upload", from.len(), to.len())
-            .and_then(|()| self.upload_to(&from, rows, &to, one_row(to.len()), at));
+        let plan = CopyPlan::all::<T>("upload", from.len(), to.len());
+        let copied =
+            plan.and_then(|plan| self.copy("upload", plan, from.touch(Mode::Read), to.touch(), at));
         self.pending(copied, from)
     }
 
@@ -155,8 +135,9 @@ impl Stream {
         to_rows: Rows,
     ) -> Result<Pending<Pinned<T>>, Refused<Pinned<T>>> {
         let at = Location::caller();
-        let copied = same_rows("upload_rows", from_rows, from.len(), to_rows, to.len())
-            .and_then(|()| self.upload_to(&from, from_rows, &to, to_rows, at));
+        let sides = ((from_rows, from.len()), (to_rows, to.len()));
+        let copied = CopyPlan::rows::<T>("upload_rows", sides.0, sides.1)
+            .and_then(|plan| self.copy("upload", plan, from.touch(Mode::Read), to.touch(), at));
         self.pending(copied, from)
     }
 
@@ -175,9 +156,9 @@ impl Stream {
         to: Pinned<T>,
     ) -> Result<Pending<Pinned<T>>, Refused<Pinned<T>>> {
         let at = Location::caller();
-        let rows = one_row(from.len());
-        let copied = same_len("download", from.len(), to.len())
-            .and_then(|()| self.download_from(from, rows, &to, one_row(to.len()), at));
+        let plan = CopyPlan::all::<T>("download", from.len(), to.len());
+        let copied = plan
+            .and_then(|plan| self.copy("download", plan, from.touch(), to.touch(Mode::Write), at));
         self.pending(copied, to)
     }
 
@@ -197,8 +178,9 @@ impl Stream {
         to_rows: Rows,
     ) -> Result<Pending<Pinned<T>>, Refused<Pinned<T>>> {
         let at = Location::caller();
-        let copied = same_rows("download_rows", from_rows, from.len(), to_rows, to.len())
-            .and_then(|()| self.download_from(from, from_rows, &to, to_rows, at));
+        let sides = ((from_rows, from.len()), (to_rows, to.len()));
+        let copied = CopyPlan::rows::<T>("download_rows", sides.0, sides.1)
+            .and_then(|plan| self.copy("download", plan, from.touch(), to.touch(Mode::Write), at));
         self.pending(copied, to)
     }
 
@@ -213,11 +195,10 @@ impl Stream {
     #[track_caller]
     pub fn memcpy_h2d<T: Pod>(&self, from: &[T], to: ViewMut<'_, T>) -> Result<()> {
         let at = Location::caller();
-        same_len("memcpy_h2d", from.len(), to.len())?;
+        let plan = CopyPlan::all::<T>("memcpy_h2d", from.len(), to.len())?;
         let mut staged = self.device().pinned_at::<T>(from.len(), at)?;
         staged.copy_from_slice(from);
-        let rows = one_row(from.len());
-        let copied = self.upload_to(&staged, rows, &to, rows, at);
+        let copied = self.copy("upload", plan, staged.touch(Mode::Read), to.touch(), at);
         // The memory goes back to its pool with the copy as its last use.
         let pending = self.pending(copied, staged)?;
         drop(pending);
@@ -233,7 +214,7 @@ impl Stream {
     /// As [`Stream::memcpy_h2d`].
     #[track_caller]
     pub fn memcpy_d2h<T: Pod>(&self, from: View<'_, T>, to: &mut [T]) -> Result<()> {
-        same_len("memcpy_d2h", from.len(), to.len())?;
+        CopyPlan::all::<T>("memcpy_d2h", from.len(), to.len())?;
         to.copy_from_slice(&self.awaited(from)?);
         Ok(())
     }
@@ -255,8 +236,14 @@ impl Stream {
     fn awaited<T: Pod>(&self, from: View<'_, T>) -> Result<Pinned<T>> {
         let at = Location::caller();
         let staged = self.device().pinned_at::<T>(from.len(), at)?;
-        let rows = one_row(from.len());
-        let copied = self.download_from(from, rows, &staged, rows, at);
+        let plan = CopyPlan::values::<T>(from.len());
+        let copied = self.copy(
+            "download",
+            plan,
+            from.touch(),
+            staged.touch(Mode::Write),
+            at,
+        );
         self.pending(copied, staged)?.synchronize()
     }
 
@@ -271,8 +258,9 @@ impl Stream {
     #[track_caller]
     pub fn memcpy_d2d<T: Pod>(&self, from: View<'_, T>, to: ViewMut<'_, T>) -> Result<()> {
         let at = Location::caller();
-        same_len("memcpy_d2d", from.len(), to.len())?;
-        self.copy_rows(from, one_row(from.len()), to, one_row(from.len()), at)
+        let plan = CopyPlan::all::<T>("memcpy_d2d", from.len(), to.len())?;
+        self.copy("memcpy_d2d", plan, from.touch(), to.touch(), at)?;
+        Ok(())
     }
 
     /// Copies rows on the device into other rows there.
@@ -291,8 +279,10 @@ impl Stream {
         to_rows: Rows,
     ) -> Result<()> {
         let at = Location::caller();
-        same_rows("memcpy_d2d_rows", from_rows, from.len(), to_rows, to.len())?;
-        self.copy_rows(from, from_rows, to, to_rows, at)
+        let sides = ((from_rows, from.len()), (to_rows, to.len()));
+        let plan = CopyPlan::rows::<T>("memcpy_d2d_rows", sides.0, sides.1)?;
+        self.copy("memcpy_d2d", plan, from.touch(), to.touch(), at)?;
+        Ok(())
     }
 
     /// Sets every byte.
@@ -305,9 +295,8 @@ impl Stream {
     /// What the driver answers.
     #[track_caller]
     pub fn memset<T: Pod>(&self, to: ViewMut<'_, T>, byte: u8) -> Result<()> {
-        let count = to.len() as u64 * size_of::<T>() as u64;
-        let at = Location::caller();
-        self.fill(to.address(), to.touch(), u32::from(byte), 1, count, at)
+        let plan = FillPlan::bytes::<T>(byte);
+        self.set(plan, to.len(), to.touch(), Location::caller())
     }
 
     /// Sets every value. Devices fill with one, two or four bytes: larger values have to consist of the same four
@@ -320,10 +309,8 @@ impl Stream {
     /// As [`Stream::memset`]; [`Error::Invalid`] for values of another size.
     #[track_caller]
     pub fn fill_with<T: Pod>(&self, to: ViewMut<'_, T>, value: T) -> Result<()> {
-        let at = Location::caller();
-        let Pattern { word, width, times } = pattern(&value)?;
-        let count = to.len() as u64 * times;
-        self.fill(to.address(), to.touch(), word, width, count, at)
+        let plan = FillPlan::value(&value)?;
+        self.set(plan, to.len(), to.touch(), Location::caller())
     }
 }
 
@@ -336,29 +323,6 @@ impl Stream {
     }
 
     #[track_caller]
-    fn upload_to<T: Pod>(
-        &self,
-        from: &Pinned<T>,
-        from_rows: Rows,
-        to: &ViewMut<'_, T>,
-        to_rows: Rows,
-        at: Place,
-    ) -> Result<Option<Mark>> {
-        let mut touches = Touches::new();
-        let size = size_of::<T>();
-        push_rows(&mut touches, from.block(), 0, from_rows, size, Mode::Read);
-        let start = to.touch().start;
-        push_rows(&mut touches, to.block(), start, to_rows, size, Mode::Write);
-        let kind = Kind::Copy {
-            stream: self.core.id,
-            from: Memory::Pinned,
-            to: Memory::Device,
-        };
-        let copy = copy::<T>(from.block().address, from_rows, to.address(), to_rows);
-        self.copy("upload", kind, copy, &touches, at)
-    }
-
-    #[track_caller]
     fn gather<T: Pod>(
         &self,
         pieces: &mut [Pinned<T>],
@@ -366,26 +330,23 @@ impl Stream {
         at: Place,
     ) -> Result<Option<Mark>> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
-        same_len("upload_pieces", len, to.len())?;
+        CopyPlan::all::<T>("upload_pieces", len, to.len())?;
         let touches = [to.touch()];
         belong(self, "upload_pieces", &touches)?;
         let mut copies = Vec::with_capacity(pieces.len());
         let mut sources = Vec::with_capacity(pieces.len());
         let mut place = to.address();
         for piece in pieces {
-            let rows = one_row(piece.len());
+            let plan = CopyPlan::values::<T>(piece.len());
             let end = (piece.len() * size_of::<T>()) as u64;
             let block = piece.block_mut();
             is_of(self, "upload_pieces", block)?;
-            copies.push(copy::<T>(block.address, rows, place, rows));
+            copies.push(plan.work(block.address, place));
             sources.push(Source { block, end });
             place = place.offset(end);
         }
         self.issue(Call {
-            kind: Kind::Kernel {
-                stream: self.core.id,
-                launches: 1,
-            },
+            kind: Kind::kernel(self.core.id),
             payload: Payload::Gather(&copies),
             touches: &touches,
             sources: &mut sources,
@@ -396,84 +357,28 @@ impl Stream {
     }
 
     #[track_caller]
-    fn download_from<T: Pod>(
-        &self,
-        from: View<'_, T>,
-        from_rows: Rows,
-        to: &Pinned<T>,
-        to_rows: Rows,
-        at: Place,
-    ) -> Result<Option<Mark>> {
-        let mut touches = Touches::new();
-        let size = size_of::<T>();
-        let start = from.touch().start;
-        push_rows(
-            &mut touches,
-            from.block(),
-            start,
-            from_rows,
-            size,
-            Mode::Read,
-        );
-        push_rows(&mut touches, to.block(), 0, to_rows, size, Mode::Write);
-        let kind = Kind::Copy {
-            stream: self.core.id,
-            from: Memory::Device,
-            to: Memory::Pinned,
-        };
-        let copy = copy::<T>(from.address(), from_rows, to.block().address, to_rows);
-        self.copy("download", kind, copy, &touches, at)
-    }
-
-    #[track_caller]
-    fn copy_rows<T: Pod>(
-        &self,
-        from: View<'_, T>,
-        from_rows: Rows,
-        to: ViewMut<'_, T>,
-        to_rows: Rows,
-        at: Place,
-    ) -> Result<()> {
-        let mut touches = Touches::new();
-        let size = size_of::<T>();
-        let (read, written) = (from.touch(), to.touch());
-        push_rows(
-            &mut touches,
-            read.block,
-            read.start,
-            from_rows,
-            size,
-            Mode::Read,
-        );
-        push_rows(
-            &mut touches,
-            written.block,
-            written.start,
-            to_rows,
-            size,
-            Mode::Write,
-        );
-        let sides = [read.block, written.block].map(|block| (Memory::Device, block.device));
-        let kind = Kind::copy(self.core.id, self.core.device, sides[0], sides[1]);
-        let copy = copy::<T>(from.address(), from_rows, to.address(), to_rows);
-        self.copy("memcpy_d2d", kind, copy, &touches, at)?;
-        Ok(())
-    }
-
-    #[track_caller]
     fn copy(
         &self,
         call: &'static str,
-        kind: Kind,
-        copy: backend::Copy,
-        touches: &[Touch<'_>],
+        plan: CopyPlan,
+        from: Touch<'_>,
+        to: Touch<'_>,
         at: Place,
     ) -> Result<Option<Mark>> {
-        belong(self, call, touches)?;
+        let mut touches: SmallVec<[Touch<'_>; 4]> = SmallVec::new();
+        plan.each_touched((from, from.start), (to, to.start), |side, bytes| {
+            touches.push(Touch {
+                start: bytes.start,
+                end: bytes.end,
+                ..side
+            });
+        });
+        belong(self, call, &touches)?;
+        let sides = [from, to].map(|side| (side.block.memory, side.block.device));
         self.issue(Call {
-            kind,
-            payload: Payload::Copy(copy),
-            touches,
+            kind: Kind::copy(self.core.id, self.core.device, sides[0], sides[1]),
+            payload: Payload::Copy(plan.work(from.address(), to.address())),
+            touches: &touches,
             sources: &mut [],
             behind: None,
             is_awaited: true,
@@ -482,32 +387,18 @@ impl Stream {
     }
 
     #[track_caller]
-    fn fill(
-        &self,
-        at: backend::Address,
-        touch: Touch<'_>,
-        value: u32,
-        width: u8,
-        count: u64,
-        place: Place,
-    ) -> Result<()> {
+    fn set(&self, plan: FillPlan, len: usize, touch: Touch<'_>, at: Place) -> Result<()> {
         belong(self, "memset", &[touch])?;
-        let fill = backend::Fill {
-            at,
-            value,
-            width,
-            count,
-        };
         self.issue(Call {
             kind: Kind::Memset {
                 stream: self.core.id,
             },
-            payload: Payload::Fill(fill),
+            payload: Payload::Fill(plan.work(touch.address(), len as u64)),
             touches: &[touch],
             sources: &mut [],
             behind: None,
             is_awaited: false,
-            at: place,
+            at,
         })?;
         Ok(())
     }
@@ -528,145 +419,6 @@ impl Stream {
         let runtime = Arc::clone(&self.runtime);
         Ok(Pending::new(runtime, mark, Held::Here(value)))
     }
-}
-
-/// A value as devices fill with it.
-pub(crate) struct Pattern {
-    /// What is written again and again.
-    pub word: u32,
-    /// How many bytes of it count.
-    pub width: u8,
-    /// How often for one value.
-    pub times: u64,
-}
-
-pub(crate) fn pattern<T: Pod>(value: &T) -> Result<Pattern> {
-    let bytes = bytemuck::bytes_of(value);
-    let repeated = bytes.len().is_multiple_of(4) && bytes.chunks(4).all(|part| part == &bytes[..4]);
-    let width = match bytes.len() {
-        width @ (1 | 2) => width,
-        1.. if repeated => 4,
-        other => {
-            return Err(Error::Invalid {
-                call: "fill_with",
-                why: format!(
-                    "a value has {other} bytes, and devices fill with 1, 2 or 4; copy a slice of such values with \
-                     memcpy_h2d, or launch a kernel"
-                ),
-            });
-        }
-    };
-    let mut word = [0; 4];
-    word[..width].copy_from_slice(&bytes[..width]);
-    Ok(Pattern {
-        word: u32::from_le_bytes(word),
-        width: width as u8,
-        times: (bytes.len() / width) as u64,
-    })
-}
-
-pub(crate) fn copy<T>(
-    from: backend::Address,
-    from_rows: Rows,
-    to: backend::Address,
-    to_rows: Rows,
-) -> backend::Copy {
-    let size = size_of::<T>() as u64;
-    // From one row there is no way to a next one, which may be any number of values.
-    let pitch = |rows: Rows| match rows.count {
-        0 | 1 => rows.len as u64 * size,
-        _ => rows.pitch as u64 * size,
-    };
-    backend::Copy {
-        from,
-        to,
-        row_bytes: from_rows.len as u64 * size,
-        rows: from_rows.count as u64,
-        from_pitch: pitch(from_rows),
-        to_pitch: pitch(to_rows),
-    }
-}
-
-fn push_rows<'a>(
-    touches: &mut Touches<'a>,
-    block: &'a Block,
-    start: u64,
-    rows: Rows,
-    size: usize,
-    mode: Mode,
-) {
-    each_row(start, rows, size, |bytes| {
-        touches.push(Touch {
-            block,
-            start: bytes.start,
-            end: bytes.end,
-            mode,
-        });
-    });
-}
-
-/// The bytes of rows that start at `start`, as they are tracked.
-pub(crate) fn each_row(start: u64, rows: Rows, size: usize, mut tell: impl FnMut(Range<u64>)) {
-    let bytes = |values: usize| (values * size) as u64;
-    let mut push = |first: u64, len: u64| tell(first..first + len);
-    if rows.count > ROWS_TRACKED {
-        push(start, bytes((rows.count - 1) * rows.pitch + rows.len));
-    } else {
-        for row in 0..rows.count {
-            push(start + bytes(row * rows.pitch), bytes(rows.len));
-        }
-    }
-}
-
-pub(crate) fn one_row(len: usize) -> Rows {
-    Rows {
-        len,
-        count: 1,
-        pitch: len,
-    }
-}
-
-pub(crate) fn same_len(call: &'static str, from: usize, to: usize) -> Result<()> {
-    if from == to {
-        return Ok(());
-    }
-    Err(Error::Invalid {
-        call,
-        why: format!("{from} values cannot be copied to where there are {to}; take a slice"),
-    })
-}
-
-pub(crate) fn same_rows(
-    call: &'static str,
-    from: Rows,
-    from_len: usize,
-    to: Rows,
-    to_len: usize,
-) -> Result<()> {
-    let fits = |rows: Rows, len: usize| {
-        let last = rows
-            .count
-            .checked_sub(1)
-            .map(|last| last.checked_mul(rows.pitch));
-        let needed = match last {
-            None => Some(0),
-            Some(start) => start.and_then(|start| start.checked_add(rows.len)),
-        };
-        rows.pitch >= rows.len && needed.is_some_and(|needed| needed <= len)
-    };
-    let why = if (from.len, from.count) != (to.len, to.count) {
-        format!(
-            "{} rows of {} cannot be copied to {} rows of {}",
-            from.count, from.len, to.count, to.len
-        )
-    } else if !fits(from, from_len) {
-        format!("the source has {from_len} values, too few for {from:?}")
-    } else if !fits(to, to_len) {
-        format!("the destination has {to_len} values, too few for {to:?}")
-    } else {
-        return Ok(());
-    };
-    Err(Error::Invalid { call, why })
 }
 
 pub(crate) fn size_of_all<T>(call: &'static str, len: usize) -> Result<u64> {

@@ -64,10 +64,7 @@ impl Stream {
         }
         not_empty(grid, kernel.name())?;
         self.issue(Call {
-            kind: Kind::Kernel {
-                stream: self.core.id,
-                launches: 1,
-            },
+            kind: Kind::kernel(self.core.id),
             payload: Payload::Launch(Launch {
                 code: kernel.code(),
                 grid,

@@ -6,6 +6,7 @@
 
 mod copy;
 mod launch;
+mod plan;
 
 use std::fmt;
 use std::panic::Location;
@@ -14,14 +15,12 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::event::{Event, TimedEvent};
-use crate::op::Kind;
 use crate::tracker::{Mark, Place, Runtime};
 
-pub use copy::Rows;
-pub(crate) use copy::{
-    Pattern, copy, each_row, one_row, pattern, same_len, same_rows, size_of_all,
-};
+pub(crate) use copy::size_of_all;
 pub(crate) use launch::not_empty;
+pub use plan::Rows;
+pub(crate) use plan::{CopyPlan, FillPlan};
 
 pub use crate::tracker::Stream;
 
@@ -137,11 +136,7 @@ impl Stream {
     fn timed(&self, at: Place) -> Result<TimedEvent> {
         self.runtime.check()?;
         let event = self.runtime.event(self.core.device, true)?;
-        let kind = Kind::Record {
-            event: event.id,
-            stream: self.core.id,
-        };
-        let recorded = Arc::new(self.record_as(event, kind, at)?);
+        let recorded = Arc::new(self.record_as(event, at)?);
         let event = Event {
             runtime: Arc::clone(&self.runtime),
             mark: Mark::Recorded(Arc::clone(&recorded)),

@@ -20,7 +20,7 @@ impl Runtime {
     /// The end of a public call: no lock is held. Whatever a sink has to say about the call is said.
     #[inline]
     #[track_caller]
-    pub fn raise(self: &Arc<Self>) {
+    pub(crate) fn raise(self: &Arc<Self>) {
         if self.live.is_on() && self.backend.is_this_process() {
             let thread = as_thread(self, |thread| thread.id);
             self.live.raise(thread);
@@ -28,7 +28,7 @@ impl Runtime {
     }
 
     /// Whether a mark is over; the calling thread learns it.
-    pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
+    pub(crate) fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
         if is_kernel() || !self.backend.is_this_process() {
             self.refuse()?;
         }
@@ -38,7 +38,7 @@ impl Runtime {
     }
 
     /// Asks without waiting for anybody, for callers that hold locks.
-    pub fn peek(
+    pub(crate) fn peek(
         self: &Arc<Self>,
         thread: &mut Thread,
         mark: &Mark,
@@ -109,7 +109,7 @@ impl Runtime {
     }
 
     /// Waits as long as it takes.
-    pub fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
+    pub(crate) fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
         match self.synchronize_for(mark, PATIENCE, at)? {
             true => Ok(()),
             false => self.wait_on(mark, at),
@@ -148,7 +148,7 @@ impl Runtime {
     }
 
     /// Waits for no longer than this; false if the time has passed first.
-    pub fn synchronize_for(
+    pub(crate) fn synchronize_for(
         self: &Arc<Self>,
         mark: &Mark,
         at_most: Duration,
@@ -179,7 +179,12 @@ impl Runtime {
         done
     }
 
-    pub fn elapsed_ns(self: &Arc<Self>, from: EventId, to: EventId, at: Place) -> Result<f64> {
+    pub(crate) fn elapsed_ns(
+        self: &Arc<Self>,
+        from: EventId,
+        to: EventId,
+        at: Place,
+    ) -> Result<f64> {
         let ns = self.seen(self.backend.elapsed_ns(from, to))?;
         as_thread(self, |thread| {
             let mut pen = self.live.write();
@@ -191,7 +196,7 @@ impl Runtime {
 
     /// Gives the times that the device has kept to whoever wants them.
     #[cfg(feature = "observe")]
-    pub fn tell_times(&self) {
+    pub(crate) fn tell_times(&self) {
         if self.live.wants_times() {
             let mut times = Vec::new();
             self.backend.take_times(&mut times);
@@ -201,7 +206,7 @@ impl Runtime {
 
     /// Waits as long as it takes for what a call of the explicit style asks for. The log was told
     /// before: what it waits for is decided at the call.
-    pub fn finish(&self, op: &Op, at: Place) -> Result<()> {
+    pub(crate) fn finish(&self, op: &Op, at: Place) -> Result<()> {
         let began = Instant::now();
         if self.seen(self.backend.wait(op, PATIENCE))? {
             return Ok(());
@@ -213,7 +218,7 @@ impl Runtime {
     }
 
     /// Tells the log of a call that is the host's alone.
-    pub fn tell(
+    pub(crate) fn tell(
         self: &Arc<Self>,
         kind: Kind,
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
@@ -236,7 +241,7 @@ impl Runtime {
     /// The thread knows that a point is over, and the log is told by which call. False if it cannot be
     /// told: another thread has put something into the stream since the answer, and the log would have
     /// it that this is over, too. So the stream is asked once more while nobody can put in anything.
-    pub fn learned(
+    pub(crate) fn learned(
         &self,
         thread: &mut Thread,
         point: &Point,

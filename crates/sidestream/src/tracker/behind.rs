@@ -29,14 +29,14 @@ use crate::op::{Kind, ThreadId};
 
 impl Core {
     /// Its handle is given away.
-    pub fn share(&self, runtime: &Runtime) {
+    pub(crate) fn share(&self, runtime: &Runtime) {
         self.is_shared.store(true, Ordering::Relaxed);
         runtime.shares_streams.store(true, Ordering::Relaxed);
         runtime.meets_captures.store(true, Ordering::Relaxed);
     }
 
     /// Refuses to record anything here while the stream is being captured.
-    pub fn refuse_captured(&self, runtime: &Runtime) -> Result<()> {
+    pub(crate) fn refuse_captured(&self, runtime: &Runtime) -> Result<()> {
         let is_ours = self.capture.get().is_some();
         match is_ours || self.is_shared() && runtime.backend.is_captured(self.id) {
             false => Ok(()),
@@ -76,7 +76,7 @@ impl Runtime {
     ///
     /// # Errors
     /// If the stream is being captured, or what the back end answers.
-    pub fn event_behind(
+    pub(crate) fn event_behind(
         &self,
         mark: &Unrecorded,
         thread: ThreadId,
@@ -139,7 +139,7 @@ impl Runtime {
 
     /// The same mark with an event, where its stream may not be asked itself: others may have put more into
     /// it, or be about to capture it.
-    pub fn event_of_others(
+    pub(crate) fn event_of_others(
         &self,
         mark: &Unrecorded,
         thread: ThreadId,

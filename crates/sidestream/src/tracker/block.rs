@@ -40,6 +40,13 @@ pub(crate) struct Touch<'a> {
     pub mode: Mode,
 }
 
+impl Touch<'_> {
+    /// Of the first byte.
+    pub(crate) fn address(&self) -> Address {
+        self.block.address.offset(self.start)
+    }
+}
+
 /// What the lock of a block guards.
 #[derive(Default)]
 pub(crate) struct BlockState {
@@ -61,7 +68,7 @@ struct Noted {
 const FEW_NOTED: usize = 16;
 
 impl BlockState {
-    pub fn new(uses: Uses) -> BlockState {
+    pub(crate) fn new(uses: Uses) -> BlockState {
         BlockState {
             uses,
             ..BlockState::default()
@@ -69,7 +76,7 @@ impl BlockState {
     }
 
     /// Foreign code uses it on this stream.
-    pub fn note_on(&mut self, core: &Arc<Core>) {
+    pub(crate) fn note_on(&mut self, core: &Arc<Core>) {
         let Noted { cores, known } = &mut **self.noted.get_or_insert_default();
         let at = |core: &Arc<Core>| Arc::as_ptr(core).addr();
         let is_new = match cores.len() {
@@ -86,7 +93,7 @@ impl BlockState {
     }
 
     /// What the log calls the block.
-    pub fn name(&mut self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
+    pub(crate) fn name(&mut self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
         if let Some(name) = self.name {
             return name;
         }
@@ -135,7 +142,7 @@ impl Memories {
 
 impl Block {
     /// Tells the log, if anybody listens, that it begins.
-    pub fn tell_alloc(&self) {
+    pub(crate) fn tell_alloc(&self) {
         if self.runtime.live.is_on() {
             self.told_alloc();
         }
@@ -159,7 +166,7 @@ impl Block {
 
     /// Tells the log that the last reference to it is gone.
     #[cold]
-    pub fn tell_free(&self) {
+    pub(crate) fn tell_free(&self) {
         let Some(buffer) = self.state.lock().name else {
             return;
         };

@@ -71,7 +71,7 @@ impl crate::alloc::Uses for Carried {
 
 impl Memories {
     /// Of a device with these abilities, which gives so much memory.
-    pub fn of_device(
+    pub(crate) fn of_device(
         device: DeviceId,
         caps: &Caps,
         limit_bytes: u64,
@@ -85,7 +85,7 @@ impl Memories {
         Memories::new(Memory::Device, device, rules)
     }
 
-    pub fn pinned(limit_bytes: u64) -> Memories {
+    pub(crate) fn pinned(limit_bytes: u64) -> Memories {
         Memories::new(Memory::Pinned, DeviceId(0), Rules::pinned(limit_bytes))
     }
 
@@ -102,13 +102,13 @@ impl Memories {
 
     /// Takes memory back from a block that goes. Neither waits nor calls the driver.
     #[inline]
-    pub fn give(&self, piece: Piece, uses: Uses) {
+    pub(crate) fn give(&self, piece: Piece, uses: Uses) {
         self.cache.lock().free(piece, Carried(uses.all()));
     }
 
     /// Gives everything back: nobody holds any of it. Memory that a device may still use stays
     /// where it is.
-    pub fn close(&mut self, backend: &dyn Backend, is_over: bool) {
+    pub(crate) fn close(&mut self, backend: &dyn Backend, is_over: bool) {
         self.gone.clear();
         let kept = std::mem::take(self.kept.get_mut());
         for segment in self.cache.get_mut().empty_cache().into_iter().chain(kept) {

@@ -25,7 +25,7 @@ pub(crate) struct Untracked {
 
 impl Untracked {
     /// What the log calls it.
-    pub fn name(&self, pen: &mut Pen<'_>) -> BufferId {
+    pub(crate) fn name(&self, pen: &mut Pen<'_>) -> BufferId {
         let mut name = self.name.lock();
         *name.get_or_insert_with(|| {
             let within = self.first.as_ref().map(|first| Within {
@@ -38,7 +38,7 @@ impl Untracked {
     }
 
     /// The beginning and the end of a life are a write of all of it.
-    pub fn whole(&self, pen: &mut Pen<'_>) -> Access {
+    pub(crate) fn whole(&self, pen: &mut Pen<'_>) -> Access {
         Access {
             buffer: self.name(pen),
             start: 0,
@@ -57,7 +57,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub fn access(&self, pen: &mut Pen<'_>) -> Access {
+    pub(crate) fn access(&self, pen: &mut Pen<'_>) -> Access {
         Access {
             buffer: self.memory.name(pen),
             start: self.start,
@@ -85,12 +85,12 @@ pub(crate) struct Capturing {
 }
 
 impl Capture {
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         !self.has_ended.load(Ordering::Relaxed)
     }
 
     /// It is over; gives what it touches.
-    pub fn end(&self) -> Vec<Kept> {
+    pub(crate) fn end(&self) -> Vec<Kept> {
         self.has_ended.store(true, Ordering::Relaxed);
         std::mem::take(&mut *self.touched.lock())
     }
@@ -99,7 +99,7 @@ impl Capture {
 impl Capturing {
     /// The capture, if it is open.
     #[inline]
-    pub fn get(&self) -> Option<Arc<Capture>> {
+    pub(crate) fn get(&self) -> Option<Arc<Capture>> {
         match self.is_any.load(Ordering::Acquire) {
             false => None,
             true => self.look(),
@@ -118,13 +118,13 @@ impl Capturing {
     }
 
     /// From here on the stream takes part in this one.
-    pub fn join(&self, joined: Arc<Capture>) {
+    pub(crate) fn join(&self, joined: Arc<Capture>) {
         let mut capture = self.capture.lock();
         *capture = Some(joined);
         self.is_any.store(true, Ordering::Release);
     }
 
-    pub fn take(&self) -> Option<Arc<Capture>> {
+    pub(crate) fn take(&self) -> Option<Arc<Capture>> {
         let mut capture = self.capture.lock();
         self.is_any.store(false, Ordering::Release);
         capture.take()

@@ -46,7 +46,7 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    pub fn get(&mut self) -> FlagId {
+    pub(crate) fn get(&mut self) -> FlagId {
         self.spare.pop().unwrap_or_else(|| {
             self.next += 1;
             FlagId(self.next - 1)
@@ -72,7 +72,7 @@ const ENDS_ASKED: usize = 2;
 
 impl OfDevice {
     /// Keeps a stream without handles on which memory was noted. Gives those that nobody can wait for any more.
-    pub fn keep_noted(&self, core: Arc<Core>) -> Vec<Arc<Core>> {
+    pub(crate) fn keep_noted(&self, core: Arc<Core>) -> Vec<Arc<Core>> {
         let mut gone = self.gone.lock();
         gone.noted.push(core);
         if gone.noted.len() < gone.look_at.max(NOTED_AT_LEAST) {
@@ -88,7 +88,7 @@ impl OfDevice {
     }
 
     /// The end of a stream that is gone, if it is over.
-    pub fn take_ended(&self, is_over: impl Fn(&Ended) -> bool) -> Option<Ended> {
+    pub(crate) fn take_ended(&self, is_over: impl Fn(&Ended) -> bool) -> Option<Ended> {
         for _ in 0..ENDS_ASKED {
             let ended = self.gone.lock().ended.pop_front()?;
             if is_over(&ended) {
@@ -100,13 +100,13 @@ impl OfDevice {
     }
 
     /// A thread ends, and its default stream with it.
-    pub fn end_thread(&self, thread: ThreadId) {
+    pub(crate) fn end_thread(&self, thread: ThreadId) {
         self.per_thread.lock().remove(&thread);
     }
 
     /// Gives back the streams that nobody can wait for any more: all work is over. The default streams stay, and what was
     /// recorded there goes.
-    pub fn close(&self, backend: &dyn Backend) {
+    pub(crate) fn close(&self, backend: &dyn Backend) {
         drop(self.legacy.lock().core.take());
         self.per_thread.lock().clear();
         let Gone { noted, ended, .. } = std::mem::take(&mut *self.gone.lock());
@@ -118,7 +118,7 @@ impl OfDevice {
     }
 
     /// Memory that was freed in the order of this stream, for its next owner there (R33, R34).
-    pub fn take_freed(&self, stream: StreamId, size_bytes: u64) -> Option<Freed> {
+    pub(crate) fn take_freed(&self, stream: StreamId, size_bytes: u64) -> Option<Freed> {
         let mut freed = self.freed.lock();
         let fits = |freed: &Freed| freed.stream == stream && freed.memory.size_bytes == size_bytes;
         let at = freed.iter().rposition(fits)?;
@@ -126,14 +126,14 @@ impl OfDevice {
     }
 
     /// The memory that nobody took again.
-    pub fn freed(&self) -> Vec<(DeviceId, Address)> {
+    pub(crate) fn freed(&self) -> Vec<(DeviceId, Address)> {
         let freed = self.freed.lock();
         let each = freed.iter();
         each.map(|f| (f.memory.device, f.memory.address)).collect()
     }
 
     /// Whether a capture that began on it is under way.
-    pub fn is_capturing(&self) -> bool {
+    pub(crate) fn is_capturing(&self) -> bool {
         let mut captures = self.captures.lock();
         captures.retain(|capture| capture.upgrade().is_some_and(|c| c.is_open()));
         !captures.is_empty()

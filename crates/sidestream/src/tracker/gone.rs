@@ -29,7 +29,7 @@ const REMEMBERED: usize = 4096;
 impl Gone {
     /// Memory is about to go, and all these uses of it are over. To be called before it goes, since
     /// somebody may have it at once.
-    pub fn note(&self, at: Address, size_bytes: u64, uses: Conflicts) {
+    pub(crate) fn note(&self, at: Address, size_bytes: u64, uses: Conflicts) {
         if uses.is_empty() {
             return;
         }
@@ -45,7 +45,7 @@ impl Gone {
     }
 
     /// What memory that came again was used for before, as far as anybody has to know.
-    pub fn come_again(&self, at: Address, size_bytes: u64) -> Conflicts {
+    pub(crate) fn come_again(&self, at: Address, size_bytes: u64) -> Conflicts {
         let (start, end) = (at.0, at.0 + size_bytes);
         let mut before = Conflicts::new();
         self.0.lock().retain_mut(|gone| {
@@ -59,7 +59,7 @@ impl Gone {
     }
 
     /// Nobody is there to have any of it again.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.get_mut().clear();
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Unrecorded {
 
 impl Mark {
     #[inline]
-    pub fn point(&self) -> &Point {
+    pub(crate) fn point(&self) -> &Point {
         match self {
             Mark::Recorded(recorded) => &recorded.point,
             Mark::Stream(at) => &at.point,
@@ -40,11 +40,11 @@ impl Mark {
     }
 
     #[inline]
-    pub fn epoch(&self) -> Epoch {
+    pub(crate) fn epoch(&self) -> Epoch {
         self.point().epoch()
     }
 
-    pub fn stream(&self) -> StreamId {
+    pub(crate) fn stream(&self) -> StreamId {
         match self {
             Mark::Recorded(recorded) => recorded.stream,
             Mark::Stream(at) => at.stream,
@@ -52,7 +52,7 @@ impl Mark {
     }
 
     /// The question whether it is over, and the call that waits for it.
-    pub fn asked(&self, done: bool) -> Kind {
+    pub(crate) fn asked(&self, done: bool) -> Kind {
         match self {
             Mark::Recorded(recorded) => Kind::QueryEvent {
                 event: recorded.event.id,
@@ -65,7 +65,7 @@ impl Mark {
         }
     }
 
-    pub fn awaited(&self) -> Kind {
+    pub(crate) fn awaited(&self) -> Kind {
         match self {
             Mark::Recorded(recorded) => Kind::SyncEvent {
                 event: recorded.event.id,
@@ -78,7 +78,7 @@ impl Mark {
 impl State {
     /// The end of the stream, if an event was recorded there.
     #[inline]
-    pub fn end(&self) -> Option<Mark> {
+    pub(crate) fn end(&self) -> Option<Mark> {
         let newest = self.marks.back().filter(|_| self.is_marked);
         newest.map(|mark| Mark::Recorded(Arc::clone(mark)))
     }
@@ -86,7 +86,7 @@ impl State {
 
 impl Core {
     /// Where the uses of memory end that was noted here and goes now.
-    pub fn noted_end(self: &Arc<Self>) -> Mark {
+    pub(crate) fn noted_end(self: &Arc<Self>) -> Mark {
         let mut state = self.state.lock();
         if self.capture.get().is_some()
             && let Some(last) = &*self.last.lock()

@@ -24,7 +24,7 @@ impl Memories {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with the sizes, or what failed while waiting for what was freed.
-    pub fn take(
+    pub(crate) fn take(
         &self,
         runtime: &Arc<Runtime>,
         size_bytes: u64,
@@ -63,7 +63,7 @@ impl Memories {
 
     /// What was counted, after a look at what is over by now. Where the device cannot say, it counts
     /// as in use.
-    pub fn statistics(&self, runtime: &Arc<Runtime>, at: Place) -> Statistics {
+    pub(crate) fn statistics(&self, runtime: &Arc<Runtime>, at: Place) -> Statistics {
         if !runtime.backend.is_this_process() {
             return Statistics::default();
         }
@@ -80,7 +80,7 @@ impl Memories {
     }
 
     /// Gives all memory that nobody holds back to the machine, once its uses are over.
-    pub fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
+    pub(crate) fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
         let segments = self.cache.lock().empty_cache();
         self.release(runtime, segments, at)
     }

@@ -15,7 +15,7 @@ impl Runtime {
     ///
     /// # Errors
     /// What the driver answers, or that a function on the host asked for it.
-    pub fn pin(self: &Arc<Self>, vector: &Vector, size_bytes: u64, at: Place) -> Result<()> {
+    pub(crate) fn pin(self: &Arc<Self>, vector: &Vector, size_bytes: u64, at: Place) -> Result<()> {
         self.check()?;
         if is_host_func() {
             return Err(in_host_func("register"));
@@ -33,7 +33,7 @@ impl Runtime {
     ///
     /// # Safety
     /// It was pinned, and all its uses are over.
-    pub unsafe fn unpin(&self, vector: &Vector, size_bytes: u64) {
+    pub(crate) unsafe fn unpin(&self, vector: &Vector, size_bytes: u64) {
         // SAFETY: the caller's promise.
         unsafe { unpin(&*self.backend, vector, size_bytes) };
     }
@@ -42,7 +42,7 @@ impl Runtime {
     ///
     /// # Errors
     /// If it is not the program's, a function on the host asks, or the device is lost.
-    pub fn may_unpin(&self, is_registered: bool) -> Result<()> {
+    pub(crate) fn may_unpin(&self, is_registered: bool) -> Result<()> {
         self.check()?;
         if !is_registered {
             return Err(Error::Invalid {
@@ -79,7 +79,7 @@ impl Registered {
     ///
     /// # Errors
     /// What failed on the device.
-    pub fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
+    pub(crate) fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
         if !runtime.is_tracking || is_host_func() {
             return Ok(());
         }

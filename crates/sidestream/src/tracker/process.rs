@@ -22,7 +22,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    pub fn new(backend: Arc<dyn Backend>) -> Here {
+    pub(crate) fn new(backend: Arc<dyn Backend>) -> Here {
         Here {
             backend: ManuallyDrop::new(backend),
             process: Process::this(),
@@ -31,13 +31,13 @@ impl Here {
 
     /// Not in a child.
     #[inline]
-    pub fn is_this_process(&self) -> bool {
+    pub(crate) fn is_this_process(&self) -> bool {
         self.process.is_this()
     }
 
     /// Refuses a child.
     #[inline]
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.is_this_process() {
             true => Ok(()),
             false => Err(forked()),
@@ -45,12 +45,12 @@ impl Here {
     }
 
     /// What there is, which was found when the machine was opened.
-    pub fn devices(&self) -> &[Caps] {
+    pub(crate) fn devices(&self) -> &[Caps] {
         self.backend.devices()
     }
 
     /// The back end itself, for one who has asked whether this is its process.
-    pub fn handle(&self) -> Arc<dyn Backend> {
+    pub(crate) fn handle(&self) -> Arc<dyn Backend> {
         Arc::clone(&self.backend)
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct SpareEvents(pub Mutex<Vec<EventId>>, Process);
 
 impl SpareEvents {
     /// Gives all of them back.
-    pub fn close(&self, backend: &dyn Backend) {
+    pub(crate) fn close(&self, backend: &dyn Backend) {
         let events = std::mem::take(&mut *self.0.lock());
         for event in events {
             // SAFETY: it was made here, and nobody has a spare one.

@@ -21,7 +21,7 @@ pub(super) struct Left {
 
 impl Registered {
     /// Its owner is gone. Neither waits nor calls the driver.
-    pub fn leave(&self, vector: Vector, size_bytes: u64, uses: Uses) {
+    pub(crate) fn leave(&self, vector: Vector, size_bytes: u64, uses: Uses) {
         self.left.lock().push(Left {
             vector,
             size_bytes,
@@ -30,7 +30,7 @@ impl Registered {
     }
 
     /// Gives everything back: nobody holds any of it. What a device may still use stays where it is.
-    pub fn close(&mut self, backend: &dyn Backend, is_over: bool) {
+    pub(crate) fn close(&mut self, backend: &dyn Backend, is_over: bool) {
         for Left {
             vector, size_bytes, ..
         } in self.left.get_mut().drain(..)

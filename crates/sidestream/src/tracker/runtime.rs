@@ -89,7 +89,7 @@ const IN_KERNEL: &str = "a kernel in Rust, and what states its cost, may not cal
                          it; let the host do it";
 
 impl Runtime {
-    pub fn new(backend: Arc<dyn Backend>, options: &Settings) -> Arc<Runtime> {
+    pub(crate) fn new(backend: Arc<dyn Backend>, options: &Settings) -> Arc<Runtime> {
         let devices = backend.devices().iter().enumerate();
         let devices = devices.map(|(at, caps)| PerDevice {
             memories: Memories::of_device(
@@ -128,30 +128,30 @@ impl Runtime {
         })
     }
 
-    pub fn memories(&self, memory: Memory, device: DeviceId) -> &Memories {
+    pub(crate) fn memories(&self, memory: Memory, device: DeviceId) -> &Memories {
         match memory {
             Memory::Device | Memory::Managed => &self.device(device).memories,
             Memory::Pinned | Memory::Pageable => &self.pinned,
         }
     }
 
-    pub fn device(&self, device: DeviceId) -> &PerDevice {
+    pub(crate) fn device(&self, device: DeviceId) -> &PerDevice {
         &self.devices[device.0 as usize]
     }
 
     /// A number for the clock of another stream.
-    pub fn new_chain(&self) -> u32 {
+    pub(crate) fn new_chain(&self) -> u32 {
         let unused = self.unused_chains.lock().pop();
         unused.unwrap_or_else(|| self.chains.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Nothing was ever counted on this chain.
-    pub fn leave_chain(&self, chain: u32) {
+    pub(crate) fn leave_chain(&self, chain: u32) {
         self.unused_chains.lock().push(chain);
     }
 
     /// Whether there are more chains than fit into the clocks that cost least.
-    pub fn has_many_chains(&self) -> bool {
+    pub(crate) fn has_many_chains(&self) -> bool {
         self.chains.load(Ordering::Relaxed) as usize > FEW
     }
 
@@ -160,7 +160,7 @@ impl Runtime {
     /// A lost device is a state: every call gives the same error. So is to be a child of the process that
     /// opened it.
     #[inline]
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.is_lost.load(Ordering::Relaxed) || is_kernel() || !self.backend.is_this_process()
         {
             false => Ok(()),
@@ -170,7 +170,7 @@ impl Runtime {
 
     /// The same where it is known that the calling code is neither a kernel nor a child of a fork.
     #[inline]
-    pub fn check_lost(&self) -> Result<()> {
+    pub(crate) fn check_lost(&self) -> Result<()> {
         match self.is_lost() {
             false => Ok(()),
             true => self.refuse(),
@@ -179,7 +179,7 @@ impl Runtime {
 
     /// Why, where [`Runtime::check`] says no.
     #[cold]
-    pub fn refuse(&self) -> Result<()> {
+    pub(crate) fn refuse(&self) -> Result<()> {
         self.backend.check()?;
         if is_kernel() {
             return Err(Error::Refused {
@@ -200,18 +200,18 @@ impl Runtime {
     /// In a kernel in Rust, where such a call might wait for itself.
     #[inline]
     #[track_caller]
-    pub fn refuse_kernels(&self) {
+    pub(crate) fn refuse_kernels(&self) {
         assert!(!is_kernel(), "{IN_KERNEL}");
     }
 
     /// Whether nothing can be known of the device any more, nor asked.
-    pub fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Says in the error of a lost device by which call that came about, where it is known.
     #[cold]
-    pub fn lost_by(&self, error: Error, at: Place) -> Error {
+    pub(crate) fn lost_by(&self, error: Error, at: Place) -> Error {
         if let (Error::DeviceLost(_), Some(lost)) = (&error, &mut *self.lost.lock())
             && !lost.why.contains(", called at ")
         {
@@ -223,7 +223,7 @@ impl Runtime {
 
     /// Notes it if the back end says that a device is lost.
     #[inline]
-    pub fn seen<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn seen<T>(&self, result: Result<T>) -> Result<T> {
         match result {
             Ok(value) => Ok(value),
             Err(error) => Err(self.note(error)),
@@ -242,7 +242,7 @@ impl Runtime {
 
     // -------------------------------------------------------------- threads
 
-    pub fn new_thread(&self) -> Thread {
+    pub(crate) fn new_thread(&self) -> Thread {
         if let Some(ended) = self.ended.lock().pop() {
             return ended;
         }
@@ -257,7 +257,7 @@ impl Runtime {
         }
     }
 
-    pub fn end_thread(&self, thread: Thread) {
+    pub(crate) fn end_thread(&self, thread: Thread) {
         // A new thread begins on device 0.
         if thread.current == DeviceId(0) && self.backend.is_this_process() {
             self.ended.lock().push(thread);
@@ -267,7 +267,7 @@ impl Runtime {
     // -------------------------------------------------------------- events
 
     /// An event that nobody uses.
-    pub fn event(&self, device: DeviceId, timing: bool) -> Result<OwnEvent> {
+    pub(crate) fn event(&self, device: DeviceId, timing: bool) -> Result<OwnEvent> {
         let per_device = self.device(device);
         let spare = match timing {
             false => &per_device.spare,
@@ -299,7 +299,7 @@ impl Runtime {
     /// Does something that CUDA forbids to all threads while a stream is being captured in its global
     /// mode: it would end the capture, with which the call has nothing to do.
     #[inline]
-    pub fn beside_captures<R>(&self, act: impl FnOnce() -> R) -> R {
+    pub(crate) fn beside_captures<R>(&self, act: impl FnOnce() -> R) -> R {
         match self.meets_captures.load(Ordering::Relaxed) {
             false => act(),
             true => {
@@ -311,7 +311,7 @@ impl Runtime {
 
     /// Memory cannot go back to the driver while a stream is being captured: it waits for the whole device
     /// then, which ends the capture.
-    pub fn refuse_to_give_back(&self) -> Result<()> {
+    pub(crate) fn refuse_to_give_back(&self) -> Result<()> {
         let mut devices = self.devices.iter();
         match devices.any(|device| device.explicit.is_capturing()) {
             false => Ok(()),

@@ -74,7 +74,7 @@ pub(crate) struct Ended {
 }
 
 impl Made {
-    pub fn adopted(self) -> Option<u64> {
+    pub(crate) fn adopted(self) -> Option<u64> {
         match self {
             Made::Adopted(handle) => Some(handle),
             Made::Safe { .. } | Made::Explicit => None,
@@ -86,7 +86,7 @@ impl State {
     /// A mark that nobody waits for any more becomes the end of the stream. Only a few are looked
     /// at: marks die in about the sequence in which they were made.
     #[inline]
-    pub fn renew_mark(&mut self) -> Option<EventId> {
+    pub(crate) fn renew_mark(&mut self) -> Option<EventId> {
         for _ in 0..self.marks.len().min(4) {
             if self.marks.len() > 1 {
                 let oldest = self.marks.pop_front()?;
@@ -108,30 +108,30 @@ impl State {
 }
 
 impl Core {
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Whether other code may have put work into it.
     #[inline]
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         // Whoever submits by the handle got it from the thread that has set this, or from one that
         // it told.
         self.is_shared.load(Ordering::Relaxed)
     }
 
     /// Memory is noted on it.
-    pub fn note(&self) {
+    pub(crate) fn note(&self) {
         self.is_noted.store(true, Ordering::Relaxed);
     }
 
-    pub fn is_noted(&self) -> bool {
+    pub(crate) fn is_noted(&self) -> bool {
         self.is_noted.load(Ordering::Relaxed)
     }
 
     /// Does something by which the stream joins a capture. What waits for memory that was noted here has an
     /// event from before, which `record` records.
-    pub fn join_capture(
+    pub(crate) fn join_capture(
         &self,
         before: Option<Arc<Recorded>>,
         join: impl FnOnce() -> Result<()>,
@@ -144,20 +144,20 @@ impl Core {
     }
 
     /// The end of the stream so far.
-    pub fn end(&self) -> Point {
+    pub(crate) fn end(&self) -> Point {
         self.state.lock().clock.point()
     }
 }
 
 impl Streams {
     /// A stream, if it is one of these.
-    pub fn find(&self, id: StreamId) -> Option<Arc<Core>> {
+    pub(crate) fn find(&self, id: StreamId) -> Option<Arc<Core>> {
         let made = self.made.lock();
         made.iter().find(|core| core.id == id).cloned()
     }
 
     /// Gives all of them back: nobody holds any.
-    pub fn close(&self, backend: &dyn Backend) {
+    pub(crate) fn close(&self, backend: &dyn Backend) {
         let made = std::mem::take(&mut *self.made.lock());
         for core in made {
             // SAFETY: it was made here, and nobody has a handle.

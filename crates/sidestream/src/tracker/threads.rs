@@ -43,7 +43,7 @@ pub(crate) struct Caller<'r> {
 impl<'r> Caller<'r> {
     // Part of every call: as calls of their own this and the drop take some twenty instructions more.
     #[inline(always)]
-    pub fn of(runtime: &'r Arc<Runtime>) -> Caller<'r> {
+    pub(super) fn of(runtime: &'r Arc<Runtime>) -> Caller<'r> {
         let thread = KNOWN.try_with(|known| known.take(runtime)).ok().flatten();
         match thread.is_some() {
             true => Caller {
@@ -67,7 +67,7 @@ impl<'r> Caller<'r> {
     }
 
     #[inline]
-    pub fn thread(&mut self) -> &mut Thread {
+    pub(super) fn thread(&mut self) -> &mut Thread {
         match &mut self.thread {
             Some(thread) => thread,
             None => unreachable!("it is there until the caller goes"),
@@ -86,7 +86,7 @@ impl Drop for Caller<'_> {
 impl Caller<'_> {
     /// The call is over. As a drop it takes some thirty instructions more.
     #[inline(always)]
-    pub fn leave(mut self) {
+    pub(super) fn leave(mut self) {
         self.back();
         // It holds nothing any more.
         std::mem::forget(self);

@@ -10,18 +10,18 @@ pub(crate) struct Undone<'a, T> {
 }
 
 impl<'a, T> Undone<'a, T> {
-    pub fn new(kept: &'a Mutex<Vec<T>>, each: impl Iterator<Item = T>) -> Undone<'a, T> {
+    pub(super) fn new(kept: &'a Mutex<Vec<T>>, each: impl Iterator<Item = T>) -> Undone<'a, T> {
         let mut left: Vec<T> = each.collect();
         left.reverse();
         Undone { left, kept }
     }
 
-    pub fn next(&self) -> Option<&T> {
+    pub(super) fn next(&self) -> Option<&T> {
         self.left.last()
     }
 
     /// Takes the next one.
-    pub fn take(&mut self) -> Option<T> {
+    pub(super) fn take(&mut self) -> Option<T> {
         self.left.pop()
     }
 }

@@ -77,7 +77,7 @@ impl<M> Default for History<M> {
 impl<M: UseMark> Uses<M> {
     /// Shows `found` what a use of these bytes has to stand behind.
     #[inline(always)]
-    pub fn conflicts(&self, bytes: Range<u64>, mode: Mode, found: impl FnMut(&M)) {
+    pub(crate) fn conflicts(&self, bytes: Range<u64>, mode: Mode, found: impl FnMut(&M)) {
         if let Some(history) = &self.0 {
             history.conflicts(bytes, mode, found);
         }
@@ -85,13 +85,13 @@ impl<M: UseMark> Uses<M> {
 
     /// Notes a use. It stands behind all that it conflicts with.
     #[inline(always)]
-    pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
+    pub(crate) fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
         self.0.get_or_insert_default().note(bytes, mode, mark);
     }
 
     /// Notes a write that may not stand behind all that it conflicts with: nothing is forgotten.
     #[cold]
-    pub fn note_beside(&mut self, bytes: Range<u64>, mark: &M) {
+    pub(crate) fn note_beside(&mut self, bytes: Range<u64>, mark: &M) {
         self.0.get_or_insert_default().note_beside(bytes, mark);
     }
 }
@@ -208,7 +208,7 @@ impl<M: UseMark> History<M> {
 
 impl Uses {
     /// What memory was used for before it came again.
-    pub fn before(before: Conflicts) -> Uses {
+    pub(crate) fn before(before: Conflicts) -> Uses {
         if before.is_empty() {
             return Uses(None);
         }
@@ -220,7 +220,7 @@ impl Uses {
 
     /// The memory goes to its next owner, who has so many bytes of it.
     #[inline]
-    pub fn carried(mut self, whole_bytes: u64) -> Uses {
+    pub(crate) fn carried(mut self, whole_bytes: u64) -> Uses {
         if let Some(history) = &mut self.0 {
             history.whole_bytes = whole_bytes;
         }
@@ -230,7 +230,7 @@ impl Uses {
     /// Forgets the ranges and keeps what the whole block was last used for: the memory gets another
     /// owner, who has to stand behind all of it.
     #[inline]
-    pub fn all(mut self) -> Uses {
+    pub(crate) fn all(mut self) -> Uses {
         if let Some(history) = &mut self.0 {
             history.forget_ranges();
         }
@@ -239,7 +239,7 @@ impl Uses {
 
     /// What the whole was last used for, where the ranges are forgotten.
     #[inline]
-    pub fn marks(&self) -> &[Mark] {
+    pub(crate) fn marks(&self) -> &[Mark] {
         match &self.0 {
             Some(history) => &history.before,
             None => &[],
@@ -247,12 +247,12 @@ impl Uses {
     }
 
     /// The same, to be kept without the memory.
-    pub fn into_marks(self) -> Conflicts {
+    pub(crate) fn into_marks(self) -> Conflicts {
         self.0.map_or_else(Conflicts::new, |history| history.before)
     }
 
     /// Adds those of memory that is one with this from now on.
-    pub fn join(&mut self, other: Uses) {
+    pub(crate) fn join(&mut self, other: Uses) {
         let Some(other) = other.0 else { return };
         match &mut self.0 {
             Some(history) => {

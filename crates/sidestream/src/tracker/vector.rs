@@ -16,7 +16,7 @@ pub(crate) struct Vector {
 }
 
 impl Vector {
-    pub fn of<T: Pod>(mut values: Vec<T>) -> Vector {
+    pub(crate) fn of<T: Pod>(mut values: Vec<T>) -> Vector {
         let start = values.as_mut_ptr().expose_provenance() as u64;
         let capacity = values.capacity();
         std::mem::forget(values);
@@ -27,7 +27,7 @@ impl Vector {
         }
     }
 
-    pub fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         Address(self.start)
     }
 
@@ -35,7 +35,7 @@ impl Vector {
     ///
     /// # Safety
     /// It was a vector of `T` and had at least `len` values. Nobody else uses the memory.
-    pub unsafe fn into_vec<T: Pod>(self, len: usize) -> Vec<T> {
+    pub(crate) unsafe fn into_vec<T: Pod>(self, len: usize) -> Vec<T> {
         // SAFETY: the caller promises that these are the parts of a vector of this type, which was
         // forgotten when it was taken apart.
         unsafe { vec_of(self.start, len, self.capacity) }
@@ -45,7 +45,7 @@ impl Vector {
     ///
     /// # Safety
     /// Nobody uses the memory.
-    pub unsafe fn free(self) {
+    pub(crate) unsafe fn free(self) {
         // SAFETY: `free` is of the type that the vector had, and it was forgotten when it was taken
         // apart.
         unsafe { (self.free)(self.start, self.capacity) };

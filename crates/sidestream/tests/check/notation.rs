@@ -162,10 +162,7 @@ impl Reader {
             touch(self, text, Mode::Write);
         }
         let kind = match word(line) {
-            "kernel" => Kind::Kernel {
-                stream: self.stream(fields.get("s")),
-                launches: 1,
-            },
+            "kernel" => Kind::kernel(self.stream(fields.get("s"))),
             "copy_async" | "copy" => {
                 let from = touch(self, fields.get("from"), Mode::Read);
                 let to = touch(self, fields.get("to"), Mode::Write);

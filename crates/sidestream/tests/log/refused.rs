@@ -26,10 +26,7 @@ fn an_operation_names_only_what_is_declared() {
     let (stream, event, buffer) = (StreamId(0), EventId(0), BufferId(0));
     let (from, to) = (Memory::Device, Memory::Device);
     let streams = [
-        Kind::Kernel {
-            stream: s,
-            launches: 1,
-        },
+        Kind::kernel(s),
         Kind::Copy {
             stream: s,
             from,

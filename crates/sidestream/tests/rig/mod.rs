@@ -179,10 +179,7 @@ impl Rig {
             grid: ONE_BLOCK,
             args,
         };
-        let kind = Kind::Kernel {
-            stream,
-            launches: 1,
-        };
+        let kind = Kind::kernel(stream);
         self.submit(kind, Payload::Launch(launch))
     }
 
@@ -295,10 +292,7 @@ pub fn node(work: NodeWork, after: &[u32]) -> Node {
         }
         NodeWork::Copy(_) => copy_kind(stream, Memory::Device, Memory::Pinned),
         NodeWork::Fill(_) => Kind::Memset { stream },
-        NodeWork::Launch { .. } => Kind::Kernel {
-            stream,
-            launches: 1,
-        },
+        NodeWork::Launch { .. } => Kind::kernel(stream),
     };
     Node {
         op: Op {

@@ -29,7 +29,7 @@ pub(in crate::alloc) struct End {
 
 impl<U: Uses> Table<U> {
     /// Takes in memory that nobody uses.
-    pub fn add(&mut self, address: u64, bytes: u64, uses: U) {
+    pub(crate) fn add(&mut self, address: u64, bytes: u64, uses: U) {
         self.segments.insert(address, bytes);
         let new = self.new_record(Record {
             address,
@@ -58,7 +58,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// Segments in which nothing is held.
-    pub fn idle(&self) -> Vec<Idle> {
+    pub(crate) fn idle(&self) -> Vec<Idle> {
         let idle = self.holes.iter().flat_map(|&(bytes, address, _)| {
             segments_inside(&self.segments, address, address + bytes, bytes)
         });
@@ -66,7 +66,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// Segments in which nothing is held and everything is over.
-    pub fn idle_over(
+    pub(crate) fn idle_over(
         &mut self,
         state: &mut impl FnMut(&U) -> State,
         over_bytes: &mut u64,
@@ -93,7 +93,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// Takes an idle segment out, and gives its uses.
-    pub fn remove(&mut self, address: u64, bytes: u64, over_bytes: &mut u64) -> U {
+    pub(crate) fn remove(&mut self, address: u64, bytes: u64, over_bytes: &mut u64) -> U {
         self.segments.remove(&address);
         let end = address + bytes;
         let mut first = self.record_at(address);
@@ -152,7 +152,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// Where ranges end, and how much in front of the ends may be had without a wait.
-    pub fn ends(
+    pub(crate) fn ends(
         &mut self,
         home: Option<StreamId>,
         state: &mut impl FnMut(&U) -> State,
@@ -187,7 +187,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// The most that is free at the end of a range and in no idle segment.
-    pub fn busy_tail_bytes(&self) -> u64 {
+    pub(crate) fn busy_tail_bytes(&self) -> u64 {
         let tails = self.lasts.iter().map(|(&end, &last)| {
             if !self.is_free(last) {
                 return 0;
@@ -200,7 +200,7 @@ impl<U: Uses> Table<U> {
     }
 
     /// Notes which free records are over; how many bytes those are that were not noted before.
-    pub fn look(&mut self, is_over: &mut impl FnMut(&U) -> bool) -> u64 {
+    pub(crate) fn look(&mut self, is_over: &mut impl FnMut(&U) -> bool) -> u64 {
         let mut bytes = 0;
         for &(_, _, hole) in &self.holes {
             let last = self.records[hole as usize].other;

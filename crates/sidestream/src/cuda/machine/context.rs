@@ -16,7 +16,7 @@ thread_local! {
 pub(super) struct Current<'a>(Option<&'a Driver>);
 
 impl<'a> Current<'a> {
-    pub fn push(driver: &'a Driver, context: CuContext) -> Current<'a> {
+    pub(super) fn push(driver: &'a Driver, context: CuContext) -> Current<'a> {
         // SAFETY: a primary context of this process, which is never released.
         let pushed = unsafe { (driver.cuCtxPushCurrent_v2)(context) };
         Current((pushed == SUCCESS).then_some(driver))

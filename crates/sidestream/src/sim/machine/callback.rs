@@ -34,7 +34,7 @@ struct Returned {
 
 impl Callback {
     /// Hands a function over. Does not wait for it.
-    pub fn run(&self, function: HostFunc) {
+    pub(super) fn run(&self, function: HostFunc) {
         let mut thread = self.thread.lock();
         let running = thread.get_or_insert_with(|| start(Arc::clone(&self.returned)));
         // The thread ends only after its sender is gone.
@@ -42,7 +42,7 @@ impl Callback {
     }
 
     /// Waits until so many functions have returned, for so long at most; whether they have.
-    pub fn wait(&self, count: u64, at_most: Duration) -> bool {
+    pub(super) fn wait(&self, count: u64, at_most: Duration) -> bool {
         let until = Instant::now().checked_add(at_most);
         let mut returned = self.returned.count.lock();
         while *returned < count {
@@ -64,7 +64,7 @@ impl Callback {
     }
 
     /// Whether the caller is one of the functions.
-    pub fn is_current(&self) -> bool {
+    pub(super) fn is_current(&self) -> bool {
         let thread = self.thread.lock();
         thread
             .as_ref()

@@ -38,7 +38,7 @@ struct Capture {
 
 impl Captures {
     /// What cannot be a node: a function that runs once, memory, and graphs inside graphs.
-    pub fn refuse(&self, kind: &Kind) -> Result<()> {
+    pub(super) fn refuse(&self, kind: &Kind) -> Result<()> {
         let cannot = matches!(
             kind.class(),
             Class::HostFunc | Class::Graph | Class::MallocAsync | Class::FreeAsync
@@ -56,7 +56,7 @@ impl Captures {
     }
 
     /// Takes a call that the rule book let run: it may begin or end a capture.
-    pub fn ran(&mut self, kind: &Kind, device: DeviceId) {
+    pub(super) fn ran(&mut self, kind: &Kind, device: DeviceId) {
         if let Kind::BeginCapture { stream } = *kind {
             self.begun += 1;
             self.open.push(Capture {
@@ -78,7 +78,7 @@ impl Captures {
     }
 
     /// Takes a call that became part of a capture.
-    pub fn took(&mut self, kind: &Kind, command: &mut Command) {
+    pub(super) fn took(&mut self, kind: &Kind, command: &mut Command) {
         if let Kind::Record { event, stream } = *kind {
             if let Some(capture) = self.of(stream) {
                 let seen = (capture.number, capture.ends[&stream].clone());
@@ -108,7 +108,7 @@ impl Captures {
     }
 
     /// The oldest capture of a device that has ended and is no graph yet.
-    pub fn take_ended(&mut self, device: DeviceId) -> Option<Captured> {
+    pub(super) fn take_ended(&mut self, device: DeviceId) -> Option<Captured> {
         let at = self.ended.iter().position(|(of, _)| *of == device)?;
         self.ended.remove(at).map(|(_, nodes)| nodes)
     }

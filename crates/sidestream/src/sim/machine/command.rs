@@ -62,7 +62,7 @@ pub(super) struct Launched {
 
 impl Effect {
     /// Whether it does nothing but read and write memory.
-    pub fn is_data(&self) -> bool {
+    pub(super) fn is_data(&self) -> bool {
         matches!(
             self,
             Effect::Copy(_)
@@ -77,7 +77,7 @@ impl Effect {
 impl Command {
     /// # Errors
     /// A kernel that has no form in Rust, or a cost with which it would never run.
-    pub fn new(op: &Op, payload: Payload<'_>) -> Result<Command> {
+    pub(super) fn new(op: &Op, payload: Payload<'_>) -> Result<Command> {
         let mut command = Command {
             op: op.clone(),
             cost: None,
@@ -102,7 +102,7 @@ impl Command {
 
     /// # Errors
     /// As [`Command::new`].
-    pub fn of_node(node: &Node) -> Result<Command> {
+    pub(super) fn of_node(node: &Node) -> Result<Command> {
         let mut command = Command {
             op: node.op.clone(),
             cost: None,
@@ -191,7 +191,7 @@ impl Command {
 
 impl Effect {
     /// The same once more, for another launch of a graph. Only the works of a graph can be repeated.
-    pub fn again(&self) -> Effect {
+    pub(super) fn again(&self) -> Effect {
         match self {
             Effect::Copy(moved) => Effect::Copy(Moved {
                 bytes: Vec::new(),
@@ -209,7 +209,7 @@ impl Effect {
     }
 
     /// The first bytes that it reads and writes, to tell devices apart.
-    pub fn copy(&self) -> Option<&Copy> {
+    pub(super) fn copy(&self) -> Option<&Copy> {
         match self {
             Effect::Copy(moved) => Some(&moved.copy),
             _ => None,

@@ -39,7 +39,7 @@ pub(super) struct GraphNode {
 impl State {
     /// The nodes of a graph, with the lanes on which they run: a node goes on where a node before
     /// it was the last one, so that the lanes add no order.
-    pub fn graph_nodes(&self, device: DeviceId, nodes: Captured) -> Vec<GraphNode> {
+    pub(super) fn graph_nodes(&self, device: DeviceId, nodes: Captured) -> Vec<GraphNode> {
         let mut ready: Vec<GraphNode> = Vec::with_capacity(nodes.len());
         let mut ends: Vec<u32> = Vec::new();
         for (number, (command, after)) in (0u32..).zip(nodes) {
@@ -72,7 +72,7 @@ impl State {
     ///
     /// # Errors
     /// If it is not of the same shape, as on a device; the graph stays as it was.
-    pub fn update_graph(
+    pub(super) fn update_graph(
         &mut self,
         id: GraphId,
         mut graph: Graph,
@@ -131,7 +131,13 @@ impl State {
     }
 
     /// A launch: a point in the stream, the nodes behind it, and a point behind all of them.
-    pub fn push_graph(&mut self, kind: &Kind, step: &Step, part: Part, delay: Delay) -> TaskId {
+    pub(super) fn push_graph(
+        &mut self,
+        kind: &Kind,
+        step: &Step,
+        part: Part,
+        delay: Delay,
+    ) -> TaskId {
         let (serial, op, device, call) = (part.serial, part.op, part.device, part.call);
         let point = |call: &'static str, effect: Effect| Part {
             serial,

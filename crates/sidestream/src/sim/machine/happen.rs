@@ -35,7 +35,7 @@ impl From<Illegal> for Failure {
 
 impl State {
     /// Lets an event of the engine have its effect.
-    pub fn happen(&mut self, event: Event, callback: &Callback) {
+    pub(super) fn happen(&mut self, event: Event, callback: &Callback) {
         let task = event.task;
         let part = self.core.part_mut(task);
         let mut effect = std::mem::take(&mut part.effect);

@@ -65,7 +65,7 @@ pub(super) enum Host {
 
 impl Host {
     /// What a copy may touch on a side with this memory.
-    pub fn of(memory: Memory) -> Host {
+    pub(super) fn of(memory: Memory) -> Host {
         match memory {
             Memory::Pageable => Host::Any,
             Memory::Device | Memory::Pinned | Memory::Managed => Host::Pinned,
@@ -97,7 +97,7 @@ impl fmt::Display for Illegal {
 
 impl Space {
     /// No memory yet; the most that each device has.
-    pub fn new(limits: impl Iterator<Item = u64>) -> Space {
+    pub(super) fn new(limits: impl Iterator<Item = u64>) -> Space {
         let device = |(at, limit_bytes): (usize, u64)| DeviceSpace {
             next: DEVICES + at as u64 * DEVICE_BYTES,
             reserved_bytes: 0,
@@ -113,7 +113,7 @@ impl Space {
     }
 
     /// Memory of a device, or for every other kind of memory of this process.
-    pub fn reserve(
+    pub(super) fn reserve(
         &mut self,
         memory: Memory,
         device: DeviceId,
@@ -126,7 +126,7 @@ impl Space {
     }
 
     /// Whether the next memory to be reserved would start here.
-    pub fn would_be_at(&self, memory: Memory, device: DeviceId, at: Address) -> bool {
+    pub(super) fn would_be_at(&self, memory: Memory, device: DeviceId, at: Address) -> bool {
         memory == Memory::Device && self.devices[device.0 as usize].next == at.0
     }
 
@@ -181,7 +181,7 @@ impl Space {
     }
 
     /// Takes memory back. It stays where it is until all tasks before `unused_from` are over.
-    pub fn unreserve(&mut self, at: Address, unused_from: u64) {
+    pub(super) fn unreserve(&mut self, at: Address, unused_from: u64) {
         if let Some(segment) = self.segments.get(&at.0) {
             let device = (at.0 - DEVICES) / DEVICE_BYTES;
             self.devices[device as usize].reserved_bytes -= segment.len;
@@ -190,7 +190,7 @@ impl Space {
     }
 
     /// All tasks before this one are over: what only they could use goes.
-    pub fn settle(&mut self, first_unfinished: u64) {
+    pub(super) fn settle(&mut self, first_unfinished: u64) {
         while let Some(&(unused_from, at)) = self.leaving.front()
             && unused_from <= first_unfinished
         {
@@ -203,7 +203,7 @@ impl Space {
     }
 
     /// Pins memory of the program. False if some of it is pinned already.
-    pub fn register(&mut self, at: Address, bytes: u64) -> bool {
+    pub(super) fn register(&mut self, at: Address, bytes: u64) -> bool {
         let end = at.0.saturating_add(bytes);
         let of_program = self.registered.range(..end).next_back();
         let overlaps = of_program.is_some_and(|(&start, &len)| start + len > at.0);
@@ -217,12 +217,12 @@ impl Space {
     }
 
     /// Unpins it.
-    pub fn unregister(&mut self, at: Address) {
+    pub(super) fn unregister(&mut self, at: Address) {
         self.registered.remove(&at.0);
     }
 
     /// The device on which an address lies.
-    pub fn device_of(&self, at: Address) -> Option<DeviceId> {
+    pub(super) fn device_of(&self, at: Address) -> Option<DeviceId> {
         let device = at.0.checked_sub(DEVICES)? / DEVICE_BYTES;
         Some(DeviceId(device as u32))
     }
@@ -246,7 +246,7 @@ fn free(base: u64, layout: Layout) {
 
 impl Space {
     /// What a copy reads, row after row.
-    pub fn gather(&self, copy: &Copy, host: Host) -> Result<Vec<u8>, Illegal> {
+    pub(super) fn gather(&self, copy: &Copy, host: Host) -> Result<Vec<u8>, Illegal> {
         let row = copy.row_bytes as usize;
         let mut bytes = vec![0; row * copy.rows as usize];
         for (n, into) in (0..copy.rows).zip(bytes.chunks_exact_mut(row.max(1))) {
@@ -256,7 +256,7 @@ impl Space {
     }
 
     /// Writes what a copy has read.
-    pub fn scatter(&mut self, copy: &Copy, bytes: &[u8], host: Host) -> Result<(), Illegal> {
+    pub(super) fn scatter(&mut self, copy: &Copy, bytes: &[u8], host: Host) -> Result<(), Illegal> {
         let rows = bytes.chunks_exact((copy.row_bytes as usize).max(1));
         for (n, row) in (0..copy.rows).zip(rows) {
             self.write(copy.to.offset(n * copy.to_pitch), row, host)?;
@@ -265,7 +265,7 @@ impl Space {
     }
 
     /// Copies bytes out.
-    pub fn read(&self, at: Address, into: &mut [u8], host: Host) -> Result<(), Illegal> {
+    pub(super) fn read(&self, at: Address, into: &mut [u8], host: Host) -> Result<(), Illegal> {
         let illegal = Illegal {
             at,
             bytes: into.len() as u64,
@@ -289,7 +289,7 @@ impl Space {
     }
 
     /// Copies bytes in. Nothing is written if some of it cannot be.
-    pub fn write(&mut self, at: Address, bytes: &[u8], host: Host) -> Result<(), Illegal> {
+    pub(super) fn write(&mut self, at: Address, bytes: &[u8], host: Host) -> Result<(), Illegal> {
         let illegal = Illegal {
             at,
             bytes: bytes.len() as u64,

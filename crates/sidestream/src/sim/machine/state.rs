@@ -83,7 +83,7 @@ const LONGEST_DELAY: u64 = 1 << 16;
 // ------------------------------------------------------------------ calls
 
 impl State {
-    pub fn new(profiles: Vec<Profile>, schedule: Schedule, space: Space) -> State {
+    pub(super) fn new(profiles: Vec<Profile>, schedule: Schedule, space: Space) -> State {
         State {
             profile: profiles[0].clone(),
             lost: profiles.iter().map(|_| None).collect(),
@@ -107,7 +107,7 @@ impl State {
 
     /// Puts a call into the engine. Gives the task that the caller has to wait for, if the call
     /// holds up its caller.
-    pub fn submit(&mut self, mut command: Command) -> Result<Option<TaskId>> {
+    pub(super) fn submit(&mut self, mut command: Command) -> Result<Option<TaskId>> {
         let outcome = self.take(&mut command);
         self.dropped.push(command.effect);
         outcome
@@ -141,14 +141,14 @@ impl State {
     }
 
     /// Whether what is put into a stream now would become part of a capture, or be refused beside one.
-    pub fn is_captured(&mut self, stream: StreamId) -> bool {
+    pub(super) fn is_captured(&mut self, stream: StreamId) -> bool {
         // Who names a stream that is not there is told so by the next call.
         let ordered = self.tables.stream(stream).map(|stream| stream.ordered);
         ordered.is_ok_and(|stream| self.core.order.is_captured(stream))
     }
 
     /// What a query or a synchronisation asks for.
-    pub fn targets(&mut self, op: &Op) -> Result<Targets> {
+    pub(super) fn targets(&mut self, op: &Op) -> Result<Targets> {
         let device = self.device_of(&op.kind, op.thread)?;
         self.refuse_lost(device)?;
         let kind = match self.tables.ordered(&op.kind)? {
@@ -173,13 +173,13 @@ impl State {
     }
 
     /// The call of a query or of a synchronisation: time of its thread.
-    pub fn push_ask(&mut self, op: &Op) -> Result<TaskId> {
+    pub(super) fn push_ask(&mut self, op: &Op) -> Result<TaskId> {
         let device = self.device_of(&op.kind, op.thread)?;
         Ok(self.push_call(op, device, work::call(op, 0)))
     }
 
     /// The thread knows that these tasks are over.
-    pub fn push_answer(&mut self, op: &Op, targets: &Targets) -> Result<TaskId> {
+    pub(super) fn push_answer(&mut self, op: &Op, targets: &Targets) -> Result<TaskId> {
         let device = self.device_of(&op.kind, op.thread)?;
         let chain = Chain::Thread(op.thread);
         let part = self.part(op, device, false);
@@ -192,13 +192,13 @@ impl State {
     }
 
     /// A thread lets time pass.
-    pub fn push_pause(&mut self, op: &Op, ns: u64) -> Result<TaskId> {
+    pub(super) fn push_pause(&mut self, op: &Op, ns: u64) -> Result<TaskId> {
         let device = self.device_of(&op.kind, op.thread)?;
         Ok(self.push_call(op, device, Work::Call(Call::HostNs(ns))))
     }
 
     /// The call of a question lasted from the start of one task to the end of another.
-    pub fn note_question(&mut self, op: &Op, first: TaskId, last: TaskId) {
+    pub(super) fn note_question(&mut self, op: &Op, first: TaskId, last: TaskId) {
         let (first, last) = (
             self.core.engine.scheduled(first),
             self.core.engine.scheduled(last),
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    pub fn refuse_lost(&self, device: DeviceId) -> Result<()> {
+    pub(super) fn refuse_lost(&self, device: DeviceId) -> Result<()> {
         match self.lost.get(device.0 as usize) {
             Some(None) => Ok(()),
             Some(Some(lost)) => Err(Error::DeviceLost(lost.clone())),
@@ -225,7 +225,7 @@ impl State {
     }
 
     /// The device that a call is for.
-    pub fn device_of(&self, kind: &Kind, thread: ThreadId) -> Result<DeviceId> {
+    pub(super) fn device_of(&self, kind: &Kind, thread: ThreadId) -> Result<DeviceId> {
         if let Kind::SyncEvent { event } | Kind::QueryEvent { event, .. } = kind {
             return Ok(self.tables.event(*event)?.device);
         }
@@ -256,7 +256,7 @@ pub(super) fn refused(kind: &Kind, misuse: Misuse) -> Error {
 
 impl State {
     /// Lets the engine do one thing: no later than this time, or whatever comes next.
-    pub fn turn(&mut self, until_ns: Option<u64>, callback: &Callback) -> Turn {
+    pub(super) fn turn(&mut self, until_ns: Option<u64>, callback: &Callback) -> Turn {
         let next = self.held.take().or_else(|| match until_ns {
             Some(until_ns) => self.core.engine.step_to(until_ns),
             None => self.core.engine.step(),
@@ -276,12 +276,12 @@ impl State {
         Turn::Happened
     }
 
-    pub fn is_done(&self, task: TaskId) -> bool {
+    pub(super) fn is_done(&self, task: TaskId) -> bool {
         self.core.is_forgotten(task) || self.core.part(task).is_done
     }
 
     /// Forgets what is over.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let unfinished = self.core.forget(|part| part.is_done);
         self.space.settle(unfinished.0);
         let tasks = self.core.engine.tasks() as u64;

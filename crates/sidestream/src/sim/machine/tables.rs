@@ -47,36 +47,36 @@ pub(super) struct Event {
 // ------------------------------------------------------------------ ids
 
 impl Tables {
-    pub fn stream(&self, id: StreamId) -> Result<&Stream> {
+    pub(super) fn stream(&self, id: StreamId) -> Result<&Stream> {
         find(&self.streams, id.0).ok_or_else(|| unknown("stream", id.0))
     }
 
-    pub fn event(&self, id: EventId) -> Result<&Event> {
+    pub(super) fn event(&self, id: EventId) -> Result<&Event> {
         find(&self.events, id.0).ok_or_else(|| unknown("event", id.0))
     }
 
-    pub fn graph(&self, id: GraphId) -> Result<&Graph> {
+    pub(super) fn graph(&self, id: GraphId) -> Result<&Graph> {
         find(&self.graphs, id.0).ok_or_else(|| unknown("graph", id.0))
     }
 
-    pub fn take_graph(&mut self, id: GraphId) -> Option<Graph> {
+    pub(super) fn take_graph(&mut self, id: GraphId) -> Option<Graph> {
         take(&mut self.graphs, id.0)
     }
 
-    pub fn set_stream(&mut self, id: StreamId, stream: Stream) {
+    pub(super) fn set_stream(&mut self, id: StreamId, stream: Stream) {
         *grow(&mut self.streams, id.0) = Some(stream);
     }
 
-    pub fn set_event(&mut self, id: EventId, event: Event) {
+    pub(super) fn set_event(&mut self, id: EventId, event: Event) {
         *grow(&mut self.events, id.0) = Some(event);
     }
 
-    pub fn set_graph(&mut self, id: GraphId, graph: Graph) {
+    pub(super) fn set_graph(&mut self, id: GraphId, graph: Graph) {
         *grow(&mut self.graphs, id.0) = Some(graph);
     }
 
     /// The stream is destroyed.
-    pub fn retire_stream(&mut self, id: StreamId) {
+    pub(super) fn retire_stream(&mut self, id: StreamId) {
         let stream = take(&mut self.streams, id.0);
         // A device has one legacy stream forever.
         self.spare_streams
@@ -84,12 +84,12 @@ impl Tables {
     }
 
     /// The event is destroyed. What waits for it has been told for what it waits (R12).
-    pub fn retire_event(&mut self, id: EventId) {
+    pub(super) fn retire_event(&mut self, id: EventId) {
         self.spare_events.extend(take(&mut self.events, id.0));
     }
 
     /// The graph is destroyed; gives back what the program gave.
-    pub fn retire_graph(&mut self, id: GraphId) -> Vec<super::command::Effect> {
+    pub(super) fn retire_graph(&mut self, id: GraphId) -> Vec<super::command::Effect> {
         let Some(mut graph) = take(&mut self.graphs, id.0) else {
             return Vec::new();
         };
@@ -99,38 +99,38 @@ impl Tables {
     }
 
     /// A destroyed stream of this kind on which nothing is left.
-    pub fn spare_stream(&mut self, fits: impl Fn(&Stream) -> bool) -> Option<Stream> {
+    pub(super) fn spare_stream(&mut self, fits: impl Fn(&Stream) -> bool) -> Option<Stream> {
         let at = self.spare_streams.iter().position(fits)?;
         Some(self.spare_streams.swap_remove(at))
     }
 
     /// A destroyed event of this kind.
-    pub fn spare_event(&mut self, device: DeviceId, timing: bool) -> Option<Event> {
+    pub(super) fn spare_event(&mut self, device: DeviceId, timing: bool) -> Option<Event> {
         let mut spare = self.spare_events.iter();
         let at = spare.position(|event| (event.device, event.timing) == (device, timing))?;
         Some(self.spare_events.swap_remove(at))
     }
 
     /// A destroyed graph of this device of which no launch is left.
-    pub fn spare_graph(&mut self, fits: impl Fn(&Graph) -> bool) -> Option<Graph> {
+    pub(super) fn spare_graph(&mut self, fits: impl Fn(&Graph) -> bool) -> Option<Graph> {
         let at = self.spare_graphs.iter().position(fits)?;
         Some(self.spare_graphs.swap_remove(at))
     }
 
     /// How many graphs the rule book has met.
-    pub fn graphs_so_far(&self) -> usize {
+    pub(super) fn graphs_so_far(&self) -> usize {
         self.graphs.iter().flatten().count() + self.spare_graphs.len()
     }
 
     /// The event takes a record.
-    pub fn recorded(&mut self, id: EventId, task: TaskId) {
+    pub(super) fn recorded(&mut self, id: EventId, task: TaskId) {
         if let Some(Some(event)) = self.events.get_mut(id.0 as usize) {
             (event.record, event.at_ns) = (Some(task), None);
         }
     }
 
     /// A record is over. The event may be gone or recorded anew: then nobody asks for this time.
-    pub fn complete(&mut self, id: EventId, task: TaskId, now_ns: u64) {
+    pub(super) fn complete(&mut self, id: EventId, task: TaskId, now_ns: u64) {
         if let Some(Some(event)) = self.events.get_mut(id.0 as usize)
             && event.record == Some(task)
         {
@@ -139,7 +139,7 @@ impl Tables {
     }
 
     /// A call with the ids of the rule book; none if the rule book need not hear of it.
-    pub fn ordered(&self, kind: &Kind) -> Result<Option<Kind>> {
+    pub(super) fn ordered(&self, kind: &Kind) -> Result<Option<Kind>> {
         if let Class::HostAccess | Class::Allocator | Class::Malloc | Class::Free | Class::Make =
             kind.class()
         {

@@ -41,11 +41,7 @@ impl Stream {
     /// What the back end answers, or that the stream is being captured: then nobody does.
     pub(crate) fn ended(&self, at: Place) -> Result<Ended> {
         let event = self.runtime.event(self.core.device, false)?;
-        let kind = Kind::Record {
-            event: event.id,
-            stream: self.core.id,
-        };
-        let end = Arc::new(self.record_as(event, kind, at)?);
+        let end = Arc::new(self.record_as(event, at)?);
         let clock = self.core.state.lock().clock.clone();
         Ok(Ended { clock, end })
     }
@@ -57,10 +53,7 @@ impl Stream {
     /// What the back end answers; it has its own chain then.
     pub(crate) fn go_on_as(&self, ended: Ended, at: Place) -> Result<()> {
         self.begin(at, |step| {
-            step.submit(Kind::Wait {
-                stream: self.core.id,
-                event: ended.end.event.id,
-            })?;
+            step.submit_wait(ended.end.event.id)?;
             let unused = std::mem::replace(&mut step.state.clock, ended.clock);
             self.runtime.leave_chain(unused.chain());
             step.state.clock.submitted(&step.thread.clock);

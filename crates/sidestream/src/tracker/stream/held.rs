@@ -35,7 +35,7 @@ impl Default for Held<'_> {
 impl<'a> Held<'a> {
     /// Locks every touched block once. Nearly every call touches one or two.
     #[inline]
-    pub fn lock(touches: &[Touch<'a>]) -> Held<'a> {
+    pub(super) fn lock(touches: &[Touch<'a>]) -> Held<'a> {
         let mut held = Held::default();
         match touches {
             [] => {}
@@ -115,18 +115,24 @@ impl<'a> Held<'a> {
 
     /// What the block was used for.
     #[inline]
-    pub fn uses(&self, number: usize, block: &Block) -> &Uses {
+    pub(super) fn uses(&self, number: usize, block: &Block) -> &Uses {
         &self.states[self.place(number, block)].1.uses
     }
 
     #[inline]
-    pub fn state(&mut self, number: usize, block: &Block) -> &mut BlockState {
+    pub(super) fn state(&mut self, number: usize, block: &Block) -> &mut BlockState {
         let place = self.place(number, block);
         &mut self.states[place].1
     }
 
     #[inline]
-    pub fn note(&mut self, number: usize, touch: &Touch<'_>, mark: Mark, is_in_the_stream: bool) {
+    pub(super) fn note(
+        &mut self,
+        number: usize,
+        touch: &Touch<'_>,
+        mark: Mark,
+        is_in_the_stream: bool,
+    ) {
         let uses = &mut self.state(number, touch.block).uses;
         let bytes = touch.start..touch.end;
         match touch.mode {

@@ -4,6 +4,13 @@
 //! locks of the pen (if anybody listens), the stream and the touched blocks, taken in this order
 //! and the blocks by their address. So the log has the driver's sequence, no use is missed by
 //! another thread, and no two threads wait for each other.
+//!
+//! Every way in is one frame: a machine that is lost is refused, the calling thread is a [`Caller`], [`Stream::step`] takes
+//! the locks, the [`Step`] acts and is [closed](Step::close), and the caller leaves. [`Stream::begin`] and [`Stream::link`]
+//! write it around closures. The calls that are made most write it themselves: through a closure, or with its first two
+//! lines in a function, a result is moved that costs them up to thirty instructions.
+//!
+//! [`tracker`](super::super) tells marks, links, points and epochs apart.
 
 use std::sync::atomic;
 use std::sync::{Arc, OnceLock};
@@ -74,9 +81,8 @@ impl Stream {
     /// What the back end answers. The call is not in the stream then; waits for it may be.
     #[track_caller]
     pub(crate) fn issue(&self, mut call: Call<'_>) -> Result<Option<Mark>> {
-        let runtime = &self.runtime;
+        let (runtime, at) = (&self.runtime, call.at);
         runtime.check()?;
-        let at = call.at;
         let mut caller = Caller::of(runtime);
         let mut step = self.step(caller.thread(), at);
         // Blocks are only looked at by the tracker and named by the log.
@@ -104,14 +110,10 @@ impl Stream {
 
     /// Records an event of one's own at the end of the stream.
     #[track_caller]
-    pub(crate) fn record_as(&self, event: OwnEvent, kind: Kind, at: Place) -> Result<Recorded> {
+    pub(crate) fn record_as(&self, event: OwnEvent, at: Place) -> Result<Recorded> {
         self.begin(at, |step| {
-            step.unless_captured(|step| step.learning(|step| step.submit(kind)))?;
-            Ok(Recorded {
-                point: step.state.clock.point(),
-                stream: self.core.id,
-                event,
-            })
+            step.refuse_captured()?;
+            step.record_own(event)
         })
     }
 
@@ -124,10 +126,28 @@ impl Stream {
     /// Makes the stream wait for the end of another one so far.
     #[track_caller]
     pub(crate) fn wait_for_end(&self, other: &Stream, at: Place) -> Result<()> {
+        self.link(
+            other,
+            at,
+            |step| step.mark_link(),
+            |step, event| step.stand_behind_link(event),
+        )
+    }
+
+    /// Makes the stream wait for what another one records.
+    #[inline(always)]
+    #[track_caller]
+    fn link(
+        &self,
+        other: &Stream,
+        at: Place,
+        record: impl FnOnce(&mut Step<'_>) -> Result<EventId>,
+        wait: impl FnOnce(&mut Step<'_>, EventId) -> Result<()>,
+    ) -> Result<()> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        let event = other.begin_by(caller.thread(), at, |step| step.mark_link())?;
-        self.begin_by(caller.thread(), at, |step| step.stand_behind_link(event))?;
+        let event = other.begin_by(caller.thread(), at, record)?;
+        self.begin_by(caller.thread(), at, |step| wait(step, event))?;
         caller.leave();
         Ok(())
     }
@@ -185,8 +205,8 @@ impl Stream {
         }
     }
 
-    /// The same for a call that may hold up its caller, be it for a function on the host that waits for other threads:
-    /// their calls want the locks. So it gets its place first, and is made without a lock.
+    /// For a call that may block its caller, be it for a function on the host that waits for other threads: their calls
+    /// want the locks. So it gets its place first, and is made without a lock.
     #[cold]
     #[track_caller]
     fn issue_unlocked(
@@ -220,8 +240,8 @@ impl Stream {
         self.core.is_shared() && self.runtime.backend.is_captured(self.core.id)
     }
 
-    /// The same for a call that touches no memory, such as a wait for the point `behind`. `done` is
-    /// shown the clock of the stream behind the call.
+    /// Puts a call of the explicit style into the stream that touches no memory, such as a wait for the point `behind`.
+    /// `done` is shown the clock of the stream behind the call.
     ///
     /// # Errors
     /// As [`Stream::issue_bare`].
@@ -235,7 +255,6 @@ impl Stream {
         at: Place,
         done: impl FnOnce(&StreamClock),
     ) -> Result<()> {
-        // As `begin` does it, which would move the result through two closures: thirty instructions of an event's record.
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
         let mut step = self.step(caller.thread(), at);
@@ -265,7 +284,12 @@ impl Stream {
     ) -> Result<()> {
         self.begin(at, |step| {
             let before = match self.core.is_noted() && self.core.capture.get().is_none() {
-                true => Some(Arc::new(step.record_before()?)),
+                true => {
+                    let event = step.new_event()?;
+                    let before = step.record_own(event)?;
+                    step.state.is_marked = false;
+                    Some(Arc::new(before))
+                }
                 false => None,
             };
             self.core.join_capture(before, || {
@@ -282,23 +306,20 @@ impl Stream {
     /// As [`Stream::issue_bare`].
     #[track_caller]
     pub(crate) fn link_behind(&self, other: &Stream, runs: bool, at: Place) -> Result<()> {
-        self.runtime.check()?;
-        let mut caller = Caller::of(&self.runtime);
         // Also where the end of the other one has an event, because others may have put work behind that one. If another
         // thread records it again before the wait for it is placed, that wait is for more than it has to be.
-        let event = other.begin_by(caller.thread(), at, |step| step.record_link())?;
-        let kind = Kind::Wait {
-            stream: self.core.id,
-            event,
-        };
-        self.begin_by(caller.thread(), at, |step| {
-            step.submit(kind)?;
-            if runs {
-                step.waits_for_link();
-            }
-            Ok(())
-        })?;
-        caller.leave();
+        self.link(
+            other,
+            at,
+            |step| step.record_link(),
+            |step, event| {
+                step.submit_wait(event)?;
+                if runs {
+                    step.waits_for_link();
+                }
+                Ok(())
+            },
+        )?;
         self.wait_if_synchronous(runs, at)
     }
 
@@ -306,9 +327,8 @@ impl Stream {
     pub(crate) fn stand_behind(&self, touch: Touch<'_>, at: Place) -> Result<()> {
         let touches = [touch];
         self.begin(at, |step| {
-            step.unless_captured(|step| {
-                step.wait_for_conflicts(&Held::lock(&touches), &touches, &mut [], None)
-            })
+            step.refuse_captured()?;
+            step.wait_for_conflicts(&Held::lock(&touches), &touches, &mut [], None)
         })
     }
 
@@ -362,7 +382,7 @@ impl Stream {
         }
     }
 
-    /// The same, to be [closed](Step::close) when no lock of a block is held.
+    /// Takes the locks. It is to be [closed](Step::close) when no lock of a block is held.
     #[inline(always)]
     fn step<'s>(&'s self, thread: &'s mut Thread, at: Place) -> Step<'s> {
         Step {
@@ -390,7 +410,7 @@ impl Step<'_> {
     fn take(&mut self, held: &mut Held<'_>, call: &mut Call<'_>) -> Result<Option<Mark>> {
         let runtime = &self.stream.runtime;
         if self.stream.core.is_shared() {
-            self.unless_captured(|_| Ok(()))?;
+            self.refuse_captured()?;
         }
         if runtime.is_tracking {
             self.wait_for_conflicts(held, call.touches, call.sources, call.behind)?;
@@ -523,11 +543,11 @@ impl Step<'_> {
     /// Other code that has the stream may have begun a capture: a call of the safe API would become part
     /// of it instead of running.
     #[cold]
-    fn unless_captured(&mut self, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        if self.stream.core.is_shared() {
-            self.stream.core.refuse_captured(&self.stream.runtime)?;
+    fn refuse_captured(&self) -> Result<()> {
+        match self.stream.core.is_shared() {
+            true => self.stream.core.refuse_captured(&self.stream.runtime),
+            false => Ok(()),
         }
-        act(self)
     }
 
     fn knows(&self, epoch: Epoch) -> bool {
@@ -548,10 +568,7 @@ impl Step<'_> {
     }
 
     fn wait_event(&mut self, recorded: &Recorded) -> Result<()> {
-        self.submit(Kind::Wait {
-            stream: self.stream.core.id,
-            event: recorded.event.id,
-        })?;
+        self.submit_wait(recorded.event.id)?;
         self.state.is_marked = false;
         self.state
             .clock
@@ -586,23 +603,24 @@ impl Step<'_> {
     /// Sees to it that the newest mark is the end of the stream.
     #[inline]
     fn recorded(&mut self) -> Result<()> {
-        match self.state.is_marked {
-            _ if self.stream.core.is_shared() => {
-                self.unless_captured(|step| step.learning(Step::record))
-            }
-            true => Ok(()),
-            false => self.learning(Step::record),
+        if self.stream.core.is_shared() {
+            self.refuse_captured()?;
+        } else if self.state.is_marked {
+            return Ok(());
         }
+        self.learning(Step::record)
     }
 
-    /// The stream waits for a mark, unless it is known to stand behind it.
+    /// The stream waits for a mark, unless it is known to be ordered after it.
     #[inline]
     fn stand_behind(&mut self, mark: &Mark) -> Result<()> {
-        match self.knows(mark.epoch()) {
-            true => Ok(()),
-            false if self.stream.core.is_shared() => self.unless_captured(|step| step.wait(mark)),
-            false => self.wait(mark),
+        if self.knows(mark.epoch()) {
+            return Ok(());
         }
+        if self.stream.core.is_shared() {
+            self.refuse_captured()?;
+        }
+        self.wait(mark)
     }
 
     /// A call of the explicit style was put in that touches no memory, such as a wait for the point `behind`.
@@ -624,10 +642,7 @@ impl Step<'_> {
             Some(event) => event,
             None => self.new_mark()?,
         };
-        self.submit(Kind::Record {
-            event,
-            stream: self.stream.core.id,
-        })?;
+        self.submit_record(event)?;
         self.state.is_marked = true;
         Ok(())
     }
@@ -639,15 +654,14 @@ impl Step<'_> {
             Some(event) => event.id,
             None => self.new_link()?,
         };
-        let stream = self.stream.core.id;
         self.state.is_marked = false;
-        self.learning(|step| step.submit(Kind::Record { event, stream }))?;
+        self.learning(|step| step.submit_record(event))?;
         self.state.clock.point_into(&mut self.thread.link);
         Ok(event)
     }
 
-    /// The same where the end of the stream may have an event. That stays the stream's: if another thread records it again
-    /// before the wait for it is placed, that wait is for more than it has to be.
+    /// As [`Step::record_link`], but the end of the stream may have an event. That stays the stream's: if another thread
+    /// records it again before the wait for it is placed, that wait is for more than it has to be.
     #[inline]
     fn mark_link(&mut self) -> Result<EventId> {
         self.recorded()?;
@@ -665,12 +679,9 @@ impl Step<'_> {
             return Ok(());
         }
         if self.stream.core.is_shared() {
-            self.unless_captured(|_| Ok(()))?;
+            self.refuse_captured()?;
         }
-        self.submit(Kind::Wait {
-            stream: self.stream.core.id,
-            event,
-        })?;
+        self.submit_wait(event)?;
         self.waits_for_link();
         Ok(())
     }
@@ -682,29 +693,23 @@ impl Step<'_> {
         self.state.clock.waits_for(clock, link);
     }
 
-    /// Records an event of its own at the end of the stream.
-    fn record_before(&mut self) -> Result<Recorded> {
-        let core = &self.stream.core;
-        let event = (self.stream.runtime).event(core.device, false)?;
-        let (event_id, stream) = (event.id, core.id);
-        self.learning(|step| {
-            step.submit(Kind::Record {
-                event: event_id,
-                stream,
-            })
-        })?;
-        self.state.is_marked = false;
+    /// Records an event that is not the stream's at its end.
+    fn record_own(&mut self, event: OwnEvent) -> Result<Recorded> {
+        self.learning(|step| step.submit_record(event.id))?;
         Ok(Recorded {
             point: self.state.clock.point(),
-            stream,
+            stream: self.stream.core.id,
             event,
         })
     }
 
+    fn new_event(&self) -> Result<OwnEvent> {
+        self.stream.runtime.event(self.stream.core.device, false)
+    }
+
     #[cold]
     fn new_link(&mut self) -> Result<EventId> {
-        let device = self.stream.core.device;
-        let event = (self.stream.runtime).event(device, false)?;
+        let event = self.new_event()?;
         let id = event.id;
         self.state.link = Some(event);
         Ok(id)
@@ -712,9 +717,7 @@ impl Step<'_> {
 
     #[cold]
     fn new_mark(&mut self) -> Result<EventId> {
-        let device = self.stream.core.device;
-        let runtime = &self.stream.runtime;
-        let event = runtime.event(device, false)?;
+        let event = self.new_event()?;
         let id = event.id;
         let mark = Recorded {
             point: self.state.clock.point(),
@@ -751,9 +754,21 @@ impl Step<'_> {
         op
     }
 
+    #[inline]
+    pub(super) fn submit_wait(&mut self, event: EventId) -> Result<()> {
+        let stream = self.stream.core.id;
+        self.submit(Kind::Wait { stream, event })
+    }
+
+    #[inline]
+    fn submit_record(&mut self, event: EventId) -> Result<()> {
+        let stream = self.stream.core.id;
+        self.submit(Kind::Record { event, stream })
+    }
+
     /// Submits a call that touches no memory, and tells the log.
     #[inline]
-    pub fn submit(&mut self, kind: Kind) -> Result<()> {
+    pub(super) fn submit(&mut self, kind: Kind) -> Result<()> {
         let runtime = &self.stream.runtime;
         let op = plain(self.thread.id, kind, &mut self.pen, self.at);
         // SAFETY: it names no memory; its stream and its event are held.
@@ -761,31 +776,5 @@ impl Step<'_> {
         runtime.seen(submitted)?;
         write(&mut self.pen, &op);
         Ok(())
-    }
-}
-
-/// Whether a call may name all these blocks: they have to belong to the stream's machine.
-#[inline]
-pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>]) -> Result<()> {
-    let mut blocks = touches.iter().map(|touch| touch.block);
-    blocks.try_for_each(|block| is_of(stream, call, block))
-}
-
-/// The same for one.
-#[inline]
-pub(crate) fn is_of(stream: &Stream, call: &'static str, block: &Block) -> Result<()> {
-    match Arc::ptr_eq(&block.runtime, &stream.runtime) {
-        true => Ok(()),
-        false => Err(foreign(call)),
-    }
-}
-
-#[cold]
-fn foreign(call: &'static str) -> Error {
-    Error::Invalid {
-        call,
-        why: "the buffer belongs to another machine than the stream; open both devices together \
-              with `Device::open_all`"
-            .into(),
     }
 }

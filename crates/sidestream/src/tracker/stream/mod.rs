@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::block::{Block, Touch};
 use super::captured::Capturing;
 use super::runtime::Runtime;
 use super::streams::{Core, Made, State, Streams};
@@ -19,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::op::{DeviceId, StreamId, StreamKind};
 use crate::order::live::StreamClock;
 
-pub(crate) use issue::{Bare, Call, Source, belong, is_of};
+pub(crate) use issue::{Bare, Call, Source};
 
 /// A stream of a device. Clones are the same stream.
 ///
@@ -35,7 +36,7 @@ pub struct Stream {
 
 impl Core {
     /// A stream of the driver, new or adopted.
-    pub fn new(
+    pub(crate) fn new(
         runtime: &Runtime,
         device: DeviceId,
         kind: StreamKind,
@@ -48,7 +49,7 @@ impl Core {
     }
 
     /// The same with an id that stands for no stream yet: one that could not be made when the log was told of it.
-    pub fn named(
+    pub(crate) fn named(
         runtime: &Runtime,
         id: StreamId,
         device: DeviceId,
@@ -95,7 +96,7 @@ impl Core {
 
 impl Streams {
     /// A stream that nobody holds and that has nothing to do, or a new one.
-    pub fn get(
+    pub(crate) fn get(
         &self,
         runtime: &Arc<Runtime>,
         device: DeviceId,
@@ -121,7 +122,7 @@ impl Streams {
     }
 
     /// A handle for every stream there is.
-    pub fn all(&self, runtime: &Arc<Runtime>) -> Vec<Stream> {
+    pub(crate) fn all(&self, runtime: &Arc<Runtime>) -> Vec<Stream> {
         let made = self.made.lock();
         let handles = made.iter().map(|core| Stream {
             runtime: Arc::clone(runtime),
@@ -161,6 +162,32 @@ impl Streams {
             }
         }
         Ok(None)
+    }
+}
+
+/// Whether a call may name all these blocks: they have to belong to the stream's machine.
+#[inline]
+pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>]) -> Result<()> {
+    let mut blocks = touches.iter().map(|touch| touch.block);
+    blocks.try_for_each(|block| is_of(stream, call, block))
+}
+
+/// Whether a call may name this block.
+#[inline]
+pub(crate) fn is_of(stream: &Stream, call: &'static str, block: &Block) -> Result<()> {
+    match Arc::ptr_eq(&block.runtime, &stream.runtime) {
+        true => Ok(()),
+        false => Err(foreign(call)),
+    }
+}
+
+#[cold]
+fn foreign(call: &'static str) -> Error {
+    Error::Invalid {
+        call,
+        why: "the buffer belongs to another machine than the stream; open both devices together \
+              with `Device::open_all`"
+            .into(),
     }
 }
 
