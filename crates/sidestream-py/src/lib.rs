@@ -14,6 +14,7 @@ mod dlpack;
 mod event;
 mod failure;
 mod fetch;
+mod frames;
 mod guard;
 mod images;
 mod prefetch;

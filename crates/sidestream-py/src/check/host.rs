@@ -15,7 +15,8 @@ use super::Recorder;
 use super::core::{Core, Site};
 use super::plan::{Plan, Touched};
 use super::touch::Touch;
-use crate::guard::{calls, frames, hits, stand_ins, table};
+use crate::frames;
+use crate::guard::{self, hits, table};
 
 /// More of one copy is not protected: setting the pages takes longer, the more there are.
 const MOST_BYTES: usize = 64 << 20;
@@ -109,7 +110,7 @@ impl Watch {
             "unwatched_bytes": seen.bytes - seen.guarded - seen.compared,
             "lost": hits::lost() - seen.lost_before,
             "refused": self.refused,
-            "problem": self.on.then(calls::why_off).flatten().or(self.ended.clone()),
+            "problem": self.on.then(guard::why_off).flatten().or(self.ended.clone()),
         })
     }
 
@@ -166,7 +167,7 @@ impl Core {
             self.watch.seen.lost_before = hits::lost();
             self.watch.refused = None;
         } else {
-            self.watch.ended = calls::why_off();
+            self.watch.ended = guard::why_off();
         }
         self.watch.on = on;
         self.watch.release(|_| !on);
@@ -201,7 +202,7 @@ impl Core {
         watch.release(same);
         let (first, last) = table::whole_pages(start, end);
         let last = last.min(first + MOST_BYTES);
-        let piece = match pinned && calls::is_ready() {
+        let piece = match pinned && guard::is_ready() {
             // SAFETY: whole pages of the storage, by the caller's promise; `watch_host` was told only where no device uses the
             // host's page tables.
             true => unsafe { table::protect(first, last, !upload) },
@@ -411,7 +412,7 @@ impl Recorder {
             ("", false) => "load",
             (call, _) => call,
         };
-        let name = match frames::function_at(hit.code) {
+        let name = match hit.function() {
             Some(function) => format!("{what} ({function})"),
             None => what.to_owned(),
         };
@@ -509,7 +510,7 @@ impl Recorder {
         frames::learn(py);
         self.fetched.store(hits::noted(), Ordering::Relaxed);
         hits::take(|_| ());
-        calls::begin();
+        guard::begin();
         *self.keep.lock() = Some(keep);
         self.core.lock().watch_host(true);
     }
@@ -517,16 +518,13 @@ impl Recorder {
     /// What takes the place of the function of the C library at this address; none if it stays.
     #[staticmethod]
     fn stand_in(address: usize) -> Option<usize> {
-        stand_ins::at_address(address).map(|to| {
-            to.stands_for(address);
-            to.address
-        })
+        guard::in_place_of(address)
     }
 
     /// They cannot be heard, for this reason.
     #[expect(clippy::unused_self, reason = "a method, as its neighbours are")]
     fn leave_host(&self, why: &str) {
-        calls::off(why);
+        guard::off(why);
     }
 
     /// Memory of the program's own is no longer pinned: so many bytes from here on.
@@ -556,7 +554,7 @@ impl Recorder {
         let kept = self.keep.lock().take();
         if kept.is_some() {
             self.core.lock().watch_host(false);
-            calls::end();
+            guard::end();
         }
         told?;
         late.map_or(Ok(()), Err)

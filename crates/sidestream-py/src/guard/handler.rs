@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use super::hits::this_thread;
 use super::{hits, table};
 
 /// Handlers of others, in the order in which they were found in our place. The first is who was there before us. What a place leads to is
@@ -238,19 +239,13 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
     }
 }
 
-/// The number of the calling thread.
-fn this_thread() -> u64 {
-    // SAFETY: it asks the system for a number.
-    unsafe { libc::syscall(libc::SYS_gettid) as u64 }
-}
-
 /// Whether this fault is met for the first time since anything was released: the page may have been open by the time it was looked
 /// at.
 fn is_first(address: usize, code: usize) -> bool {
     if table::releases() == 0 {
         return false;
     }
-    let thread = this_thread();
+    let thread = this_thread() as u64;
     let mut mix = thread ^ (table::releases() as u64).rotate_left(17);
     for part in [address, code] {
         mix = (mix ^ part as u64)
@@ -271,7 +266,7 @@ fn is_first(address: usize, code: usize) -> bool {
 /// # Safety
 /// As of a handler.
 unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
-    let thread = this_thread();
+    let thread = this_thread() as u64;
     let of_thread = |room: &&AtomicU64| room.load(Ordering::Acquire) >> 32 == thread;
     let known = PASSING.iter().find(of_thread);
     // A handler that was told and raises the signal anew, as Python's faulthandler does, means the one before it: it found us there.

@@ -1,12 +1,12 @@
 //! System calls that use protected memory. The kernel does not fault where a page is protected: it fails the call with `EFAULT`, or cuts it
 //! short, and the C library's own `fread` passes by whatever stands in for `read`. So a program would read less than without a check.
 //!
-//! The functions here take the place of those calls ([`super::calls`] leads there). They open the pages before the kernel looks, keep them open
+//! The functions here take the place of those calls ([`super::entries`] leads there). They open the pages before the kernel looks, keep them open
 //! while it does, and note what the call did as the host's access. Functions that are looked up by name are led here as well, by `dlsym`.
 //! Of calls that only seldom use such memory none is prepared: one that fails with `EFAULT` is made again with the pages open.
 //!
 //! Some ways to the kernel do not come by here, or tell only later which memory they use: io_uring, and what Linux and POSIX call
-//! asynchronous input. Where they are met, nothing is protected from there on ([`calls::off`]). What remains are addresses that were looked up before the
+//! asynchronous input. Where they are met, nothing is protected from there on ([`watch::off`]). What remains are addresses that were looked up before the
 //! check by others than ctypes, and instructions of a program's own that enter the kernel. They fail; a library that asks why is noted here
 //! ([`hits::REFUSED`]).
 //!
@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{FILE, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
+use super::entries::StandIn;
 use super::table::{self, InCall};
-use super::{calls, handler, hits};
+use super::{entries, handler, hits, watch};
 
 /// Runs a call that uses these bytes, and notes what it did: it returns how many of them it used.
 fn with(
@@ -411,7 +412,7 @@ unsafe extern "C" fn sigaction(
 ) -> c_int {
     // SAFETY: the arguments are those of the call that this stands for.
     let done = unsafe { libc::sigaction(signal, new, old) };
-    if done == 0 && signal == libc::SIGSEGV && !new.is_null() && calls::is_watched() {
+    if done == 0 && signal == libc::SIGSEGV && !new.is_null() && watch::is_watched() {
         handler::taken();
     }
     done
@@ -421,7 +422,7 @@ unsafe extern "C" fn sigaction(
 unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
     // SAFETY: the arguments are those of the call that this stands for.
     let old = unsafe { libc::signal(signal, new) };
-    if old != libc::SIG_ERR && signal == libc::SIGSEGV && calls::is_watched() {
+    if old != libc::SIG_ERR && signal == libc::SIGSEGV && watch::is_watched() {
         handler::taken();
     }
     old
@@ -448,7 +449,7 @@ unsafe extern "C" fn syscall(
     // SAFETY: the arguments are those of the call that this stands for.
     unsafe {
         match number {
-            libc::SYS_io_uring_setup | libc::SYS_io_setup => calls::off(LEFT),
+            libc::SYS_io_uring_setup | libc::SYS_io_setup => watch::off(LEFT),
             libc::SYS_read => return read(file, b as _, c) as c_long,
             libc::SYS_pread64 => return pread(file, b as _, c, place) as c_long,
             libc::SYS_readv => return readv(file, b as _, c as c_int) as c_long,
@@ -517,7 +518,7 @@ unsafe extern "C" fn errno_location() -> *mut c_int {
     unsafe {
         let error = libc::__errno_location();
         if *error == libc::EFAULT
-            && calls::is_watched()
+            && watch::is_watched()
             && table::has_any()
             && !REFUSED.swap(true, Ordering::Relaxed)
         {
@@ -579,22 +580,22 @@ unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_
     if library == libc::RTLD_NEXT || name.is_null() {
         return nothing;
     }
-    calls::look_again();
+    if watch::is_watched() {
+        entries::look_again(of);
+    }
     // SAFETY: the arguments are those of the call that this stands for.
     unsafe {
         if of(CStr::from_ptr(name).to_bytes()).is_none() {
             return nothing;
         }
         let real = libc::dlsym(library, name);
-        at_address(real as usize).map_or(nothing, |to| {
-            to.stands_for(real as usize);
-            to.address as *mut c_void
-        })
+        in_place_of(real as usize).map_or(nothing, |to| to as *mut c_void)
     }
 }
 
-/// What stands in for the function of the C library at this address. A library may have one of the same name that is its own.
-pub fn at_address(real: usize) -> Option<StandIn> {
+/// The address of what stands in for the function of the C library at this one; none if nothing does. A library may have one of the
+/// same name that is its own.
+pub fn in_place_of(real: usize) -> Option<usize> {
     static KNOWN: OnceLock<HashMap<usize, StandIn>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
         let real = |(name, stand_in): &(&CStr, StandIn)| {
@@ -606,7 +607,9 @@ pub fn at_address(real: usize) -> Option<StandIn> {
         known.remove(&0);
         known
     });
-    known.get(&real).copied()
+    let to = known.get(&real)?;
+    to.stands_for(real);
+    Some(to.address)
 }
 
 type Words = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
@@ -646,7 +649,7 @@ unsafe extern "C" fn by_words<const N: usize>(
     f: usize,
 ) -> usize {
     if N < LEAVERS {
-        calls::off(LEFT);
+        watch::off(LEFT);
     }
     // SAFETY: the address was in the entry that leads here, so it is the function that the caller means; it takes at most six
     // words, and leaves alone what it does not take.
@@ -656,23 +659,6 @@ unsafe extern "C" fn by_words<const N: usize>(
     again(name, [a, b, c, d, e, f], || unsafe {
         real(a, b, c, d, e, f)
     })
-}
-
-/// A function that stands in for another.
-#[derive(Clone, Copy)]
-pub struct StandIn {
-    pub address: usize,
-    /// Where to keep the address of the real one, where that is not known otherwise.
-    real: Option<usize>,
-}
-
-impl StandIn {
-    /// It is about to take the place of a function at this address.
-    pub fn stands_for(self, real: usize) {
-        if let Some(at) = self.real {
-            REAL[at].store(real, Ordering::Release);
-        }
-    }
 }
 
 /// What stands in for a function of this name.
@@ -735,13 +721,10 @@ fn all() -> Vec<(&'static CStr, StandIn)> {
         let real = None;
         (name, StandIn { address, real })
     });
-    let by_words = NAMES
-        .iter()
-        .zip(BY_WORDS)
-        .enumerate()
-        .map(|(at, (name, to))| {
-            let (address, real) = (*to as *const () as usize, Some(at));
-            (*name, StandIn { address, real })
-        });
+    let by_words = NAMES.iter().zip(BY_WORDS).zip(&REAL);
+    let by_words = by_words.map(|((name, to), real)| {
+        let (address, real) = (*to as *const () as usize, Some(real));
+        (*name, StandIn { address, real })
+    });
     known.chain(by_words).collect()
 }

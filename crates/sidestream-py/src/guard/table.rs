@@ -267,7 +267,7 @@ pub fn end_at(address: usize) -> Option<usize> {
 }
 
 /// It takes no lock: a child of a fork may find it held by nobody.
-fn open_all() {
+pub fn open_all() {
     for slot in live() {
         let (start, end) = bounds(slot);
         // SAFETY: as in `release`.
@@ -408,18 +408,4 @@ fn is_in_call(start: usize, end: usize) -> bool {
         to != 0 && room[0].load(Ordering::SeqCst) < end && start < to
     };
     MORE_CALLS.load(Ordering::SeqCst) > 0 || IN_CALL.iter().any(meets)
-}
-
-/// Children of a fork share pinned memory with their parent, and have a copy of the table. They open all of it before they do anything else.
-pub fn watch_forks() {
-    unsafe extern "C" fn in_child() {
-        // Calls to the system alone, as has to be between a fork and what comes next.
-        open_all();
-        super::calls::in_child();
-    }
-    static WATCHES: Once = Once::new();
-    // SAFETY: the handler has the signature that is asked for, and is there as long as the process: no module of Python's is unloaded.
-    WATCHES.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-    });
 }
