@@ -14,7 +14,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::guard::lines::{self, Frames};
+use host_guard::lines::{self, Frames};
 
 /// So many frames of the interpreter's own are passed over at most.
 const FAR: usize = 64;

@@ -15,7 +15,6 @@ mod event;
 mod failure;
 mod fetch;
 mod frames;
-mod guard;
 mod images;
 mod prefetch;
 mod process;

@@ -1,12 +1,13 @@
 //! The host's own loads and stores of pinned memory that a copy uses, which no operator tells of.
 //!
-//! From the copy on, the whole pages inside its range are protected ([`crate::guard`]), until the clocks of the checker say that the host is
+//! From the copy on, the whole pages inside its range are protected ([`host_guard`]), until the clocks of the checker say that the host is
 //! ordered behind it, or until the storage goes. What is noted meanwhile is told to the checker as any other access of the host,
 //! with the line that made it. Of small ranges, and of the ends of others, the bytes of an upload are kept and compared where the host is about
 //! to be ordered behind it: a store shows in them, though not who made it. Loads there are not seen.
 
 use std::sync::atomic::Ordering;
 
+use host_guard::hits;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use sidestream::op::{Memory, StreamId};
@@ -16,7 +17,6 @@ use super::core::{Core, Site};
 use super::plan::{Plan, Touched};
 use super::touch::Touch;
 use crate::frames;
-use crate::guard::{self, hits, table};
 
 /// More of one copy is not protected: setting the pages takes longer, the more there are.
 const MOST_BYTES: usize = 64 << 20;
@@ -60,7 +60,7 @@ struct Copy {
     end: usize,
     upload: bool,
     pinned: bool,
-    piece: Option<table::Piece>,
+    piece: Option<host_guard::Piece>,
     kept: Vec<Kept>,
 }
 
@@ -110,7 +110,7 @@ impl Watch {
             "unwatched_bytes": seen.bytes - seen.guarded - seen.compared,
             "lost": hits::lost() - seen.lost_before,
             "refused": self.refused,
-            "problem": self.on.then(guard::why_off).flatten().or(self.ended.clone()),
+            "problem": self.on.then(host_guard::why_off).flatten().or(self.ended.clone()),
         })
     }
 
@@ -124,7 +124,7 @@ impl Watch {
             let copy = self.copies.swap_remove(at);
             self.kept_bytes -= copy.kept.iter().map(|kept| kept.bytes.len()).sum::<usize>();
             if let Some(piece) = copy.piece {
-                table::release(piece);
+                host_guard::release(piece);
             }
         }
     }
@@ -167,7 +167,7 @@ impl Core {
             self.watch.seen.lost_before = hits::lost();
             self.watch.refused = None;
         } else {
-            self.watch.ended = guard::why_off();
+            self.watch.ended = host_guard::why_off();
         }
         self.watch.on = on;
         self.watch.release(|_| !on);
@@ -200,12 +200,12 @@ impl Core {
         };
         // Later copies of the same memory on the same stream: whoever is ordered behind the last is so behind all.
         watch.release(same);
-        let (first, last) = table::whole_pages(start, end);
+        let (first, last) = host_guard::whole_pages(start, end);
         let last = last.min(first + MOST_BYTES);
-        let piece = match pinned && guard::is_ready() {
+        let piece = match pinned && host_guard::is_ready() {
             // SAFETY: whole pages of the storage, by the caller's promise; `watch_host` was told only where no device uses the
             // host's page tables.
-            true => unsafe { table::protect(first, last, !upload) },
+            true => unsafe { host_guard::protect(first, last, !upload) },
             false => None,
         };
         let mut kept = Vec::new();
@@ -281,7 +281,7 @@ impl Core {
     /// The same of an access that was noted. What is kept beside its pages was most likely stored to by the same line, and one
     /// mistake is told once.
     fn host_stored_around(&mut self, start: usize, end: usize) {
-        let page = table::page();
+        let page = host_guard::page();
         self.host_stored(&Touch {
             ptr: start.saturating_sub(page) as u64,
             end: (end + page) as u64,
@@ -510,7 +510,7 @@ impl Recorder {
         frames::learn(py);
         self.fetched.store(hits::noted(), Ordering::Relaxed);
         hits::take(|_| ());
-        guard::begin();
+        host_guard::begin();
         *self.keep.lock() = Some(keep);
         self.core.lock().watch_host(true);
     }
@@ -518,13 +518,13 @@ impl Recorder {
     /// What takes the place of the function of the C library at this address; none if it stays.
     #[staticmethod]
     fn stand_in(address: usize) -> Option<usize> {
-        guard::in_place_of(address)
+        host_guard::in_place_of(address)
     }
 
     /// They cannot be heard, for this reason.
     #[expect(clippy::unused_self, reason = "a method, as its neighbours are")]
     fn leave_host(&self, why: &str) {
-        guard::off(why);
+        host_guard::off(why);
     }
 
     /// Memory of the program's own is no longer pinned: so many bytes from here on.
@@ -554,7 +554,7 @@ impl Recorder {
         let kept = self.keep.lock().take();
         if kept.is_some() {
             self.core.lock().watch_host(false);
-            guard::end();
+            host_guard::end();
         }
         told?;
         late.map_or(Ok(()), Err)

@@ -132,8 +132,7 @@ impl Names {
     fn thread(&mut self, name: String) -> u32 {
         let number = self.threads.len() as u32;
         self.threads.push(name);
-        self.natives
-            .insert(crate::guard::hits::this_thread(), number);
+        self.natives.insert(host_guard::hits::this_thread(), number);
         number
     }
 

@@ -47,7 +47,7 @@ pub struct Line {
 #[derive(Clone, Copy)]
 pub struct Frames {
     /// What tells the innermost one from others: its function and where in it.
-    pub(super) place: (usize, usize),
+    pub(crate) place: (usize, usize),
     count: usize,
     lines: [Line; Frames::MOST],
 }
@@ -57,7 +57,7 @@ impl Frames {
     pub const MOST: usize = 10;
 
     /// No lines.
-    pub(super) const NONE: Frames = Frames {
+    pub(crate) const NONE: Frames = Frames {
         place: (0, 0),
         count: 0,
         lines: [Line {
@@ -100,11 +100,11 @@ pub fn come_from(source: Source) {
     SOURCE.get_or_init(|| source);
 }
 
-pub(super) fn place() -> (usize, usize) {
+pub(crate) fn place() -> (usize, usize) {
     SOURCE.get().map_or((0, 0), |source| (source.place)())
 }
 
-pub(super) fn read(into: &mut Frames) {
+pub(crate) fn read(into: &mut Frames) {
     (into.count, into.place) = (0, (0, 0));
     if let Some(source) = SOURCE.get() {
         (source.read)(into);

@@ -6,8 +6,8 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use super::hits::this_thread;
-use super::{hits, table};
+use crate::hits::this_thread;
+use crate::{hits, table};
 
 /// Handlers of others, in the order in which they were found in our place. The first is who was there before us. What a place leads to is
 /// never changed or given back: the handler may be reading it.

@@ -4,8 +4,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::lines::{self, Frames};
-use super::table;
+use crate::lines::{self, Frames};
+use crate::table;
 
 /// So many are kept until they are fetched. Of further ones only the number is.
 const ROOM: usize = 128;

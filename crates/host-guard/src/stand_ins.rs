@@ -1,7 +1,7 @@
 //! System calls that use protected memory. The kernel does not fault where a page is protected: it fails the call with `EFAULT`, or cuts it
 //! short, and the C library's own `fread` passes by whatever stands in for `read`. So a program would read less than without a check.
 //!
-//! The functions here take the place of those calls ([`super::entries`] leads there). They open the pages before the kernel looks, keep them open
+//! The functions here take the place of those calls ([`crate::entries`] leads there). They open the pages before the kernel looks, keep them open
 //! while it does, and note what the call did as the host's access. Functions that are looked up by name are led here as well, by `dlsym`.
 //! Of calls that only seldom use such memory none is prepared: one that fails with `EFAULT` is made again with the pages open.
 //!
@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{FILE, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::entries::StandIn;
-use super::table::{self, InCall};
-use super::{entries, handler, hits, watch};
+use crate::entries::StandIn;
+use crate::table::{self, InCall};
+use crate::{entries, handler, hits, watch};
 
 /// Runs a call that uses these bytes, and notes what it did: it returns how many of them it used.
 fn with(

@@ -23,12 +23,13 @@ mod handler;
 pub mod hits;
 pub mod lines;
 mod stand_ins;
-pub mod table;
+mod table;
 mod watch;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use stand_ins::in_place_of;
+pub use table::{Piece, page, protect, release, whole_pages};
 pub use watch::{off, why_off};
 
 /// How often it was asked whether anything may be protected.

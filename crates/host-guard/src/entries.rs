@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::size_t;
 use parking_lot::Mutex;
 
-use super::table;
+use crate::table;
 
 /// How many libraries had been loaded when their entries were looked at last.
 static LOADED: AtomicU64 = AtomicU64::new(u64::MAX);
