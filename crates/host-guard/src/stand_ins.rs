@@ -141,51 +141,15 @@ unsafe fn with_all(
     }
 }
 
-unsafe extern "C" {
-    fn __read_chk(file: c_int, at: *mut c_void, bytes: size_t, room: size_t) -> ssize_t;
-    fn __pread_chk(
-        file: c_int,
-        at: *mut c_void,
-        bytes: size_t,
-        from: off_t,
-        room: size_t,
-    ) -> ssize_t;
-    fn __recv_chk(
-        file: c_int,
-        at: *mut c_void,
-        bytes: size_t,
-        room: size_t,
-        flags: c_int,
-    ) -> ssize_t;
-    fn __recvfrom_chk(
-        file: c_int,
-        at: *mut c_void,
-        bytes: size_t,
-        room: size_t,
-        flags: c_int,
-        from: *mut sockaddr,
-        length: *mut socklen_t,
-    ) -> ssize_t;
-    fn __fread_chk(
-        at: *mut c_void,
-        room: size_t,
-        size: size_t,
-        count: size_t,
-        file: *mut FILE,
-    ) -> size_t;
-    fn __fread_unlocked_chk(
-        at: *mut c_void,
-        room: size_t,
-        size: size_t,
-        count: size_t,
-        file: *mut FILE,
-    ) -> size_t;
-    fn fread_unlocked(at: *mut c_void, size: size_t, count: size_t, file: *mut FILE) -> size_t;
-    fn fwrite_unlocked(at: *const c_void, size: size_t, count: size_t, file: *mut FILE) -> size_t;
-}
-
-/// A call whose second argument is the memory and whose third is its size: which function it stands for.
+/// A call whose second argument is the memory and whose third is its size: which function it stands for. Those in
+/// front the C library has too, and the crate `libc` does not declare them.
 macro_rules! plain {
+    ($(undeclared $name:ident for $real:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
+        unsafe extern "C" {
+            $(fn $real(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t;)+
+        }
+        plain! { $($name for $real, $store, ($($more: $type),*);)+ }
+    };
     ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
         $(unsafe extern "C" fn $name(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t {
             // SAFETY: the arguments are those of the call that this stands for.
@@ -203,66 +167,48 @@ plain! {
     pwrite for libc::pwrite, false, (to: off_t);
     send for libc::send, false, (flags: c_int);
     sendto for libc::sendto, false, (flags: c_int, to: *const sockaddr, length: socklen_t);
-    // What the compiler makes of them where a program is built to look at the size of its buffers.
-    read_chk for __read_chk, true, (room: size_t);
-    pread_chk for __pread_chk, true, (from: off_t, room: size_t);
-    recv_chk for __recv_chk, true, (room: size_t, flags: c_int);
-    recvfrom_chk for __recvfrom_chk, true, (room: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
+}
+
+// What the compiler makes of them where a program is built to look at the size of its buffers.
+plain! {
+    undeclared read_chk for __read_chk, true, (room: size_t);
+    undeclared pread_chk for __pread_chk, true, (from: off_t, room: size_t);
+    undeclared recv_chk for __recv_chk, true, (room: size_t, flags: c_int);
+    undeclared recvfrom_chk for __recvfrom_chk, true, (room: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
+}
+
+/// `preadv2` and `pwritev2` by their numbers: the C library has them only since 2017.
+unsafe fn by_number<const NUMBER: c_long>(
+    file: c_int,
+    pieces: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // The place is two words, of which the second counts where a word has half the bits.
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { libc::syscall(NUMBER, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
 }
 
 /// A call whose second argument is a list of pieces and whose third is how many.
 macro_rules! pieces {
-    ($($name:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
+    ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
         $(unsafe extern "C" fn $name(file: c_int, pieces: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
             // SAFETY: the arguments are those of the call that this stands for.
             unsafe {
-                with_all(pieces, count.max(0) as usize, $store, stringify!($name), || libc::$name(file, pieces, count $(, $more)*))
+                with_all(pieces, count.max(0) as usize, $store, stringify!($name), || $real(file, pieces, count $(, $more)*))
             }
         })+
     };
 }
 
 pieces! {
-    readv, true, ();
-    preadv, true, (from: off_t);
-    writev, false, ();
-    pwritev, false, (to: off_t);
-}
-
-/// `preadv2` and `pwritev2` by their numbers: the C library has them only since 2017.
-fn pieces_with_flags(
-    number: c_long,
-    (file, pieces, count): (c_int, *const iovec, c_int),
-    at: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // The place is two words, of which the second counts where a word has half the bits.
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { libc::syscall(number, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
-}
-
-unsafe extern "C" fn preadv2(
-    file: c_int,
-    pieces: *const iovec,
-    count: c_int,
-    from: off_t,
-    flags: c_int,
-) -> ssize_t {
-    let call = || pieces_with_flags(libc::SYS_preadv2, (file, pieces, count), from, flags);
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { with_all(pieces, count.max(0) as usize, true, "preadv2", call) }
-}
-
-unsafe extern "C" fn pwritev2(
-    file: c_int,
-    pieces: *const iovec,
-    count: c_int,
-    to: off_t,
-    flags: c_int,
-) -> ssize_t {
-    let call = || pieces_with_flags(libc::SYS_pwritev2, (file, pieces, count), to, flags);
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { with_all(pieces, count.max(0) as usize, false, "pwritev2", call) }
+    readv for libc::readv, true, ();
+    preadv for libc::preadv, true, (from: off_t);
+    preadv2 for by_number::<{ libc::SYS_preadv2 }>, true, (from: off_t, flags: c_int);
+    writev for libc::writev, false, ();
+    pwritev for libc::pwritev, false, (to: off_t);
+    pwritev2 for by_number::<{ libc::SYS_pwritev2 }>, false, (to: off_t, flags: c_int);
 }
 
 unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -382,6 +328,12 @@ between! {
 
 /// Calls of the C library for files of its own. Some have the size of the memory as their second argument.
 macro_rules! of_files {
+    ($(undeclared $name:ident for $real:ident, $at:ty, $store:literal, ($($room:ident)?);)+) => {
+        unsafe extern "C" {
+            $(fn $real(at: $at $(, $room: size_t)?, size: size_t, count: size_t, file: *mut FILE) -> size_t;)+
+        }
+        of_files! { $($name for $real, $store, ($($room)?);)+ }
+    };
     ($($name:ident for $real:path, $store:literal, ($($room:ident)?);)+) => {
         $(unsafe extern "C" fn $name(at: *mut c_void $(, $room: size_t)?, size: size_t, count: size_t, file: *mut FILE) -> size_t {
             let mut done = 0;
@@ -397,11 +349,14 @@ macro_rules! of_files {
 
 of_files! {
     fread for libc::fread, true, ();
-    fread_without_lock for fread_unlocked, true, ();
-    fread_chk for __fread_chk, true, (room);
-    fread_chk_without_lock for __fread_unlocked_chk, true, (room);
     fwrite for libc::fwrite, false, ();
-    fwrite_without_lock for fwrite_unlocked, false, ();
+}
+
+of_files! {
+    undeclared fread_without_lock for fread_unlocked, *mut c_void, true, ();
+    undeclared fread_chk for __fread_chk, *mut c_void, true, (room);
+    undeclared fread_chk_without_lock for __fread_unlocked_chk, *mut c_void, true, (room);
+    undeclared fwrite_without_lock for fwrite_unlocked, *const c_void, false, ();
 }
 
 /// Whoever takes the signal stands behind us again at once.
