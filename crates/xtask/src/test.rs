@@ -5,6 +5,7 @@
 
 use anyhow::Result;
 
+use crate::python::DRIVE;
 use crate::steps::{Run, TESTED};
 use crate::tidy;
 
@@ -19,6 +20,8 @@ pub fn run() -> Result<bool> {
             "clippy",
             "--workspace",
             "--all-targets",
+            "--features",
+            DRIVE,
             "--",
             "-D",
             "warnings",

@@ -45,6 +45,12 @@ pub struct RawStream {
     pub raw: u64,
 }
 
+impl RawStream {
+    pub fn of(device: u32, raw: u64) -> RawStream {
+        RawStream { device, raw }
+    }
+}
+
 /// Where an operation was called: the operator, the stack, and the thread, each by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Site {
@@ -232,6 +238,12 @@ impl Core {
         self.known_sites.insert(site, id);
         self.sink.take(&Record::site(""));
         id
+    }
+
+    /// Where an operation was called, by its number.
+    pub fn site_of(&self, site: SiteId) -> Site {
+        let known = self.sites.get(site.0 as usize);
+        known.copied().unwrap_or_default()
     }
 
     // -------------------------------------------------------------- telling the checker

@@ -282,14 +282,8 @@ impl Core {
     /// mistake is told once.
     fn host_stored_around(&mut self, start: usize, end: usize) {
         let page = host_guard::page();
-        self.host_stored(&Touch {
-            ptr: start.saturating_sub(page) as u64,
-            end: (end + page) as u64,
-            device: -1,
-            write: true,
-            rows: None,
-            may: None,
-        });
+        let around = (start.saturating_sub(page) as u64, (end + page) as u64);
+        self.host_stored(&Touch::of(around.0, around.1, -1, true));
     }
 
     /// The life of pinned memory ends, whoever uses it.
@@ -337,15 +331,7 @@ impl Core {
                     _ => break,
                 },
             };
-            let touch = Touch {
-                ptr: at,
-                end: stop,
-                device: -1,
-                write,
-                rows: None,
-                may: None,
-            };
-            found |= self.host_access(site, &touch);
+            found |= self.host_access(site, &Touch::of(at, stop, -1, write));
             at = stop;
         }
         found
@@ -533,13 +519,9 @@ impl Recorder {
             return Ok(());
         }
         let end = start.saturating_add(bytes);
-        self.compare(py, (start, end), || {
-            let name = "cudaHostUnregister".to_owned();
-            let name = self.names.lock().operator(name);
-            self.site(py, name)
-        })?;
-        let name = self.names.lock().operator("cudaHostUnregister".to_owned());
-        let site = self.site(py, name);
+        let site = || self.named(py, "cudaHostUnregister");
+        self.compare(py, (start, end), site)?;
+        let site = site();
         let found = self.core.lock().host_unpinned(site, start, end);
         let looked = self.look(py, found, &[], &[]);
         self.forget(py, start, end);
@@ -548,8 +530,7 @@ impl Recorder {
 
     /// They are heard no more.
     fn unwatch_host(&self, py: Python<'_>) -> PyResult<()> {
-        let name = self.names.lock().operator("end of the check".to_owned());
-        let told = self.compare(py, ALL, || self.site(py, name));
+        let told = self.compare(py, ALL, || self.named(py, "end of the check"));
         let late = self.raised_late.lock().take().filter(|_| self.raises);
         let kept = self.keep.lock().take();
         if kept.is_some() {
@@ -578,8 +559,7 @@ impl Recorder {
 impl Recorder {
     /// What can still be found in these bytes is told.
     pub(super) fn forget_watched(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
-        let name = self.names.lock().operator("end of the tensor".to_owned());
-        self.compare(py, (start, end), || self.site(py, name))
+        self.compare(py, (start, end), || self.named(py, "end of the tensor"))
     }
 
     /// Pinned memory is followed from here on.
