@@ -14,18 +14,17 @@ from sidestream import ray as ray
 from sidestream._answer import Answer as Answer, RequestExpired, RequestRefused
 from sidestream._batcher import Batcher
 from sidestream._benchmark import Benchmark as Benchmark, Roofline as Roofline, benchmark
-from sidestream._check import (
+from sidestream._check import CheckedRun as CheckedRun, check
+from sidestream._check_suppress import Suppression as Suppression
+from sidestream._checked import (
     CheckedRace as CheckedRace,
-    CheckedRun as CheckedRun,
     HostAccesses as HostAccesses,
     Mend as Mend,
     NamedStream as NamedStream,
     Place as Place,
     Remark as Remark,
     Side as Side,
-    check,
 )
-from sidestream._check_suppress import Suppression as Suppression
 from sidestream._compare import Comparison as Comparison, compare
 from sidestream._devices import Caps as Caps, caps
 from sidestream._diagnosis import (

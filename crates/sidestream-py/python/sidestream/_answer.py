@@ -11,7 +11,8 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from sidestream._batcher import Batcher, Class
+    from sidestream._batch import Class
+    from sidestream._batcher import Batcher
 
 Value = TypeVar("Value")
 

@@ -30,6 +30,7 @@ from typing import Any, Generic, NoReturn, cast
 from sidestream import _tree
 from sidestream._answer import NOTHING, Answer, RequestExpired, RequestRefused, Value, running_loop, tell
 from sidestream._arguments import truth, whole
+from sidestream._batch import Batch, Class, Slot, lent
 from sidestream._sidestream import BatcherStatistics, DeviceError, Requests
 
 #: By how much a batch is overdue when a thread launches it that an event loop was to launch, if requests of others wait behind it; ten times as much if not.
@@ -39,103 +40,6 @@ _GRACE_S = 0.005
 _AWAKE = 4
 #: After how long threads are woken that others were to wake.
 _PATIENCE_S = 0.05
-
-
-class _Bytes:
-    """Memory of a device, as PyTorch takes it without owning it."""
-
-    def __init__(self, address: int, count: int) -> None:
-        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "strides": None, "typestr": "|u1", "version": 3}
-
-
-def _lent(torch: Any, made: Any) -> Any:
-    """Return what a graph computes without holding its memory, so that the next capture of the slot puts its results there.
-
-    A graph's pool stays as long as the graph. Of one slot no two graphs are at work at once, and results leave a slot before it has another batch.
-    """
-    leaves, shape = _tree.tensors_of(made)
-    used = getattr(torch._C, "_storage_Use_Count", None)
-    # A check follows whose memory a tensor is, and this would be nobody's.
-    hooks = sys.modules.get("sidestream._check_hooks")
-    if used is None or getattr(torch.cuda, "is_simulated", False) or (hooks is not None and hooks._listening):
-        return made
-
-    def is_plain(leaf: Any) -> bool:
-        # Where a bit of the tensor says that it is conjugated or negated, its memory does not.
-        return type(leaf) is torch.Tensor and leaf.is_cuda and leaf.layout is torch.strided and leaf.numel() > 0 and not leaf.is_conj() and not leaf.is_neg()
-
-    storages = {at: leaf.untyped_storage() for at, leaf in enumerate(leaves) if is_plain(leaf)}
-    for at, storage in storages.items():
-        leaf = leaves[at]
-        own = sum(other._cdata == storage._cdata for other in storages.values())
-        # One more than the tensors is the storage that is asked. What somebody else holds, such as a model its last result, may not be of the pool.
-        if used(storage._cdata) > own + 1:
-            continue
-        count = 1 + sum((length - 1) * step for length, step in zip(leaf.shape, leaf.stride()))
-        owned = _Bytes(leaf.data_ptr(), count * leaf.element_size())
-        leaves[at] = torch.as_tensor(owned, device=leaf.device).view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
-    return shape.unflatten(leaves)
-
-
-class _Slot:
-    """Two streams with the memory of a batch, and its graphs, which share a pool and never run at once.
-
-    The slot is idle again when the host has waited for the download, so nothing else has to be ordered behind it.
-    """
-
-    def __init__(self, torch: Any, device: Any, priority: int, largest: int, like: list[Any], has_graphs: bool) -> None:
-        self.stream = torch.cuda.Stream(device, priority=priority)
-        # Never captured: where a caller lets go of results, PyTorch records an event in the stream that downloaded them.
-        self.down = torch.cuda.Stream(device, priority=priority)
-        # The model was made there.
-        self.stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self.stream):
-            self.device = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, device=device) for leaf in like]
-        self.host = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, pin_memory=True) for leaf in like]
-        self.points = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-        self.pool = torch.cuda.graph_pool_handle() if has_graphs else None
-        #: By size: a graph and what it computes.
-        self.graphs: dict[int, tuple[Any, Any]] = {}
-        #: By size: the rows on the device with those on the host.
-        self.rows: dict[int, list[tuple[Any, Any]]] = {}
-
-    def rows_of(self, size: int) -> list[tuple[Any, Any]]:
-        found = self.rows.get(size)
-        if found is None:
-            found = self.rows[size] = [(device[:size], host[:size]) for device, host in zip(self.device, self.host)]
-        return found
-
-
-class Class:
-    """Requests of one priority."""
-
-    def __init__(self, number: int, name: str, priority: int) -> None:
-        #: To `Requests`.
-        self.number = number
-        self.name = name
-        self.priority = priority
-        self.slots: list[_Slot] = []
-        #: Batches that were launched, for the thread that waits for them.
-        self.launched: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
-        #: The same, for whoever finds one over first.
-        self.running: deque[_Batch] = deque()
-
-
-class _Batch:
-    __slots__ = ("answers", "due", "error", "is_over", "number", "results", "size", "slot")
-
-    def __init__(self, answers: list[Answer[Any]], number: int, slot: _Slot, size: int, due: float) -> None:
-        self.answers = answers
-        #: Of the slot.
-        self.number = number
-        self.slot = slot
-        self.size = size
-        #: When it was to leave.
-        self.due = due
-        self.results: Any = None
-        self.error: BaseException | None = None
-        #: Whether somebody ends it already.
-        self.is_over = False
 
 
 class _Forked:
@@ -397,7 +301,7 @@ class Batcher(Generic[Value]):
 
     def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
         """Have each slot get memory for requests like this one. Nothing is with the device."""
-        made = [[_Slot(self._torch, self._device, each.priority, self._sizes[-1], leaves, self._graphs) for _ in range(self._slots)] for each in self._classes]
+        made = [[Slot(self._torch, self._device, each.priority, self._sizes[-1], leaves, self._graphs) for _ in range(self._slots)] for each in self._classes]
         # All, or none.
         for each, slots in zip(self._classes, made):
             each.slots[:] = slots
@@ -431,14 +335,14 @@ class Batcher(Generic[Value]):
                     answer._end(None, RequestExpired("the deadline passed while the request waited"))
             tell(expired)
         if answers:
-            self._launch(each, _Batch(answers, number, each.slots[number], size, due))
+            self._launch(each, Batch(answers, number, each.slots[number], size, due))
         return True
 
     def _on_device(self) -> None:
         """Make the device that of this thread, which libraries of CUDA ask for."""
         self._torch.cuda.set_device(self._device)
 
-    def _launch(self, each: Class, batch: _Batch) -> None:
+    def _launch(self, each: Class, batch: Batch) -> None:
         """Pack and submit a batch, and hand it to the thread that waits for it."""
         try:
             batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
@@ -452,7 +356,7 @@ class Batcher(Generic[Value]):
         if isinstance(batch.error, KeyboardInterrupt) and running_loop() is not None:
             raise batch.error
 
-    def _submit(self, slot: _Slot, size: int, requests: list[list[Any]]) -> list[Any]:
+    def _submit(self, slot: Slot, size: int, requests: list[list[Any]]) -> list[Any]:
         """Submit rows to a slot that is idle, and return the rows of its results, which are there when its last event is over."""
         torch = self._torch
         many = len(requests)
@@ -490,13 +394,13 @@ class Batcher(Generic[Value]):
                 return list(unbound[0])
             return [shape.unflatten([column[at] for column in unbound]) for at in range(many)]
 
-    def _run(self, slot: _Slot, size: int) -> Any:
+    def _run(self, slot: Slot, size: int) -> Any:
         rows = [device for device, _ in slot.rows_of(size)]
         return self._model(*(rows if self._is_bare else self._shape.unflatten(rows)))
 
     # ------------------------------------------------------------------------------------------ ends
 
-    def _finished(self, each: Class, batch: _Batch) -> None:
+    def _finished(self, each: Class, batch: Batch) -> None:
         """Wait for a batch, and end it unless somebody else has."""
         error = batch.error
         if error is None and not batch.is_over:
@@ -513,7 +417,7 @@ class Batcher(Generic[Value]):
         finally:
             self._over(each, batch)
 
-    def _is_mine(self, each: Class, batch: _Batch) -> bool:
+    def _is_mine(self, each: Class, batch: Batch) -> bool:
         """Tell whether a batch that is over is to be ended by who asks: the first one."""
         with self._lock:
             is_mine = not batch.is_over
@@ -549,7 +453,7 @@ class Batcher(Generic[Value]):
                     break
                 self._over(each, batch)
 
-    def _over(self, each: Class, batch: _Batch) -> None:
+    def _over(self, each: Class, batch: Batch) -> None:
         """Give the answers and the slot back, and see to it that whoever has to launches the next batch."""
         answers = batch.answers if batch.error is None else []
         requests, number = self._requests, batch.number
@@ -574,7 +478,7 @@ class Batcher(Generic[Value]):
             self._wake_threads(_AWAKE)
         tell(answers, each, None if oldest is None else oldest._loop, self._tick, lambda: self._told(each, batch))
 
-    def _succeeded(self, each: Class, batch: _Batch) -> None:
+    def _succeeded(self, each: Class, batch: Batch) -> None:
         """What was answered says what requests are like, and is worth a graph."""
         if not self._said_by:
             self._said_by = "as the first that was answered"
@@ -583,7 +487,7 @@ class Batcher(Generic[Value]):
             self._asked.add(asked)
             self._to_capture.put((each, batch.size))
 
-    def _told(self, each: Class, batch: _Batch) -> None:
+    def _told(self, each: Class, batch: Batch) -> None:
         """Note what a batch took, with what it took to tell everybody: the last of them waited for that too."""
         self._requests.told(each.number, batch.due, time.perf_counter())
 
@@ -593,7 +497,7 @@ class Batcher(Generic[Value]):
         for lock in woken:
             lock.release()
 
-    def _again(self, each: Class, batch: _Batch) -> None:
+    def _again(self, each: Class, batch: Batch) -> None:
         """Run the requests of a batch that failed one by one; what fails alone has failed."""
         error = batch.error
         try:
@@ -641,7 +545,7 @@ class Batcher(Generic[Value]):
                 oldest = self._requests.over(each.number, number, time.perf_counter())
             tell((), each, None if oldest is None else oldest._loop, self._tick)
 
-    def _captured(self, slot: _Slot, size: int) -> tuple[Any, Any]:
+    def _captured(self, slot: Slot, size: int) -> tuple[Any, Any]:
         torch = self._torch
         with torch.inference_mode(), torch.cuda.stream(slot.stream):
             # What libraries make at their first call in a thread cannot be captured.
@@ -657,7 +561,7 @@ class Batcher(Generic[Value]):
                     graph.capture_end()
                 raise
             graph.capture_end()
-        return graph, _lent(torch, made)
+        return graph, lent(torch, made)
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -749,7 +653,7 @@ def _finish(one: weakref.ref[Batcher[Any]], each: Class, sleepers: deque[Any]) -
     """Wait for the batches of a class, in the sequence in which they were launched."""
     is_last = False
     while not is_last:
-        batch: _Batch | None = None
+        batch: Batch | None = None
         with contextlib.suppress(queue.Empty):
             batch = each.launched.get(timeout=_PATIENCE_S if sleepers else None)
             is_last = batch is None

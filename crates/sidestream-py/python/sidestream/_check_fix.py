@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sidestream._sidestream import printable
 
 if TYPE_CHECKING:
-    from sidestream._check import CheckedRace, Mend, Place
+    from sidestream._checked import CheckedRace, Mend, Place
 
 Handle = tuple[int, int]
 

@@ -7,8 +7,9 @@ import json
 import linecache
 from pathlib import Path
 
-from sidestream._check import CheckedRace, CheckedRun, _race
+from sidestream._check import CheckedRun
 from sidestream._check_fix import own, shown
+from sidestream._checked import CheckedRace, race_of
 
 
 def chosen(found: CheckedRun) -> CheckedRace | None:
@@ -29,7 +30,7 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
         return f"there is no race to reduce the program to; {file} is not written"
     recorder = found._recorder
     raw = json.loads(recorder.report())["races"]
-    ids = next((one["ids"] for one in raw if _race(one, found._places) == race), None)
+    ids = next((one["ids"] for one in raw if race_of(one, found._places) == race), None)
     if ids is None:
         raise RuntimeError("the race of the report is none of the run's")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sidestream import _check_fix
 
 if TYPE_CHECKING:
-    from sidestream._check import Place
+    from sidestream._checked import Place
 
 Stack = tuple["Place", ...]
 #: The code of a remark, its text, and where it was called.

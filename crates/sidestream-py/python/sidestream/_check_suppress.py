@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sidestream._sidestream import printable
 
 if TYPE_CHECKING:
-    from sidestream._check import Place
+    from sidestream._checked import Place
 
 
 @dataclass(frozen=True)
