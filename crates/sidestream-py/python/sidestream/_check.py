@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import html
 import json
 import os
 import tempfile
@@ -34,6 +33,7 @@ from sidestream._checked import (
     race_of,
     without,
 )
+from sidestream._results import Result
 from sidestream._sidestream import Recorder, printable
 
 #: What a check may hold in memory: 1 GiB.
@@ -249,8 +249,10 @@ def _mode(planned: Callable[[Any], Any], shown: Callable[[str], str], raises: bo
 _Mode: Any = None
 
 
-class CheckedRun:
+class CheckedRun(Result):
     """What a check found. ``print`` shows it with the repair of each race."""
+
+    _style = ' style="white-space:pre-wrap"'
 
     def __init__(
         self,
@@ -342,20 +344,16 @@ class CheckedRun:
         """All fields, as values of JSON."""
         return {
             "schema": "sidestream.checked/1",
-            "races": [plain(race) for race in self.races],
-            "mends": [plain(mend) for mend in self.mends],
-            "lints": [plain(lint) for lint in self.lints],
-            "suppressed": [plain(one) for one in self.suppressed],
+            "races": plain(self.races),
+            "mends": plain(self.mends),
+            "lints": plain(self.lints),
+            "suppressed": plain(self.suppressed),
             "operations": self.operations,
             "ended": self.ended,
-            "streams": [plain(stream) for stream in self.streams],
+            "streams": plain(self.streams),
             "host": plain(self.host),
             "skipped": list(self.skipped),
         }
-
-    def json(self) -> str:
-        """The same as text."""
-        return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
         return self.text()
@@ -411,9 +409,6 @@ class CheckedRun:
     def __repr__(self) -> str:
         races, operations = len(self.races), self.operations
         return f"<CheckedRun: {races} race{'s' * (races != 1)} in {operations} operation{'s' * (operations != 1)}>"
-
-    def _repr_html_(self) -> str:
-        return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
 
 
 #: So many races of one call are shown.

@@ -8,6 +8,7 @@ import difflib
 import functools
 import inspect
 import itertools
+import linecache
 import os
 import sys
 import sysconfig
@@ -44,6 +45,16 @@ def shown(file: str) -> str:
     """A path as it is short: from the current folder, if it lies below it."""
     short = os.path.relpath(file) if os.path.isabs(file) else file
     return printable(file if short.startswith("..") else short)
+
+
+def line(place: Place) -> str:
+    """The file and the line, as it is short."""
+    return f"{shown(place.file)}:{place.line}"
+
+
+def source(place: Place) -> str:
+    """What stands in the line; empty where it cannot be read."""
+    return linecache.getline(place.file, place.line).strip()
 
 
 def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[str | None, str | None]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -86,7 +85,7 @@ def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
         at = _check_fix.own(stack)
         if since is not None and at is not None:
             text = (
-                f"{second['operator']} is read while work that was launched since {_check_fix.shown(since.file)}:{since.line} "
+                f"{second['operator']} is read while work that was launched since {_check_fix.line(since)} "
                 f"({first['operator']}) is not waited for: between the two lies the time of the launches, not that of the work; "
                 "wait first (`torch.cuda.synchronize()`), or measure with events"
             )
@@ -116,8 +115,8 @@ def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[in
     at = _check_fix.own(places(side["stack"]))
     text = f"{side['operator']} on {stream}"
     if at is not None:
-        source = linecache.getline(at.file, at.line).strip()
-        text += f" at {_check_fix.shown(at.file)}:{at.line}" + (f" ({source})" if source else "")
+        source = _check_fix.source(at)
+        text += f" at {_check_fix.line(at)}" + (f" ({source})" if source else "")
     return text if count == 1 else f"{text}, {count:,} times"
 
 

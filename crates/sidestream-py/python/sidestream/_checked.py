@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
@@ -49,18 +48,18 @@ class Side:
     stack: tuple[Place, ...]
 
     def __str__(self) -> str:
-        thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
-        at = f" at {self.stack[0].file}:{self.stack[0].line}" if self.stack else ""
-        return printable(f"{self.operator} on {self.stream}{at}{thread}")
+        return self._at(f" at {self.stack[0].file}:{self.stack[0].line}" if self.stack else "")
 
     def _short(self) -> str:
-        thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
         place = _check_fix.own(self.stack)
         if place is None:
-            return printable(f"{self.operator} on {self.stream}{thread}")
-        source = linecache.getline(place.file, place.line).strip()
-        at = f"{_check_fix.shown(place.file)}:{place.line}"
-        return printable(f"{self.operator} on {self.stream} at {at}{thread}" + (f": {source}" if source else ""))
+            return self._at("")
+        source = _check_fix.source(place)
+        return self._at(f" at {_check_fix.line(place)}", f": {source}" if source else "")
+
+    def _at(self, at: str, source: str = "") -> str:
+        thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
+        return printable(f"{self.operator} on {self.stream}{at}{thread}{source}")
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,7 @@ class CheckedRace:
             lines.append(f"  {name}: {side}")
             for place in side.stack:
                 lines.append(f"      {place}")
-                source = linecache.getline(place.file, place.line).strip()
-                if source:
+                if source := _check_fix.source(place):
                     lines.append(f"        {printable(source)}")
         if self.count > 1:
             lines.append(f"  {self.count:,} pairs of these two places")
@@ -162,7 +160,7 @@ class Mend:
         what = f"by `{self.call}`" if many == 1 else f"these {many} by one `{self.call}`"
         if self.place is None:
             return what
-        at = f"{_check_fix.shown(self.place.file)}:{self.place.line}"
+        at = _check_fix.line(self.place)
         if self.kind == "record_stream":
             return f"{what} behind {at}, where x is the tensor that is used there"
         return f"{what} before {at}"
@@ -352,36 +350,17 @@ def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRac
 
 def race_of(value: Mapping[str, Any], places: Any) -> CheckedRace:
     first, second = _side(value["first"], places), _side(value["second"], places)
-    shape, touched = value["shape"], value["bytes"]
     fix: str = value["fix"]
     for name, side in (("{first}", first), ("{second}", second)):
         at = f" at {side.stack[0].file}:{side.stack[0].line}" if side.stack else ""
         fix = fix.replace(name, printable(f"{side.operator}{at}"))
-    return CheckedRace(
-        kind=value["kind"],
-        text=value["text"],
-        severity=value["severity"],
-        workspace=value["workspace"],
-        dtype=value["dtype"],
-        shape=None if shape is None else tuple(shape),
-        bytes=None if touched is None else (touched[0], touched[1]),
-        first=first,
-        second=second,
-        freed_between=value["freed_between"],
-        fix=fix,
-        count=value["count"],
-        names=tuple(value["names"] or (None, None)),
-        doubt=value["doubt"],
-    )
+    told: dict[str, Any] = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items() if name != "ids"}
+    made: dict[str, Any] = {"first": first, "second": second, "fix": fix, "names": tuple(value["names"] or (None, None))}
+    return CheckedRace(**{**told, **made})
 
 
 def _side(value: Mapping[str, Any], places: Any) -> Side:
-    return Side(
-        operator=value["operator"] or "",
-        stream=value["stream"],
-        thread=value["thread"] or "",
-        stack=places(value["stack"]),
-    )
+    return Side(value["operator"] or "", value["stream"], value["thread"] or "", places(value["stack"]))
 
 
 def place_of(code: CodeType, at: int) -> Place:
