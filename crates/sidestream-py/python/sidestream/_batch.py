@@ -15,13 +15,21 @@ class _Bytes:
     """Memory of a device, as PyTorch takes it without owning it."""
 
     def __init__(self, address: int, count: int) -> None:
-        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "strides": None, "typestr": "|u1", "version": 3}
+        self.__cuda_array_interface__ = {
+            "data": (address, False),
+            "shape": (count,),
+            "strides": None,
+            "typestr": "|u1",
+            "version": 3,
+        }
 
 
 def lent(torch: Any, made: Any) -> Any:
-    """Return what a graph computes without holding its memory, so that the next capture of the slot puts its results there.
+    """Return what a graph computes without holding its memory, so that the next capture of the slot puts its
+    results there.
 
-    A graph's pool stays as long as the graph. Of one slot no two graphs are at work at once, and results leave a slot before it has another batch.
+    A graph's pool stays as long as the graph. Of one slot no two graphs are at work at once, and results
+    leave a slot before it has another batch.
     """
     leaves, shape = _tree.tensors_of(made)
     used = getattr(torch._C, "_storage_Use_Count", None)
@@ -32,35 +40,51 @@ def lent(torch: Any, made: Any) -> Any:
 
     def is_plain(leaf: Any) -> bool:
         # Where a bit of the tensor says that it is conjugated or negated, its memory does not.
-        return type(leaf) is torch.Tensor and leaf.is_cuda and leaf.layout is torch.strided and leaf.numel() > 0 and not leaf.is_conj() and not leaf.is_neg()
+        return (
+            type(leaf) is torch.Tensor
+            and leaf.is_cuda
+            and leaf.layout is torch.strided
+            and leaf.numel() > 0
+            and not leaf.is_conj()
+            and not leaf.is_neg()
+        )
 
     storages = {at: leaf.untyped_storage() for at, leaf in enumerate(leaves) if is_plain(leaf)}
     for at, storage in storages.items():
         leaf = leaves[at]
         own = sum(other._cdata == storage._cdata for other in storages.values())
-        # One more than the tensors is the storage that is asked. What somebody else holds, such as a model its last result, may not be of the pool.
+        # One more than the tensors is the storage that is asked. What somebody else holds, such as a model
+        # its last result, may not be of the pool.
         if used(storage._cdata) > own + 1:
             continue
         count = 1 + sum((length - 1) * step for length, step in zip(leaf.shape, leaf.stride()))
         owned = _Bytes(leaf.data_ptr(), count * leaf.element_size())
-        leaves[at] = torch.as_tensor(owned, device=leaf.device).view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
+        leaves[at] = (
+            torch.as_tensor(owned, device=leaf.device).view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
+        )
     return shape.unflatten(leaves)
 
 
 class Slot:
     """Two streams with the memory of a batch, and its graphs, which share a pool and never run at once.
 
-    The slot is idle again when the host has waited for the download, so nothing else has to be ordered behind it.
+    The slot is idle again when the host has waited for the download, so nothing else has to be ordered behind
+    it.
     """
 
-    def __init__(self, torch: Any, device: Any, priority: int, largest: int, like: list[Any], has_graphs: bool) -> None:
+    def __init__(
+        self, torch: Any, device: Any, priority: int, largest: int, like: list[Any], has_graphs: bool
+    ) -> None:
         self.stream = torch.cuda.Stream(device, priority=priority)
-        # Never captured: where a caller lets go of results, PyTorch records an event in the stream that downloaded them.
+        # Never captured: where a caller lets go of results, PyTorch records an event in the stream that
+        # downloaded them.
         self.down = torch.cuda.Stream(device, priority=priority)
         # The model was made there.
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream):
-            self.device = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, device=device) for leaf in like]
+            self.device = [
+                torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, device=device) for leaf in like
+            ]
         self.host = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, pin_memory=True) for leaf in like]
         self.points = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         self.pool = torch.cuda.graph_pool_handle() if has_graphs else None
@@ -72,7 +96,9 @@ class Slot:
     def rows_of(self, size: int) -> list[tuple[Any, Any]]:
         found = self.rows.get(size)
         if found is None:
-            found = self.rows[size] = [(device[:size], host[:size]) for device, host in zip(self.device, self.host)]
+            found = self.rows[size] = [
+                (device[:size], host[:size]) for device, host in zip(self.device, self.host)
+            ]
         return found
 
 

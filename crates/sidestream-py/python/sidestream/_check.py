@@ -53,10 +53,10 @@ def check(
 ) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find the pairs of accesses of a PyTorch program that nothing orders.
 
-    Inside the block, PyTorch's operators, streams, events and memory, and the host's own uses of tensors that take part
-    in asynchronous copies, are heard and judged by CUDA's documented rules: a race is found even where it happens not to
-    bite. No waits are added, and results do not change. Threads that start meanwhile are heard as well. docs/python.md
-    says what cannot be seen.
+    Inside the block, PyTorch's operators, streams, events and memory, and the host's own uses of tensors that
+    take part in asynchronous copies, are heard and judged by CUDA's documented rules: a race is found even
+    where it happens not to bite. No waits are added, and results do not change. Threads that start meanwhile
+    are heard as well. docs/python.md says what cannot be seen.
 
     The object that it gives fills while the block runs, and stays valid afterwards.
 
@@ -72,28 +72,35 @@ def check(
         stacks: Whether the places in the program are noted.
         memory: What the check may hold in memory, in bytes. When that is reached the check ends, and
             ``CheckedRun.ended`` says so.
-        suppress: A file of findings that are known to be harmless: ``FILE:LINE REASON``, one per line. A race with that
-            line in one of its stacks is not reported; a suppression that matches nothing is.
-        host: Whether the host's own loads and stores of pinned memory are heard, also those of numpy and other libraries.
-            To that end, pages that an asynchronous copy uses are protected until the host has waited for it.
-        simulate: Whether the processor stands in for a GPU, so that none is needed; a number says for how many. The
-            check hears what it would hear on a GPU.
+        suppress: A file of findings that are known to be harmless: ``FILE:LINE REASON``, one per line. A race
+            with that line in one of its stacks is not reported; a suppression that matches nothing is.
+        host: Whether the host's own loads and stores of pinned memory are heard, also those of numpy and
+            other libraries. To that end, pages that an asynchronous copy uses are protected until the host
+            has waited for it.
+        simulate: Whether the processor stands in for a GPU, so that none is needed; a number says for how
+            many. The check hears what it would hear on a GPU.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
-        RuntimeError: A check is entered inside another one, entered twice, or left on another thread than the one that entered it; or a GPU is to be
-            simulated where PyTorch uses one already.
-        TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` no whole number.
-        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is negative or more than 64, or a line of
-            ``suppress`` is no suppression.
+        RuntimeError: A check is entered inside another one, entered twice, or left on another thread than the
+            one that entered it; or a GPU is to be simulated where PyTorch uses one already.
+        TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` no whole
+            number.
+        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is negative or
+            more than 64, or a line of ``suppress`` is no suppression.
         OSError: The file ``suppress`` cannot be read.
     """
     one_of("on_race", on_race, ("report", "raise"))
     truth("stacks", stacks)
     truth("host", host)
     memory = whole("memory", memory, 0, "a number of bytes")
-    simulate = whole("simulate", int(simulate) if isinstance(simulate, bool) else simulate, 0, "True, False, or how many GPUs")
+    simulate = whole(
+        "simulate",
+        int(simulate) if isinstance(simulate, bool) else simulate,
+        0,
+        "True, False, or how many GPUs",
+    )
     if simulate > MOST_DEVICES:
         raise ValueError(f"simulate is {simulate}; give at most {MOST_DEVICES} GPUs")
     known = () if suppress is None else suppressions(suppress)
@@ -112,7 +119,10 @@ class _Once(contextlib.ContextDecorator, contextlib.AbstractContextManager["Chec
 
     def __enter__(self) -> CheckedRun:
         if self._block is not None:
-            raise RuntimeError("this check was entered before, and each checks one block; call check() again for the next one")
+            raise RuntimeError(
+                "this check was entered before, and each checks one block; call check() again for the "
+                "next one"
+            )
         block = self._make()
         found = block.__enter__()
         self._block = block
@@ -159,10 +169,14 @@ def checking(
         suppress: What is not reported. With ``raises`` it is raised all the same.
         steps: Which steps are checked; all of the block without.
         host: As of ``check``.
-        log: Whether a log is kept, of which one race can be cut out. It takes as much memory as the check may.
+        log: Whether a log is kept, of which one race can be cut out. It takes as much memory as the check
+            may.
     """
     if not _entered.acquire(blocking=False):
-        raise RuntimeError("a check is entered already, in this program or by `python -m sidestream.check`; leave it before the next one")
+        raise RuntimeError(
+            "a check is entered already, in this program or by `python -m sidestream.check`; leave it before "
+            "the next one"
+        )
     try:
         run: CheckedRun | None = None
 
@@ -175,7 +189,9 @@ def checking(
             if log:
                 mode.keep_log(memory)
             try:
-                with hooked(mode, steps), watched(mode, host, pretend or simulation is not None) as unheard, operators_heard(mode):
+                with hooked(mode, steps), watched(
+                    mode, host, pretend or simulation is not None
+                ) as unheard, operators_heard(mode):
                     run = CheckedRun(mode, unheard, suppress, steps, simulation)
                     yield run
             finally:
@@ -198,7 +214,14 @@ def _simulated(count: int) -> contextlib.AbstractContextManager[Any]:
     return simulated(count)
 
 
-def _mode(planned: Callable[[Any], Any], shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, pretend: bool) -> Any:
+def _mode(
+    planned: Callable[[Any], Any],
+    shown: Callable[[str], str],
+    raises: bool,
+    stacks: bool,
+    memory: int,
+    pretend: bool,
+) -> Any:
     """The recorder, as PyTorch's mode."""
     try:
         import torch
@@ -225,14 +248,19 @@ def _mode(planned: Callable[[Any], Any], shown: Callable[[str], str], raises: bo
     hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
     hidden += [contextlib.__file__, threading.__file__]
     # What torch.compile writes is nobody's line.
-    hidden.append(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_"))
+    hidden.append(
+        os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_")
+    )
     itself: list[Any] = []
     mode = _Mode(
         _check_plan.planner(planned, itself),
         shown,
         _check_fix.namer(hidden),
         lambda: threading.current_thread().name,
-        {"code": torch.autograd.graph._engine_run_backward.__code__, "node": getattr(torch._C, "_current_autograd_node", None)},
+        {
+            "code": torch.autograd.graph._engine_run_backward.__code__,
+            "node": getattr(torch._C, "_current_autograd_node", None),
+        },
         [torch.Tensor, torch.nn.Parameter],
         torch._C._disabled_torch_dispatch_impl,
         memory,
@@ -275,7 +303,9 @@ class CheckedRun(Result):
 
     @property
     def mends(self) -> tuple[Mend, ...]:
-        """The calls that mend the races, in the order in which they stand in the program; one does for several."""
+        """The calls that mend the races, in the order in which they stand in the program; one does for
+        several.
+        """
         return self._found.mends
 
     def patch(self) -> str:
@@ -318,12 +348,16 @@ class CheckedRun(Result):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What the program asked of a simulated GPU and did not get, each with its line; nothing on a real one."""
+        """What the program asked of a simulated GPU and did not get, each with its line; nothing on a real
+        one.
+        """
         return () if self._simulation is None else self._simulation.skipped
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is no race and the check did not end early. Warnings do not count. True where nothing ran on a GPU: see ``operations``."""
+        """Whether there is no race and the check did not end early. Warnings do not count. True where nothing
+        ran on a GPU: see ``operations``.
+        """
         return self.ended is None and not any(race.severity == "error" for race in self.races)
 
     @property
@@ -372,13 +406,21 @@ class CheckedRun(Result):
             devices = len(self._simulation.devices)
             parts[0] += " on a simulated GPU" if devices == 1 else f" on {devices} simulated GPUs"
         if self._steps is not None and self._steps.made <= self._steps.first and not found.operations:
-            parts[0] += f": nothing was checked, since the program made {self._steps.made} step" + ("" if self._steps.made == 1 else "s")
+            parts[0] += f": nothing was checked, since the program made {self._steps.made} step" + (
+                "" if self._steps.made == 1 else "s"
+            )
         elif not found.operations and found.ended is None:
             parts[0] += ": nothing was checked, since nothing ran on a GPU"
             if self._simulation is None:
-                parts[0] += "; where there is none, `--simulate` and `check(simulate=True)` have a simulated one"
+                parts[
+                    0
+                ] += "; where there is none, `--simulate` and `check(simulate=True)` have a simulated one"
         if found.mends:
-            parts[0] += f"; {len(found.mends)} calls mend them" if len(found.mends) > 1 else f"; one call mends {'it' if count == 1 else 'them'}"
+            parts[0] += (
+                f"; {len(found.mends)} calls mend them"
+                if len(found.mends) > 1
+                else f"; one call mends {'it' if count == 1 else 'them'}"
+            )
         mended = {at for mend in found.mends for at in mend.races}
         for mend in found.mends:
             # Operators of one line that do the same are told once.
@@ -386,7 +428,9 @@ class CheckedRun(Result):
             lines = [mend._line(), *list(shown)[:_SHOWN]]
             if len(shown) > _SHOWN:
                 lines.append(f"  and {len(shown) - _SHOWN} more, which `races` and the report as JSON list")
-            if fix := next((found.races[at].fix for at in mend.races if found.races[at].workspace is not None), None):
+            if fix := next(
+                (found.races[at].fix for at in mend.races if found.races[at].workspace is not None), None
+            ):
                 lines.append(f"  or: {fix}")
             parts.append("\n".join(lines))
         parts += [str(race) for at, race in enumerate(found.races) if at not in mended]
@@ -398,7 +442,10 @@ class CheckedRun(Result):
         # A run that checked nothing, or not all, says nothing of what is not there.
         left = [one for one in self._suppress if one not in found.suppressed]
         if unused and left and found.operations and found.ended is None:
-            parts.append("nothing was found for these suppressions; take them out: " + ", ".join(str(one) for one in left))
+            parts.append(
+                "nothing was found for these suppressions; take them out: "
+                + ", ".join(str(one) for one in left)
+            )
         if found.operations and (host := str(self.host)):
             parts.append(host)
         parts += map(printable, self.skipped)
@@ -408,7 +455,10 @@ class CheckedRun(Result):
 
     def __repr__(self) -> str:
         races, operations = len(self.races), self.operations
-        return f"<CheckedRun: {races} race{'s' * (races != 1)} in {operations} operation{'s' * (operations != 1)}>"
+        return (
+            f"<CheckedRun: {races} race{'s' * (races != 1)} in {operations} "
+            f"operation{'s' * (operations != 1)}>"
+        )
 
 
 #: So many races of one call are shown.

@@ -71,8 +71,8 @@ class CheckedRace:
         text: What the kind means.
         severity: ``error``, or ``warn`` where it is not certain that it can happen.
         doubt: With ``warn``, why it is not.
-        workspace: The stream, where the bytes are the workspace that cuBLAS has for it and graphs that were captured
-            on it share.
+        workspace: The stream, where the bytes are the workspace that cuBLAS has for it and graphs that were
+            captured on it share.
         dtype: The type of the tensor as the second access knows it; none where it was none's.
         shape: Its shape, likewise.
         bytes: The addresses that the second access touched: first byte, and one past the last.
@@ -81,8 +81,8 @@ class CheckedRace:
         freed_between: Whether the memory was freed in between, so that the two know it as two tensors.
         fix: The call that orders them.
         count: How many pairs of the same two places there were.
-        names: What the program calls the two streams where the second access is called; none for the host, and where no
-            variable of that place holds the stream.
+        names: What the program calls the two streams where the second access is called; none for the host,
+            and where no variable of that place holds the stream.
     """
 
     kind: str
@@ -122,10 +122,15 @@ class CheckedRace:
     @property
     def _what(self) -> str:
         if self.workspace is not None:
-            return f"{self.kind} on the workspace of cuBLAS for {self.workspace}, on which products of matrices were captured"
+            return (
+                f"{self.kind} on the workspace of cuBLAS for {self.workspace}, on which products of matrices "
+                "were captured"
+            )
         if self.shape is None and self.bytes is not None:
             count = self.bytes[1] - self.bytes[0]
-            return f"{self.kind} on " + (f"{count:,} bytes from 0x{self.bytes[0]:x}" if count > 1 else f"the byte 0x{self.bytes[0]:x}")
+            return f"{self.kind} on " + (
+                f"{count:,} bytes from 0x{self.bytes[0]:x}" if count > 1 else f"the byte 0x{self.bytes[0]:x}"
+            )
         if self.shape is None:
             return self.kind
         what = f"{self.kind} on {self.dtype}{list(self.shape)}"
@@ -133,7 +138,9 @@ class CheckedRace:
 
     def _short(self) -> str:
         """In three lines, each side by the innermost line of the program's own."""
-        return "\n".join((f"  {self._head}", f"    first:  {self.first._short()}", f"    second: {self.second._short()}"))
+        return "\n".join(
+            (f"  {self._head}", f"    first:  {self.first._short()}", f"    second: {self.second._short()}")
+        )
 
 
 @dataclass(frozen=True)
@@ -141,10 +148,11 @@ class Mend:
     """A call that mends races: all that it orders once it stands where it says.
 
     Attributes:
-        call: The call, by what the program calls the streams at that line, or by their names in the report where it has none.
+        call: The call, by what the program calls the streams at that line, or by their names in the report
+            where it has none.
         kind: ``wait``, ``sync``, ``record_stream``, or ``other``.
-        place: The line of the program that it belongs in front of; with ``record_stream`` the line that uses the tensor,
-            behind which it belongs.
+        place: The line of the program that it belongs in front of; with ``record_stream`` the line that uses
+            the tensor, behind which it belongs.
         first: The race that it has to come before, by its place in ``CheckedRun.races``.
         races: All that it mends, likewise, the most telling first.
     """
@@ -191,8 +199,8 @@ class NamedStream:
     """A stream by its name in the report.
 
     Attributes:
-        name: The name, as the sides of a race have it: what the program calls the stream, where that was heard and no other is
-            called so.
+        name: The name, as the sides of a race have it: what the program calls the stream, where that was
+            heard and no other is called so.
         device: The number of its GPU.
         handle: The handle, as in ``torch.cuda.Stream.cuda_stream``.
     """
@@ -204,18 +212,21 @@ class NamedStream:
 
 @dataclass(frozen=True)
 class HostAccesses:
-    """How much of the pinned memory in asynchronous copies was watched for loads and stores of the host that no operator makes.
+    """How much of the pinned memory in asynchronous copies was watched for loads and stores of the host that
+    no operator makes.
 
     Attributes:
         copies: How many asynchronous copies of pinned memory there were.
         bytes: How many bytes they copied.
-        guarded_bytes: Of those, how many were watched for stores, in downloads for loads as well, to the byte and with the line.
-        compared_bytes: How many were compared when the host had waited: stores to them are found, without the line.
+        guarded_bytes: Of those, how many were watched for stores, in downloads for loads as well, to the byte
+            and with the line.
+        compared_bytes: How many were compared when the host had waited: stores to them are found, without the
+            line.
         unwatched_bytes: The rest, of which nothing is known.
         lost: How many accesses were noticed and not kept, since too many came at once.
         problem: Why nothing is watched, or nothing any more; none where it is.
-        refused: Where a system call failed with ``EFAULT`` while memory was protected, by a way that the check does not open pages for; none where
-            that was not seen.
+        refused: Where a system call failed with ``EFAULT`` while memory was protected, by a way that the
+            check does not open pages for; none where that was not seen.
     """
 
     copies: int
@@ -236,16 +247,22 @@ class HostAccesses:
                 (self.unwatched_bytes, "not watched"),
             )
             shares = [f"{100 * part / self.bytes:.1f} % {how}" for part, how in watched if part]
-            parts.append(f"of {self.bytes:,} bytes of pinned memory in asynchronous copies: {', '.join(shares)}")
+            parts.append(
+                f"of {self.bytes:,} bytes of pinned memory in asynchronous copies: {', '.join(shares)}"
+            )
         if self.lost:
-            parts.append(f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once")
+            parts.append(
+                f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once"
+            )
         if self.problem is not None:
-            parts.append(f"loads and stores of the host by other means than operators are not heard: {self.problem}")
+            parts.append(
+                f"loads and stores of the host by other means than operators are not heard: {self.problem}"
+            )
         if self.refused is not None:
             at = printable(f" at {self.refused[0].file}:{self.refused[0].line}") if self.refused else ""
             parts.append(
-                f"a system call failed with EFAULT{at} while memory of copies was protected; if it was to use that memory, it succeeds without the check, "
-                "or with `--no-host` and `check(host=False)`"
+                f"a system call failed with EFAULT{at} while memory of copies was protected; if it was to use"
+                " that memory, it succeeds without the check, or with `--no-host` and `check(host=False)`"
             )
         return "\n".join(parts)
 
@@ -309,7 +326,9 @@ def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
 
 
 def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> list[str]:
-    """Which streams the names stand for; what the program calls one where a race was found, if it calls others so, too."""
+    """Which streams the names stand for; what the program calls one where a race was found, if it calls
+    others so, too.
+    """
     known: dict[str, str] = {}
     for race in races:
         for name, side in zip(race.names, (race.first, race.second), strict=True):
@@ -318,7 +337,9 @@ def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> l
     shown = []
     for stream in streams:
         if stream.handle > 2:
-            shown.append(f"{stream.name} = {known.get(stream.name, '')}0x{stream.handle:x} on cuda:{stream.device}")
+            shown.append(
+                f"{stream.name} = {known.get(stream.name, '')}0x{stream.handle:x} on cuda:{stream.device}"
+            )
         elif stream.handle < 2 and not stream.name.startswith("default"):
             shown.append(f"{stream.name} = the default stream of cuda:{stream.device}")
     return shown
@@ -335,7 +356,9 @@ def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
 
 
 def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
-    """The calls by the names that hold there, those of one line once: a loop has several operators there, or makes its streams anew."""
+    """The calls by the names that hold there, those of one line once: a loop has several operators there, or
+    makes its streams anew.
+    """
     mends: dict[tuple[str, Place | int], Mend] = {}
     for number, value in enumerate(values):
         place = None if value["at"] is None else _check_fix.own(places(value["at"]))
@@ -344,7 +367,9 @@ def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRac
         at = (mend.call, place or number)
         known = mends.setdefault(at, mend)
         if known is not mend:
-            mends[at] = replace(known, races=(*known.races, *(race for race in mend.races if race not in known.races)))
+            mends[at] = replace(
+                known, races=(*known.races, *(race for race in mend.races if race not in known.races))
+            )
     return tuple(mends.values())
 
 
@@ -354,8 +379,15 @@ def race_of(value: Mapping[str, Any], places: Any) -> CheckedRace:
     for name, side in (("{first}", first), ("{second}", second)):
         at = f" at {side.stack[0].file}:{side.stack[0].line}" if side.stack else ""
         fix = fix.replace(name, printable(f"{side.operator}{at}"))
-    told: dict[str, Any] = {name: tuple(part) if isinstance(part, list) else part for name, part in value.items() if name != "ids"}
-    made: dict[str, Any] = {"first": first, "second": second, "fix": fix, "names": tuple(value["names"] or (None, None))}
+    told: dict[str, Any] = {
+        name: tuple(part) if isinstance(part, list) else part for name, part in value.items() if name != "ids"
+    }
+    made: dict[str, Any] = {
+        "first": first,
+        "second": second,
+        "fix": fix,
+        "names": tuple(value["names"] or (None, None)),
+    }
     return CheckedRace(**{**told, **made})
 
 
