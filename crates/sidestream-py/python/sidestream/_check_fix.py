@@ -246,9 +246,8 @@ def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[
         return None
     # In front of the next statement, which stands on a line of its own as that of the wait does.
     following = block[behind + 1]
-    if source.splitlines()[following.lineno - 1][: following.col_offset].strip() or hasattr(
-        following, "decorator_list"
-    ):
+    before = source.splitlines()[following.lineno - 1][: following.col_offset]
+    if before.strip() or hasattr(following, "decorator_list"):
         return None
     name = next(
         name for number in itertools.count() if (name := f"done_{number}" if number else "done") not in source
@@ -295,8 +294,6 @@ def _start(place: Place) -> tuple[int, int]:
         raise _Unplaced("it is the head of a loop or a definition, in front of which a call runs once only")
     if before.strip():
         return statement.lineno, len(before)
-    if isinstance(statement, ast.If) and not source.splitlines()[statement.lineno - 1].lstrip().startswith(
-        "if"
-    ):
+    if isinstance(statement, ast.If) and not text.lstrip().startswith("if"):
         raise _Unplaced("it is the condition of an elif")
     return statement.lineno, 0

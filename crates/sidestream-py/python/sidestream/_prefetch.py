@@ -121,7 +121,8 @@ def prefetch(
     """
     warn_of_samples(loader, stacklevel=2)
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
-    return kind(loader, device, depth, transform, keep=keep, stream=stream, max_pinned=max_pinned)  # type: ignore[no-any-return]
+    made = kind(loader, device, depth, transform, keep=keep, stream=stream, max_pinned=max_pinned)
+    return made  # type: ignore[no-any-return]
 
 
 class Prefetcher(Generic[Batch]):
