@@ -1,4 +1,4 @@
-//! Accesses that were noted, until somebody fetches them. There is room for some from the start: the handler may not allocate.
+//! Accesses that were noted, until they are fetched. There is room for some from the start: the handler may not allocate.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::lines::{self, Frames};
 use crate::table;
 
-/// So many are kept until they are fetched. Of further ones only the number is.
+/// How many are kept until they are fetched. Further ones are only counted.
 const ROOM: usize = 128;
 
 const FREE: u8 = 0;
@@ -67,7 +67,7 @@ struct Room {
     hit: UnsafeCell<Hit>,
 }
 
-// SAFETY: whoever took the state from FREE or READY to WRITING is alone with the hit until they set it again.
+// SAFETY: the thread that took the state from FREE or READY to WRITING is alone with the hit until it sets the state again.
 unsafe impl Sync for Room {}
 
 static HITS: [Room; ROOM] = [const {

@@ -35,7 +35,7 @@
 //!   slot, and a count of its uses before them. So a fault at a protected page finds its slot.
 //! - A fault may be handled late, when its slot is free again. Then nothing is found, and the page is open: the instruction is
 //!   tried once more. Only if it faults again at the same place, and nothing was opened in between, it is another's.
-//! - A system call says which bytes it uses before it looks which are protected; whoever protects says so before it looks which are in use.
+//! - A system call says which bytes it uses before it looks which are protected; a thread that protects says so before it looks which are in use.
 //!   One of the two sees the other: the call opens the pages, or they are not protected.
 //!
 //! # From the bottom up

@@ -53,7 +53,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// So many are kept, the innermost first.
+    /// How many are kept, the innermost first.
     pub const MOST: usize = 10;
 
     /// No lines.

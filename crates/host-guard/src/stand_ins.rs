@@ -71,7 +71,7 @@ struct Pieces {
 
 impl Pieces {
     /// # Safety
-    /// There are so many pieces.
+    /// `pieces` leads to `count` of them.
     unsafe fn enter(&mut self, pieces: *const iovec, count: usize, store: bool) {
         // SAFETY: the caller's promise.
         for piece in unsafe { listed(pieces, count) } {
@@ -84,7 +84,7 @@ impl Pieces {
         }
     }
 
-    /// Notes what was done with pieces, in the order in which they were entered: so many bytes were used of them.
+    /// Notes what was done with pieces, in the order in which they were entered: `used` bytes of them.
     ///
     /// # Safety
     /// As of [`Pieces::enter`].
@@ -111,7 +111,7 @@ impl Pieces {
 }
 
 /// # Safety
-/// There are so many pieces.
+/// `pieces` leads to `count` of them.
 unsafe fn listed<'a>(pieces: *const iovec, count: usize) -> &'a [iovec] {
     if pieces.is_null() || count > MOST_PIECES {
         return &[];
@@ -120,10 +120,10 @@ unsafe fn listed<'a>(pieces: *const iovec, count: usize) -> &'a [iovec] {
     unsafe { std::slice::from_raw_parts(pieces, count) }
 }
 
-/// The same as [`with`] for several pieces of memory.
+/// Does what [`with`] does, for several pieces of memory.
 ///
 /// # Safety
-/// There are so many pieces.
+/// `pieces` leads to `count` of them.
 unsafe fn with_all(
     pieces: *const iovec,
     count: usize,
@@ -234,7 +234,7 @@ unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int
 /// Several messages at once: the call returns how many, and each says how many bytes.
 ///
 /// # Safety
-/// There are so many messages.
+/// `messages` leads to `count` of them.
 unsafe fn with_messages(
     messages: *mut mmsghdr,
     count: c_uint,
@@ -359,7 +359,7 @@ of_files! {
     undeclared fwrite_without_lock for fwrite_unlocked, *const c_void, false, ();
 }
 
-/// Whoever takes the signal stands behind us again at once.
+/// A handler that takes the signal comes behind ours at once.
 unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -373,7 +373,7 @@ unsafe extern "C" fn sigaction(
     done
 }
 
-/// The same by its older name.
+/// `sigaction` by its older name.
 unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
     // SAFETY: the arguments are those of the call that this stands for.
     let old = unsafe { libc::signal(signal, new) };
@@ -491,7 +491,7 @@ pub fn begin() {
     REFUSED.store(false, Ordering::Relaxed);
 }
 
-/// What finds a function by its name, for whoever calls it: where it looks may depend on that, so the real one has to see the same caller.
+/// What finds a function by its name. Where the real one looks may depend on its caller, so it has to see the same one.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {

@@ -388,9 +388,9 @@ fn nothing_is_protected_once_it_is_off() {
     let _watched = watched();
     let pages = Pages::new(1);
     let piece = pages.protect(0, 1, true).unwrap();
-    host_guard::off("somebody's reason");
+    host_guard::off("the first reason");
     host_guard::off("a later one");
-    assert_eq!(host_guard::why_off().as_deref(), Some("somebody's reason"));
+    assert_eq!(host_guard::why_off().as_deref(), Some("the first reason"));
     assert!(!host_guard::is_ready());
     pages.store(0, pages.load(0) + 1);
     assert_eq!(pages.heard(), []);
