@@ -176,10 +176,7 @@ impl Core {
             2 => stream,
             raw if raw & COLLECTIVES != 0 => stream,
             // A handle is one stream of one device.
-            _ => RawStream {
-                device: 0,
-                ..stream
-            },
+            raw => RawStream::of(0, raw),
         };
         if let Some(&known) = self.streams.get(&key) {
             return known;

@@ -447,10 +447,8 @@ impl Recorder {
         if self.is_on() {
             let streams: Vec<RawStream> = {
                 let core = self.core.lock();
-                core.stream_names
-                    .iter()
-                    .map(|(stream, _)| *stream)
-                    .collect()
+                let all = core.stream_names.iter();
+                all.map(|(stream, _)| *stream).collect()
             };
             let site = self.site(py, 0);
             for stream in streams {
