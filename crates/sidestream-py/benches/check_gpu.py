@@ -101,12 +101,26 @@ def step_alone(how: str) -> dict[str, Any]:
 
     with sidestream.check(stacks=how != "check_without_stacks", host=how != "check_without_host") as found:
         took = timed(step)
-    return {**took, "host": str(found.host), "races": len(found.races), "operations": found.operations, "ended": found.ended}
+    return {
+        **took,
+        "host": str(found.host),
+        "races": len(found.races),
+        "operations": found.operations,
+        "ended": found.ended,
+    }
 
 
 def steps() -> None:
     medians: dict[str, float] = {}
-    for how in ("plain", "check", "check_without_stacks", "check_without_host", "mode", "csan", "plain_again"):
+    for how in (
+        "plain",
+        "check",
+        "check_without_stacks",
+        "check_without_host",
+        "mode",
+        "csan",
+        "plain_again",
+    ):
 
         def run(how: str = how) -> dict[str, Any]:
             command = [sys.executable, __file__, "step_alone", how.removesuffix("_again")]
@@ -154,7 +168,12 @@ def mlp_loop(steps: int) -> None:
 def cnn_loop(steps: int) -> None:
     """The next batch is copied on a stream of its own."""
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 10),
     ).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     side = torch.cuda.Stream()
@@ -337,7 +356,8 @@ def loops() -> None:
         guarded("loop", loop.__name__, run)
 
 
-# ---------------------------------------------------------------- (c) what a copy costs more, and planted races
+# ---------------------------------------------------------------- (c) what a copy costs more, and planted
+# races
 
 
 def host_copies() -> None:
@@ -367,12 +387,16 @@ def host_copies() -> None:
                         right = bool((back.numpy() == host.numpy()).all())
                     name = "watched" if how else "plain"
                     result[f"{name}_{turn}_us"] = statistics.median(took for took, _ in times) * 1e6
-                    result[f"{name}_{turn}_with_the_wait_us"] = statistics.median(took for _, took in times) * 1e6
+                    result[f"{name}_{turn}_with_the_wait_us"] = (
+                        statistics.median(took for _, took in times) * 1e6
+                    )
                     result["ok"] = result.get("ok", True) and right and not found.races
                     if how:
                         result["unwatched_share"] = found.host.unwatched_bytes / max(found.host.bytes, 1)
                         result["problem"] = found.host.problem
-            result["more_us"] = min(result["watched_0_us"], result["watched_1_us"]) - min(result["plain_0_us"], result["plain_1_us"])
+            result["more_us"] = min(result["watched_0_us"], result["watched_1_us"]) - min(
+                result["plain_0_us"], result["plain_1_us"]
+            )
             return result
 
         guarded("host", f"{size} bytes", run)
@@ -395,7 +419,12 @@ def plants() -> None:
                 kinds.append(sorted({race.kind for race in found.races}))
                 texts.append(str(found))
             ok = bool(kinds[0]) and not kinds[1]
-            return {"ok": ok, "racy": kinds[0], "repaired": kinds[1], "report": "" if ok else "\n\n".join(texts)[:6000]}
+            return {
+                "ok": ok,
+                "racy": kinds[0],
+                "repaired": kinds[1],
+                "report": "" if ok else "\n\n".join(texts)[:6000],
+            }
 
         guarded("planted", program.__name__, run)
 
@@ -405,7 +434,11 @@ def main() -> None:
     if what == "step_alone":
         print(json.dumps(step_alone(sys.argv[2])), flush=True)
         return
-    guarded("machine", torch.cuda.get_device_name(), lambda: {"torch": torch.__version__, "python": sys.version.split()[0]})
+    guarded(
+        "machine",
+        torch.cuda.get_device_name(),
+        lambda: {"torch": torch.__version__, "python": sys.version.split()[0]},
+    )
     if what in ("all", "step"):
         steps()
     if what in ("all", "planted"):

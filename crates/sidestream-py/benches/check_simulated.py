@@ -1,10 +1,11 @@
 """What ``sidestream.check(simulate=True)`` costs and finds on a machine without a GPU.
 
     python check_simulated.py             # everything, one JSON object a line
-    python check_simulated.py step        # a training step on the processor: plain, under a check of a simulated GPU
-    python check_simulated.py planted     # the racy loops of check_gpu.py and their repaired twins
-    python check_simulated.py loops       # a thousand right steps of several programs: no report may come
-    python check_simulated.py threads     # what an operator and a queue cost more once a program has threads
+    python check_simulated.py step        # a training step on the processor: plain, under a check of a
+    simulated GPU python check_simulated.py planted     # the racy loops of check_gpu.py and their repaired
+    twins python check_simulated.py loops       # a thousand right steps of several programs: no report may
+    come python check_simulated.py threads     # what an operator and a queue cost more once a program has
+    threads
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ STEPS = 1000
 def step_alone(device: str) -> dict[str, Any]:
     """The step of ``check_gpu.py``; foreach, as a GPU has it, on the processor as well."""
     torch.manual_seed(0)
-    model = nn.Sequential(*[layer for _ in range(20) for layer in (nn.Linear(512, 512), nn.ReLU())]).to(device)
+    model = nn.Sequential(*[layer for _ in range(20) for layer in (nn.Linear(512, 512), nn.ReLU())]).to(
+        device
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True)
     x, y = torch.randn(64, 512, device=device), torch.randn(64, 512, device=device)
 
@@ -49,7 +52,11 @@ def step_alone(device: str) -> dict[str, Any]:
             step()
         walls.append((time.perf_counter() - wall) / 20 * 1e3)
         processors.append((time.process_time() - processor) / 20 * 1e3)
-    return {"step_ms": statistics.median(walls), "min_ms": min(walls), "processor_ms": statistics.median(processors)}
+    return {
+        "step_ms": statistics.median(walls),
+        "min_ms": min(walls),
+        "processor_ms": statistics.median(processors),
+    }
 
 
 def steps() -> None:
@@ -58,7 +65,9 @@ def steps() -> None:
     for how in ("plain", "simulated", "plain", "simulated"):
 
         def run(how: str = how) -> dict[str, Any]:
-            ran = subprocess.run([sys.executable, __file__, "step_alone", how], capture_output=True, text=True, check=False)
+            ran = subprocess.run(
+                [sys.executable, __file__, "step_alone", how], capture_output=True, text=True, check=False
+            )
             if ran.returncode:
                 return {"error": ran.stderr[-2000:]}
             result: dict[str, Any] = json.loads(ran.stdout)
@@ -68,7 +77,10 @@ def steps() -> None:
 
 
 def plants() -> None:
-    for program in (*check_gpu.PLANTED, *(other for other in check_gpu.OTHERS if other.__name__ not in NEEDS_GPU)):
+    for program in (
+        *check_gpu.PLANTED,
+        *(other for other in check_gpu.OTHERS if other.__name__ not in NEEDS_GPU),
+    ):
         kinds, reports = [], []
         for right in (False, True):
             with sidestream.check(simulate=2) as found:
@@ -77,18 +89,35 @@ def plants() -> None:
             kinds.append(sorted({race.kind for race in found.races}))
             reports.append(str(found))
         ok = bool(kinds[0]) and not kinds[1]
-        say(part="planted", name=program.__name__, ok=ok, racy=kinds[0], report="" if ok else "\n\n".join(reports))
+        say(
+            part="planted",
+            name=program.__name__,
+            ok=ok,
+            racy=kinds[0],
+            report="" if ok else "\n\n".join(reports),
+        )
 
 
 def loops() -> None:
-    for loop in (*check_gpu.LOOPS, *(other for other in check_gpu.PROGRAMS if other.__name__ not in NEEDS_GPU)):
+    for loop in (
+        *check_gpu.LOOPS,
+        *(other for other in check_gpu.PROGRAMS if other.__name__ not in NEEDS_GPU),
+    ):
         start = time.process_time()
         with sidestream.check(simulate=True) as found:
             loop(STEPS)
             torch.cuda.synchronize()
         took = (time.process_time() - start) / STEPS * 1e3
         ok = not found.races and found.ended is None
-        say(part="loop", name=loop.__name__, ok=ok, steps=STEPS, operations=found.operations, processor_ms=took, report="" if ok else str(found))
+        say(
+            part="loop",
+            name=loop.__name__,
+            ok=ok,
+            steps=STEPS,
+            operations=found.operations,
+            processor_ms=took,
+            report="" if ok else str(found),
+        )
 
 
 def threads() -> None:
@@ -116,7 +145,13 @@ def threads() -> None:
             thread = threading.Thread(target=int)
             thread.start()
             thread.join()
-            say(part="threads", operator_us=alone, with_threads_us=timed(add), queue_us=plain, queue_heard_us=timed(pass_on))
+            say(
+                part="threads",
+                operator_us=alone,
+                with_threads_us=timed(add),
+                queue_us=plain,
+                queue_heard_us=timed(pass_on),
+            )
             xs = [x.cpu() for x in xs]
 
 

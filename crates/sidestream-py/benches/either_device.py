@@ -1,4 +1,6 @@
-"""What ``truth_gpu.py`` and ``decode_gpu.py`` share: a GPU or, to see that the code runs, the processor in its place."""
+"""What ``truth_gpu.py`` and ``decode_gpu.py`` share: a GPU or, to see that the code runs, the processor in
+its place.
+"""
 
 from __future__ import annotations
 

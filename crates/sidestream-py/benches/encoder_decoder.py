@@ -2,12 +2,15 @@
 
     python crates/sidestream-py/benches/encoder_decoder.py [--quick] [part …]
 
-Needs PyTorch with CUDA and the package `sidestream`. Variants of a job take turns within one process, and the figure of each is the
-median of its turns, in steps a second. A part that fails says so in a line and does not keep the others from running.
+Needs PyTorch with CUDA and the package `sidestream`. Variants of a job take turns within one process, and the
+figure of each is the median of its turns, in steps a second. A part that fails says so in a line and does not
+keep the others from running.
 
-Parts: `encoder_decoder` (a frozen encoder and a decoder that is trained, by batch size), `pairs` (other pairs of models), `uncaptured`
-(without capture beside the plain loop, and that loop beside itself), `stages` (three stages), `branches` (parallel branches), `host` (what an item costs the host), `equal` (whether parameters and losses are those of a
-plain loop), `stress` (checksums under delays, and a pipeline with its waits taken out, which has to fail).
+Parts: `encoder_decoder` (a frozen encoder and a decoder that is trained, by batch size), `pairs` (other pairs
+of models), `uncaptured` (without capture beside the plain loop, and that loop beside itself), `stages` (three
+stages), `branches` (parallel branches), `host` (what an item costs the host), `equal` (whether parameters and
+losses are those of a plain loop), `stress` (checksums under delays, and a pipeline with its waits taken out,
+which has to fail).
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ def say(part: str, /, **values: Any) -> None:
 class Job:
     """A pair of models with its data: `encode`, `train`, and pinned batches."""
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, criterion: nn.Module, items: list[Any]) -> None:
+    def __init__(
+        self, encoder: nn.Module, decoder: nn.Module, criterion: nn.Module, items: list[Any]
+    ) -> None:
         self.encoder = encoder.to(DEVICE).eval().requires_grad_(False)
         self.decoder = decoder.to(DEVICE).train()
         self.criterion = criterion
@@ -99,19 +104,27 @@ def images(batch: int, count: int = 4, side: int = 256, classes: int = 10) -> li
 
 
 def convolutions(batch: int, width: int = 1, extra: int = 0) -> Job:
-    """Five blocks of 32 to 512 channels down, five up again to 10 classes; `extra` layers at full size in the decoder."""
+    """Five blocks of 32 to 512 channels down, five up again to 10 classes; `extra` layers at full size in the
+    decoder.
+    """
     down: list[nn.Module] = []
     channels = 3
     for out in (32, 64, 128, 256, 512):
         down += [nn.Conv2d(channels, out, 3, stride=2, padding=1), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
-        down += [layer for _ in range(width) for layer in (nn.Conv2d(out, out, 3, padding=1), nn.ReLU(inplace=True))]
+        down += [
+            layer
+            for _ in range(width)
+            for layer in (nn.Conv2d(out, out, 3, padding=1), nn.ReLU(inplace=True))
+        ]
         channels = out
     up: list[nn.Module] = []
     for out in (256, 128, 64, 32, 16):
         up += [nn.ConvTranspose2d(channels, out, 2, stride=2), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
         channels = out
     up += [layer for _ in range(extra) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())]
-    return Job(nn.Sequential(*down), nn.Sequential(*up, nn.Conv2d(16, 10, 1)), nn.CrossEntropyLoss(), images(batch))
+    return Job(
+        nn.Sequential(*down), nn.Sequential(*up, nn.Conv2d(16, 10, 1)), nn.CrossEntropyLoss(), images(batch)
+    )
 
 
 def perceptrons(width: int, layers: tuple[int, int], rows: int = 64) -> Job:
@@ -174,8 +187,9 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     between = [torch.zeros_like(features) for _ in range(2)]
     encoders, decoders = [], []
     up, encoding, training = (torch.cuda.Stream() for _ in range(3))
-    # Each part on a stream of its own. Captured on one stream, as `torch.cuda.graph` does by itself, those of the tiny perceptrons
-    # hung the GPU where they ran side by side: cuBLAS has one workspace for each stream, which both then used.
+    # Each part on a stream of its own. Captured on one stream, as `torch.cuda.graph` does by itself, those of
+    # the tiny perceptrons hung the GPU where they ran side by side: cuBLAS has one workspace for each stream,
+    # which both then used.
     for slot in range(2):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=encoding):
@@ -281,17 +295,25 @@ def compare(part: str, job: Job, size: Size, **labels: Any) -> None:
         variants["hand_graphs_serial"], variants["hand_graphs_streams"] = graphs
     choices: dict[str, Any] = {}
     shallow = job.again()
-    made = attempt("graphs of depth 2", lambda: ours([shallow.encode, shallow.train], shallow.batches, "graphs", size, depth=2))
+    made = attempt(
+        "graphs of depth 2",
+        lambda: ours([shallow.encode, shallow.train], shallow.batches, "graphs", size, depth=2),
+    )
     if made:
         variants["graphs of depth 2"] = made[0]
     plain = job.again()
-    made = attempt("auto without capture", lambda: ours([plain.encode, plain.train], plain.batches, "auto", size, capture=False))
+    made = attempt(
+        "auto without capture",
+        lambda: ours([plain.encode, plain.train], plain.batches, "auto", size, capture=False),
+    )
     if made:
         variants["auto without capture"] = made[0]
         choices["auto without capture"] = made[1].choice.to_dict()
     for mode in MODES:
         mine = job.again()
-        made = attempt(mode, lambda mode=mode, mine=mine: ours([mine.encode, mine.train], mine.batches, mode, size))
+        made = attempt(
+            mode, lambda mode=mode, mine=mine: ours([mine.encode, mine.train], mine.batches, mode, size)
+        )
         if made:
             variants[mode], pipe = made
             choices[mode] = pipe.choice.to_dict()
@@ -301,8 +323,12 @@ def compare(part: str, job: Job, size: Size, **labels: Any) -> None:
         **labels,
         steps_s=rates,
         auto_by_hand_serial=round(rates.get("auto", 0) / rates["hand_serial"], 3),
-        auto_without_capture_by_hand_serial=round(rates.get("auto without capture", 0) / rates["hand_serial"], 3),
-        graphs_by_hand_graphs=round(rates.get("graphs", 0) / rates.get("hand_graphs_streams", float("nan")), 3),
+        auto_without_capture_by_hand_serial=round(
+            rates.get("auto without capture", 0) / rates["hand_serial"], 3
+        ),
+        graphs_by_hand_graphs=round(
+            rates.get("graphs", 0) / rates.get("hand_graphs_streams", float("nan")), 3
+        ),
         chosen=choices.get("auto", {}).get("mode"),
         choices=choices,
         errors=errors,
@@ -331,14 +357,19 @@ def pairs(size: Size) -> None:
 
 
 def uncaptured(size: Size) -> None:
-    """Without capture the host is the limit for small models, and its time varies: so all train the same job, in many short turns.
+    """Without capture the host is the limit for small models, and its time varies: so all train the same job,
+    in many short turns.
 
-    The ratios are medians over the rounds, each of two turns of one round. That of the plain loop to itself says what noise is.
+    The ratios are medians over the rounds, each of two turns of one round. That of the plain loop to itself
+    says what noise is.
     """
     kinds: dict[str, Callable[[], Job]] = {
         "tiny perceptrons": lambda: perceptrons(64, (2, 2)),
         "small perceptrons": lambda: perceptrons(512, (8, 8)),
-        **{f"encoder and decoder, batch {batch}": lambda batch=batch: convolutions(batch) for batch in size.batches[:3]},  # type: ignore[misc]
+        **{
+            f"encoder and decoder, batch {batch}": lambda batch=batch: convolutions(batch)  # type: ignore[misc]
+            for batch in size.batches[:3]
+        },
     }
     rounds, items = (15, 20) if size.quick else (75, 20)
     for name, make in kinds.items():
@@ -364,10 +395,19 @@ def uncaptured(size: Size) -> None:
             ratios[variant] = [round(of_rounds[len(of_rounds) * quarter // 4], 3) for quarter in (1, 2, 3)]
         rate = round(1 / statistics.median(times["hand"]), 1)
         fastest = {variant: round(min(times["hand"]) / min(taken), 3) for variant, taken in times.items()}
-        say("uncaptured", pair=name, hand=rate, quartiles_of_ratios=ratios, ratios_of_fastest=fastest, chosen=chosen)
+        say(
+            "uncaptured",
+            pair=name,
+            hand=rate,
+            quartiles_of_ratios=ratios,
+            ratios_of_fastest=fastest,
+            chosen=chosen,
+        )
 
 
-def of_stages(part: str, stages: list[Any], plain: Callable[[Any], Any], items: list[Any], size: Size, **labels: Any) -> None:
+def of_stages(
+    part: str, stages: list[Any], plain: Callable[[Any], Any], items: list[Any], size: Size, **labels: Any
+) -> None:
     def batches(count: int) -> list[Any]:
         return list(itertools.islice(itertools.cycle(items), count))
 
@@ -384,18 +424,35 @@ def of_stages(part: str, stages: list[Any], plain: Callable[[Any], Any], items: 
     same = {}
     for mode in MODES:
         results = list(Pipeline(stages, mode=mode, capture=True)(batches(40)))
-        same[mode] = all(torch.allclose(result, expected[n % len(items)], rtol=1e-4, atol=1e-4) for n, result in enumerate(results))
+        same[mode] = all(
+            torch.allclose(result, expected[n % len(items)], rtol=1e-4, atol=1e-4)
+            for n, result in enumerate(results)
+        )
     rates = in_turns(variants, size)
     ratio = round(rates["auto"] / rates["hand_serial"], 3)
-    say(part, **labels, steps_s=rates, auto_by_hand_serial=ratio, chosen=choices["auto"]["mode"], same=same, choices=choices)
+    say(
+        part,
+        **labels,
+        steps_s=rates,
+        auto_by_hand_serial=ratio,
+        chosen=choices["auto"]["mode"],
+        same=same,
+        choices=choices,
+    )
 
 
 def stages(size: Size) -> None:
     for side in (256, 1024, 4096):
         left, right = (torch.randn(side, side, device=DEVICE) / side**0.5 for _ in range(2))
-        steps = [lambda x: x * 0.5 + 1, lambda x, left=left: x @ left, lambda x, right=right: (x @ right).sum(1)]
+        steps = [
+            lambda x: x * 0.5 + 1,
+            lambda x, left=left: x @ left,
+            lambda x, right=right: (x @ right).sum(1),
+        ]
         items = [torch.randn(side, side).pin_memory() for _ in range(4)]
-        of_stages("stages", steps, lambda x, steps=steps: steps[2](steps[1](steps[0](x))), items, size, side=side)
+        of_stages(
+            "stages", steps, lambda x, steps=steps: steps[2](steps[1](steps[0](x))), items, size, side=side
+        )
 
 
 def branches(size: Size) -> None:
@@ -410,7 +467,11 @@ def branches(size: Size) -> None:
 def host(size: Size) -> None:
     """Stages that do next to nothing: what is left is the host's time for an item."""
     count = 500 if size.quick else 3000
-    for kind, item in (("pinned", torch.ones(8).pin_memory()), ("unpinned", torch.ones(8)), ("on the device", torch.ones(8, device=DEVICE))):
+    for kind, item in (
+        ("pinned", torch.ones(8).pin_memory()),
+        ("unpinned", torch.ones(8)),
+        ("on the device", torch.ones(8, device=DEVICE)),
+    ):
         microseconds = {}
         for mode in ("serial", "streams", "serial-graphs", "graphs"):
             pipe = Pipeline([lambda x: x + 1, lambda x: x + 2], mode=mode, capture=True)
@@ -434,16 +495,22 @@ def host(size: Size) -> None:
 
 
 class Noisy:
-    """A pair with dropout in one stage or in both, trained with momentum; deterministic, so that parameters can be compared bit by bit."""
+    """A pair with dropout in one stage or in both, trained with momentum; deterministic, so that parameters
+    can be compared bit by bit.
+    """
 
     def __init__(self, both: bool, adam: bool, set_to_none: bool) -> None:
         torch.manual_seed(1)
         self.encoder = nn.Sequential(nn.Linear(256, 256), nn.ReLU()).to(DEVICE)
         self.noise = nn.Dropout(0.2) if both else nn.Identity()
-        self.decoder = nn.Sequential(nn.Dropout(0.3), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 16)).to(DEVICE)
+        self.decoder = nn.Sequential(nn.Dropout(0.3), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 16)).to(
+            DEVICE
+        )
         parameters = self.decoder.parameters()
         self.optimizer: Any = (
-            torch.optim.Adam(parameters, lr=1e-3, capturable=True) if adam else torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+            torch.optim.Adam(parameters, lr=1e-3, capturable=True)
+            if adam
+            else torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
         )
         self.set_to_none = set_to_none
 
@@ -461,7 +528,9 @@ class Noisy:
 
 
 class OneBuffer:
-    """A loader that hands out the same pinned memory each time, filled anew, and a smaller batch at the end."""
+    """A loader that hands out the same pinned memory each time, filled anew, and a smaller batch at the
+    end.
+    """
 
     def __init__(self, count: int, kind: str) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -470,7 +539,9 @@ class OneBuffer:
         self.y = [torch.randn(rows, 16, generator=generator) for rows in self.rows]
         self.kind = kind
         pin = kind == "pinned"
-        self.buffers = {n: (torch.empty(n, 256, pin_memory=pin), torch.empty(n, 16, pin_memory=pin)) for n in (32, 7)}
+        self.buffers = {
+            n: (torch.empty(n, 256, pin_memory=pin), torch.empty(n, 16, pin_memory=pin)) for n in (32, 7)
+        }
 
     def __iter__(self) -> Iterator[Any]:
         for rows, x, y in zip(self.rows, self.x, self.y, strict=True):
@@ -495,7 +566,9 @@ def equal(size: Size) -> None:
         torch.cuda.current_stream().synchronize()
         losses = torch.stack([result["loss"] for result in kept])
         labels = torch.stack([result["wanted"].sum() for result in kept])
-        return torch.cat([losses, labels]), torch.cat([value.flatten() for value in model.decoder.state_dict().values()])
+        return torch.cat([losses, labels]), torch.cat(
+            [value.flatten() for value in model.decoder.state_dict().values()]
+        )
 
     for both, adam, set_to_none, kind in (
         (False, False, True, "pinned"),
@@ -527,17 +600,23 @@ def equal(size: Size) -> None:
                 torch.cuda.synchronize()
                 found[f"{mode}{' on a side stream' if side else ''}"] = {
                     "bits": all(torch.equal(a, b) for a, b in zip(got, expected, strict=True)),
-                    "largest_difference": max(float((a - b).abs().max()) for a, b in zip(got, expected, strict=True)),
+                    "largest_difference": max(
+                        float((a - b).abs().max()) for a, b in zip(got, expected, strict=True)
+                    ),
                     "notes": list(pipe.choice.notes),
                 }
         say("equal", dropout_in_both=both, adam=adam, set_to_none=set_to_none, items=kind, found=found)
     job = convolutions(4)
     plain_job = job.again()
-    losses = [plain_job.train(plain_job.encode([part.to(DEVICE) for part in item])) for item in job.batches(60)]
+    losses = [
+        plain_job.train(plain_job.encode([part.to(DEVICE) for part in item])) for item in job.batches(60)
+    ]
     found = {}
     for mode in MODES:
         mine = job.again()
-        got_losses = list(Pipeline([mine.encode, mine.train], mode=mode, capture=True, measure=1)(job.batches(60)))
+        got_losses = list(
+            Pipeline([mine.encode, mine.train], mode=mode, capture=True, measure=1)(job.batches(60))
+        )
         found[mode] = {
             "parameters": float((mine.parameters() - plain_job.parameters()).abs().max()),
             "losses": float((torch.stack(got_losses) - torch.stack(losses)).abs().max()),
@@ -570,7 +649,9 @@ def stress(size: Size) -> None:
 
         steps = module.item_steps
         if not waits:
-            module.item_steps = lambda levels, **how: tuple(step for step in steps(levels, **how) if step.do != "wait")
+            module.item_steps = lambda levels, **how: tuple(
+                step for step in steps(levels, **how) if step.do != "wait"
+            )
         try:
             pipe = Pipeline([first, second, third], mode=mode, capture=True, measure=1)
         finally:
@@ -604,15 +685,27 @@ def stress(size: Size) -> None:
         for slow in (0, 1, 2)
         for kind in ("pinned", "unpinned", "device")
     }
-    say("stress", items=2 * size.checked, wrong=sum(found.values()), where={name: bad for name, bad in found.items() if bad})
-    naive = {f"{mode}, stage {slow} slow": wrong(mode, slow, "unpinned", waits=False) for mode in ("streams", "graphs") for slow in (0, 1, 2)}
+    say(
+        "stress",
+        items=2 * size.checked,
+        wrong=sum(found.values()),
+        where={name: bad for name, bad in found.items() if bad},
+    )
+    naive = {
+        f"{mode}, stage {slow} slow": wrong(mode, slow, "unpinned", waits=False)
+        for mode in ("streams", "graphs")
+        for slow in (0, 1, 2)
+    }
     say("stress", waits=False, wrong_as_it_has_to_be=sum(naive.values()), where=naive)
 
     # A stage that no graph can hold: it says so, goes on without, and random numbers can be drawn afterwards.
     found_reasons = {}
     for name, stage in (
         ("item", lambda x: x + x.sum().item()),
-        ("only while it is captured", lambda x: x.cpu().to(DEVICE) if torch.cuda.is_current_stream_capturing() else x),
+        (
+            "only while it is captured",
+            lambda x: x.cpu().to(DEVICE) if torch.cuda.is_current_stream_capturing() else x,
+        ),
     ):
         layer = nn.Dropout(0.5)
         pipe = Pipeline([Stage(stage, name=name), layer], mode="graphs", capture=True)
@@ -622,7 +715,10 @@ def stress(size: Size) -> None:
     say("stress", uncapturable=found_reasons)
 
 
-PARTS = {part.__name__: part for part in (equal, stress, host, encoder_decoder, pairs, uncaptured, stages, branches)}
+PARTS = {
+    part.__name__: part
+    for part in (equal, stress, host, encoder_decoder, pairs, uncaptured, stages, branches)
+}
 
 
 def main() -> int:
@@ -632,7 +728,13 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*lazy.*")
     properties = torch.cuda.get_device_properties(0)
-    say("machine", device=properties.name, torch=torch.__version__, sidestream=sidestream.__version__, python=sys.version.split()[0])
+    say(
+        "machine",
+        device=properties.name,
+        torch=torch.__version__,
+        sidestream=sidestream.__version__,
+        python=sys.version.split()[0],
+    )
     failed = 0
     for name in arguments.parts or PARTS:
         start = time.perf_counter()

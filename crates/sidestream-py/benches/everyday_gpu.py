@@ -1,12 +1,14 @@
-"""What a reader tries on the first day, measured on a GPU: `fetch`, `parallel`, `compare`, `overlap` with times. Under four minutes.
+"""What a reader tries on the first day, measured on a GPU: `fetch`, `parallel`, `compare`, `overlap` with
+times. Under four minutes.
 
     python everyday_gpu.py             # everything, one JSON object a line; `ok` says whether the bar was met
     python everyday_gpu.py fetch       # one part: fetch, gradients, parallel, compare, overlap
     python everyday_gpu.py --dry       # tiny and on the processor, to see that it runs
 
-The bars: a loop that reads its loss in each step runs at 98 % of one that never does; two branches that fill a third of the GPU each train 1.25 times as
-fast, and no pair of branches trains slower than 0.97 times serial; gradients are the same bit for bit; `compare` never calls equal what differs by 3 %,
-nor different what differs by 0.5 %, and cannot tell in at most 2 of 20 trials.
+The bars: a loop that reads its loss in each step runs at 98 % of one that never does; two branches that fill
+a third of the GPU each train 1.25 times as fast, and no pair of branches trains slower than 0.97 times
+serial; gradients are the same bit for bit; `compare` never calls equal what differs by 3 %, nor different
+what differs by 0.5 %, and cannot tell in at most 2 of 20 trials.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, li
 
 
 def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
-    """The host's time of a step for each way to read its loss, drawn anew for each step of one loop; the GPU keeps up with it."""
+    """The host's time of a step for each way to read its loss, drawn anew for each step of one loop; the GPU
+    keeps up with it.
+    """
     drawn = random.Random(3)
     mean = sidestream.RunningMean()
     before: list[Any] = []
@@ -85,7 +89,11 @@ def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
         if drawn.random() < 0.1:
             mean.value()
 
-    ways: dict[str, Callable[[Any], None]] = {"never": lambda loss: None, "fetch": fetched, "running_mean": running}
+    ways: dict[str, Callable[[Any], None]] = {
+        "never": lambda loss: None,
+        "fetch": fetched,
+        "running_mean": running,
+    }
     times: dict[str, list[float]] = {name: [] for name in ways}
     reads: dict[str, list[float]] = {name: [] for name in ways}
     gc.collect()
@@ -111,8 +119,14 @@ def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
 
 
 def fetch() -> None:
-    """Loops that read their loss in each step, against one that never does: with long steps, and with short ones where the host is the limit."""
-    for kind, width, layers, rows in (("device-bound", 4096, 8, 4096), ("short", 1024, 8, 1024), ("host-bound", 256, 8, 64)):
+    """Loops that read their loss in each step, against one that never does: with long steps, and with short
+    ones where the host is the limit.
+    """
+    for kind, width, layers, rows in (
+        ("device-bound", 4096, 8, 4096),
+        ("short", 1024, 8, 1024),
+        ("host-bound", 256, 8, 64),
+    ):
         width, layers, rows = (32, 2, 8) if DRY else (width, layers, rows)
         torch.manual_seed(0)
         model = mlp(width, layers).to(DEVICE)
@@ -161,13 +175,24 @@ def fetch() -> None:
         one = timed(lambda: [step() for _ in range(5)]) / 5
         steps = 3 if DRY else max(10, min(200, int(0.1 / one)))
         sides: dict[str, Callable[[], object]] = {
-            "never": never, "item": item, "fetch": fetched, "fetch_all_then_read": futures, "running_mean": running,
+            "never": never,
+            "item": item,
+            "fetch": fetched,
+            "fetch_all_then_read": futures,
+            "running_mean": running,
         }
         in_turn(sides, 1)
         times = in_turn(sides, 1 if DRY else 5 if one > 0.02 else 15)
-        ratios = {name: sorted(never / took for never, took in zip(times["never"], of)) for name, of in times.items()}
+        ratios = {
+            name: sorted(never / took for never, took in zip(times["never"], of))
+            for name, of in times.items()
+        }
         rates = {name: statistics.median(of) for name, of in ratios.items()}
-        fields: dict[str, Any] = {"step_ms": statistics.median(times["never"]) / steps * 1e3, "steps": steps, "rate_of_never": rates}
+        fields: dict[str, Any] = {
+            "step_ms": statistics.median(times["never"]) / steps * 1e3,
+            "steps": steps,
+            "rate_of_never": rates,
+        }
         if one > 0.02 or DRY:
             ok = DRY or (rates["fetch_all_then_read"] >= 0.98 and rates["running_mean"] >= 0.98)
         else:
@@ -202,8 +227,16 @@ def fetch() -> None:
         "fetch_in_place": lambda: kept(lambda y: sidestream.fetch(y, snapshot=False)),
     }
     in_turn(sides, 1)
-    medians = {name: statistics.median(of) / steps * 1e3 for name, of in in_turn(sides, 1 if DRY else 5).items()}
-    say(part="fetch", kind="outputs", bytes=rows * (64 if DRY else 4096) * 4, step_ms=medians, ok=DRY or medians["fetch"] < medians["cpu"])
+    medians = {
+        name: statistics.median(of) / steps * 1e3 for name, of in in_turn(sides, 1 if DRY else 5).items()
+    }
+    say(
+        part="fetch",
+        kind="outputs",
+        bytes=rows * (64 if DRY else 4096) * 4,
+        step_ms=medians,
+        ok=DRY or medians["fetch"] < medians["cpu"],
+    )
 
 
 # ---------------------------------------------------------------------- parallel
@@ -225,7 +258,9 @@ def trained(branches: Any, stem: Any, head: Any, x: Any) -> Callable[[], Any]:
 
 
 def gradients() -> None:
-    """The same bits on streams as on one stream, over steps of training with Adam, dropout and convolutions."""
+    """The same bits on streams as on one stream, over steps of training with Adam, dropout and
+    convolutions.
+    """
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     for kind in ("linear", "convolutions", "attention"):
@@ -234,9 +269,21 @@ def gradients() -> None:
             if kind == "linear":
                 return nn.Sequential(nn.Linear(256, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, 128))
             if kind == "convolutions":
-                layers = [nn.Unflatten(1, (1, 16, 16)), nn.Conv2d(1, width // 16, 3, padding=1), nn.BatchNorm2d(width // 16), nn.ReLU()]
-                return nn.Sequential(*layers, nn.Conv2d(width // 16, 4, 3, padding=1), nn.Flatten(), nn.Linear(1024, 128))
-            return nn.Sequential(nn.Unflatten(1, (4, 64)), nn.TransformerEncoderLayer(64, 4, width, batch_first=True), nn.Flatten(), nn.Linear(256, 128))
+                layers = [
+                    nn.Unflatten(1, (1, 16, 16)),
+                    nn.Conv2d(1, width // 16, 3, padding=1),
+                    nn.BatchNorm2d(width // 16),
+                    nn.ReLU(),
+                ]
+                return nn.Sequential(
+                    *layers, nn.Conv2d(width // 16, 4, 3, padding=1), nn.Flatten(), nn.Linear(1024, 128)
+                )
+            return nn.Sequential(
+                nn.Unflatten(1, (4, 64)),
+                nn.TransformerEncoderLayer(64, 4, width, batch_first=True),
+                nn.Flatten(),
+                nn.Linear(256, 128),
+            )
 
         outcomes = []
         for mode in ("serial", "streams", "streams", "serial"):
@@ -251,35 +298,66 @@ def gradients() -> None:
                 optimizer.zero_grad()
                 loss = head(torch.cat(branches(stem(x)), dim=1)).square().mean()
                 loss.backward()
-                bits.append([value.grad.clone() for value in everything.parameters() if value.grad is not None])
+                bits.append(
+                    [value.grad.clone() for value in everything.parameters() if value.grad is not None]
+                )
                 optimizer.step()
-            outcomes.append([one.cpu() for step in bits for one in step] + [value.detach().cpu() for value in everything.parameters()])
-        same = [all(torch.equal(one, other) for one, other in zip(outcomes[0], outcome)) for outcome in outcomes[1:]]
+            outcomes.append(
+                [one.cpu() for step in bits for one in step]
+                + [value.detach().cpu() for value in everything.parameters()]
+            )
+        same = [
+            all(torch.equal(one, other) for one, other in zip(outcomes[0], outcome))
+            for outcome in outcomes[1:]
+        ]
         # The last is serial again: where that differs, PyTorch itself is not the same twice.
-        say(part="gradients", kind=kind, tensors=len(outcomes[0]), streams_same=same[0] and same[1], serial_same=same[2], ok=same[0] and same[1])
+        say(
+            part="gradients",
+            kind=kind,
+            tensors=len(outcomes[0]),
+            streams_same=same[0] and same[1],
+            serial_same=same[2],
+            ok=same[0] and same[1],
+        )
     torch.use_deterministic_algorithms(False)
 
 
 def parallel() -> None:
-    """Training steps of two branches: streams, one after the other, and what `auto` chose, beside a plain loop."""
-    # Layers, branches, rows and widths. A softmax has a block of 1,024 threads for each row, so 44 rows of a million fill a third of 132 multiprocessors, for
-    # tenths of a millisecond each. Products: tiles of 128 x 128, of which a library may take more than there are by cutting the sums, and which are so short
-    # that the host may be the limit; the whole GPU; next to nothing.
+    """Training steps of two branches: streams, one after the other, and what `auto` chose, beside a plain
+    loop.
+    """
+    # Layers, branches, rows and widths. A softmax has a block of 1,024 threads for each row, so 44 rows of a
+    # million fill a third of 132 multiprocessors, for tenths of a millisecond each. Products: tiles of 128 x
+    # 128, of which a library may take more than there are by cutting the sums, and which are so short that
+    # the host may be the limit; the whole GPU; next to nothing.
     shapes = {
-        "a third": (8, 2, 44, 1 << 20), "a sixth": (8, 2, 22, 1 << 20), "short products": (8, 2, 512, 1408), "full": (6, 2, 4096, 4096),
-        "tiny": (8, 2, 64, 256), "four": (8, 4, 33, 1 << 19),
+        "a third": (8, 2, 44, 1 << 20),
+        "a sixth": (8, 2, 22, 1 << 20),
+        "short products": (8, 2, 512, 1408),
+        "full": (6, 2, 4096, 4096),
+        "tiny": (8, 2, 64, 256),
+        "four": (8, 4, 33, 1 << 19),
     }
     for kind, (layers, count, rows, width) in shapes.items():
         is_softmax = width > 10_000
         rows, width, layers = (4, 16, 2) if DRY else (rows, width, layers)
 
         def branch(is_softmax: bool = is_softmax, layers: int = layers, width: int = width) -> nn.Module:
-            return nn.Sequential(*[nn.LogSoftmax(1) for _ in range(layers)]) if is_softmax else mlp(width, layers)
+            return (
+                nn.Sequential(*[nn.LogSoftmax(1) for _ in range(layers)])
+                if is_softmax
+                else mlp(width, layers)
+            )
 
         kernel_ms = 0.0
         if is_softmax and not DRY:
             given = torch.randn(rows, width, device=DEVICE)
-            kernel_ms = statistics.median(timed(lambda given=given: [given.log_softmax(1) for _ in range(10)]) for _ in range(3)) * 100
+            kernel_ms = (
+                statistics.median(
+                    timed(lambda given=given: [given.log_softmax(1) for _ in range(10)]) for _ in range(3)
+                )
+                * 100
+            )
             del given
         steps_of: dict[str, Callable[[], Any]] = {}
         modules = {}
@@ -320,12 +398,22 @@ def parallel() -> None:
 
         sides: dict[str, Callable[[], object]] = {name: many(step) for name, step in steps_of.items()}
         in_turn(sides, 1)
-        medians = {name: statistics.median(of) / number * 1e3 for name, of in in_turn(sides, 1 if DRY else 9).items()}
+        medians = {
+            name: statistics.median(of) / number * 1e3 for name, of in in_turn(sides, 1 if DRY else 9).items()
+        }
         gain = {name: medians["plain"] / took for name, took in medians.items()}
         chosen = modules["auto"].choice
         ok = DRY or gain["auto"] >= (1.25 if kind == "a third" else 0.97)
         ok = ok and (DRY or kind != "a third" or (chosen.mode == "streams" and kernel_ms >= 0.3))
-        say(part="parallel", kind=kind, kernel_ms=kernel_ms, step_ms=medians, times_as_fast=gain, chosen=str(chosen).split("\n")[0], ok=ok)
+        say(
+            part="parallel",
+            kind=kind,
+            kernel_ms=kernel_ms,
+            step_ms=medians,
+            times_as_fast=gain,
+            chosen=str(chosen).split("\n")[0],
+            ok=ok,
+        )
         del steps_of, modules, sides, x
 
 
@@ -333,7 +421,9 @@ def parallel() -> None:
 
 
 def compare() -> None:
-    """Twenty trials each of functions that differ by a known part, in both directions: device time that a counter of cycles sets, and products."""
+    """Twenty trials each of functions that differ by a known part, in both directions: device time that a
+    counter of cycles sets, and products.
+    """
     if DRY:
         result = sidestream.compare(sum, max, list(range(2_000)), device="cpu", seconds=0.01)
         say(part="compare", kind="dry", verdict=result.verdict, ok=True)
@@ -354,12 +444,24 @@ def compare() -> None:
             widths.append(result.interval[1] - result.interval[0])
         unknown = said.count("unknown")
         ok = wrong not in said and unknown <= 2
-        say(part="compare", kind="cycles", difference=difference, equal=said.count("equal"), different=said.count("different"), unknown=unknown,
-            width=statistics.median(widths), seconds=time.perf_counter() - spent, ok=ok)
+        say(
+            part="compare",
+            kind="cycles",
+            difference=difference,
+            equal=said.count("equal"),
+            different=said.count("different"),
+            unknown=unknown,
+            width=statistics.median(widths),
+            seconds=time.perf_counter() - spent,
+            ok=ok,
+        )
         spent = time.perf_counter()
 
-    # Products over rows in steps that add whole waves: work of 3 % more. What it takes beyond that is measured alone, long before.
-    a, b = torch.randn(13_200, 2048, device=DEVICE, dtype=torch.bfloat16), torch.randn(2048, 2048, device=DEVICE, dtype=torch.bfloat16)
+    # Products over rows in steps that add whole waves: work of 3 % more. What it takes beyond that is
+    # measured alone, long before.
+    a, b = torch.randn(13_200, 2048, device=DEVICE, dtype=torch.bfloat16), torch.randn(
+        2048, 2048, device=DEVICE, dtype=torch.bfloat16
+    )
     exact = {}
     for copies in (33, 34):
 
@@ -373,10 +475,22 @@ def compare() -> None:
         pair = (exact[33], exact[34]) if trial % 2 else (exact[34], exact[33])
         said.append(sidestream.compare(*pair, seconds=1.0).verdict)
     same = [sidestream.compare(exact[33], exact[33], seconds=1.0).verdict for _ in range(20)]
-    say(part="compare", kind="products, 3.03 % apart", different=said.count("different"), equal=said.count("equal"), unknown=said.count("unknown"),
-        ok="equal" not in said and said.count("unknown") <= 2)
-    say(part="compare", kind="products, the same", different=same.count("different"), equal=same.count("equal"), unknown=same.count("unknown"),
-        ok="different" not in same and same.count("unknown") <= 2)
+    say(
+        part="compare",
+        kind="products, 3.03 % apart",
+        different=said.count("different"),
+        equal=said.count("equal"),
+        unknown=said.count("unknown"),
+        ok="equal" not in said and said.count("unknown") <= 2,
+    )
+    say(
+        part="compare",
+        kind="products, the same",
+        different=same.count("different"),
+        equal=same.count("equal"),
+        unknown=same.count("unknown"),
+        ok="different" not in same and same.count("unknown") <= 2,
+    )
     print(sidestream.compare(exact[33], exact[34], seconds=1.0), file=sys.stderr)
 
     x = torch.ones(20_000_000, device=DEVICE)
@@ -391,9 +505,16 @@ def compare() -> None:
 
 
 def overlap() -> None:
-    """What `overlap` predicts from the times of the stages, against the loop itself: two streams, and one; the part of the bar is 3 %."""
+    """What `overlap` predicts from the times of the stages, against the loop itself: two streams, and one;
+    the part of the bar is 3 %.
+    """
     if DRY:
-        say(part="overlap", kind="dry", gain=sidestream.overlap("sim:h200", kernel_ms=8, upload_ms=3).to_dict()["long_run"], ok=True)
+        say(
+            part="overlap",
+            kind="dry",
+            gain=sidestream.overlap("sim:h200", kernel_ms=8, upload_ms=3).to_dict()["long_run"],
+            ok=True,
+        )
         return
     count = 32
     current = torch.cuda.current_stream()
@@ -406,7 +527,10 @@ def overlap() -> None:
         end.synchronize()
     per_ms = cycles / start.elapsed_time(end)
     for kernel_ms, upload_ms, download_ms in ((8, 3, 0), (3, 8, 0), (3, 3, 3), (8, 3, 3)):
-        up, down = (torch.empty(max(1, int(ms * 55.4e6)), dtype=torch.uint8).pin_memory() for ms in (upload_ms, download_ms))
+        up, down = (
+            torch.empty(max(1, int(ms * 55.4e6)), dtype=torch.uint8).pin_memory()
+            for ms in (upload_ms, download_ms)
+        )
         slots = 4
         inputs = [torch.empty_like(up, device=DEVICE) for _ in range(slots)]
         outputs = [torch.empty_like(down, device=DEVICE) for _ in range(slots)]
@@ -435,18 +559,35 @@ def overlap() -> None:
 
         measured = [statistics.median(one) for one in zip(*[stages() for _ in range(5)])]
         run(4)
-        times = {k: statistics.median(timed(lambda k=k: run(k)) for _ in range(3)) * 1e3 for k in (1, 2, 3, 4)}
-        given = {"kernel_ms": measured[0], "upload_ms": measured[1], **({"download_ms": measured[2]} if download_ms else {})}
+        times = {
+            k: statistics.median(timed(lambda k=k: run(k)) for _ in range(3)) * 1e3 for k in (1, 2, 3, 4)
+        }
+        given = {
+            "kernel_ms": measured[0],
+            "upload_ms": measured[1],
+            **({"download_ms": measured[2]} if download_ms else {}),
+        }
         rows = sidestream.overlap("sim:h200", count=count, **given).rows
         said = {row.k: row.time_ns / 1e6 for row in rows if row.layout == "streams"}
         off = {k: said[k] / times[k] - 1 for k in times}
-        # Whoever takes kernels of one block for a device that is full is right here: these sleep side by side on several streams.
+        # Whoever takes kernels of one block for a device that is full is right here: these sleep side by side
+        # on several streams.
         best_said, best = min(said.values()), min(times.values())
-        say(part="overlap", kind=f"{kernel_ms}, {upload_ms}, {download_ms} ms", stages_ms=measured, measured_ms=times, said_ms=said, off=off,
-            gain_measured=times[1] / best, gain_said=said[1] / best_said, note="kernels that sleep fill nothing: k > 1 may run them side by side")
+        say(
+            part="overlap",
+            kind=f"{kernel_ms}, {upload_ms}, {download_ms} ms",
+            stages_ms=measured,
+            measured_ms=times,
+            said_ms=said,
+            off=off,
+            gain_measured=times[1] / best,
+            gain_said=said[1] / best_said,
+            note="kernels that sleep fill nothing: k > 1 may run them side by side",
+        )
         del inputs, outputs
 
-        # The same with kernels in one stream, as in a training loop: copies a step ahead on a stream of their own.
+        # The same with kernels in one stream, as in a training loop: copies a step ahead on a stream of their
+        # own.
         inputs = [torch.empty_like(up, device=DEVICE) for _ in range(2)]
         copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
         side, back = torch.cuda.Stream(), torch.cuda.Stream()
@@ -471,9 +612,17 @@ def overlap() -> None:
         took = statistics.median(timed(ring) for _ in range(5)) * 1e3
         ring_said = next(row.time_ns / 1e6 for row in rows if row.layout == "ring" and row.k == 2)
         serial_off, ring_off = said[1] / times[1] - 1, ring_said / took - 1
-        say(part="overlap", kind=f"{kernel_ms}, {upload_ms}, {download_ms} ms, a stream a stage", measured_ms=took, said_ms=ring_said,
-            off=ring_off, off_one_stream=serial_off, gain_measured=times[1] / took, gain_said=said[1] / ring_said,
-            ok=abs(serial_off) <= 0.03 and abs(ring_off) <= 0.03)
+        say(
+            part="overlap",
+            kind=f"{kernel_ms}, {upload_ms}, {download_ms} ms, a stream a stage",
+            measured_ms=took,
+            said_ms=ring_said,
+            off=ring_off,
+            off_one_stream=serial_off,
+            gain_measured=times[1] / took,
+            gain_said=said[1] / ring_said,
+            ok=abs(serial_off) <= 0.03 and abs(ring_off) <= 0.03,
+        )
         del inputs, result
 
     model = mlp(4096, 6).to(DEVICE)
@@ -486,10 +635,21 @@ def overlap() -> None:
 
     result = sidestream.overlap(train, [torch.randn(4096, 4096) for _ in range(4)])
     print(result, file=sys.stderr)
-    say(part="overlap", kind="a loop of one's own", **result.to_dict(), ok=result.loop_ns["prefetch"] <= 1.02 * result.limit_ns)
+    say(
+        part="overlap",
+        kind="a loop of one's own",
+        **result.to_dict(),
+        ok=result.loop_ns["prefetch"] <= 1.02 * result.limit_ns,
+    )
 
 
-PARTS: dict[str, Callable[[], None]] = {"fetch": fetch, "gradients": gradients, "parallel": parallel, "compare": compare, "overlap": overlap}
+PARTS: dict[str, Callable[[], None]] = {
+    "fetch": fetch,
+    "gradients": gradients,
+    "parallel": parallel,
+    "compare": compare,
+    "overlap": overlap,
+}
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
-"""What a call of `fetch` and `RunningMean.update` costs the host, on the driver that stands in for CUDA's. Needs PyTorch and no GPU.
+"""What a call of `fetch` and `RunningMean.update` costs the host, on the driver that stands in for CUDA's.
+Needs PyTorch and no GPU.
 
     cargo build -p sidestream-stand-in --lib
     python crates/sidestream-py/benches/fetch_host.py target/debug/libsidestream_stand_in.so [--quick]
 
-One JSON object: microseconds of processor time of the calling thread a call, the least of seven turns. The driver's own share is that of the one that stands
-in, and no GPU's.
+One JSON object: microseconds of processor time of the calling thread a call, the least of seven turns. The
+driver's own share is that of the one that stands in, and no GPU's.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
     python packages_gpu.py [--simulate] torchgpipe=FOLDER fairscale=FOLDER
 
-A folder is a checkout of the package's repository, since neither package ships its tests; the package itself is installed from the package index:
-``pip install --no-deps torchgpipe==0.0.7 fairscale==0.4.13``. Prints a JSON object for each: what pytest ended with, and what was found. No race may be
-found in the right ones. fairscale's ``OffloadModel`` moves its shards on two streams without any wait, and is there as what has to be found.
+A folder is a checkout of the package's repository, since neither package ships its tests; the package itself
+is installed from the package index: ``pip install --no-deps torchgpipe==0.0.7 fairscale==0.4.13``. Prints a
+JSON object for each: what pytest ended with, and what was found. No race may be found in the right ones.
+fairscale's ``OffloadModel`` moves its shards on two streams without any wait, and is there as what has to be
+found.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from typing import Any
 TESTS = {
     "torchgpipe": [("torchgpipe", ["tests"], False)],
     "fairscale": [
-        ("fairscale.nn.pipe", ["tests/nn/pipe/test_stream.py", "tests/nn/pipe/test_copy.py", "tests/nn/pipe/test_pipe.py", "tests/nn/pipe/skip"], False),
+        (
+            "fairscale.nn.pipe",
+            [
+                "tests/nn/pipe/test_stream.py",
+                "tests/nn/pipe/test_copy.py",
+                "tests/nn/pipe/test_pipe.py",
+                "tests/nn/pipe/skip",
+            ],
+            False,
+        ),
         ("fairscale.experimental.nn.OffloadModel", ["tests/experimental/nn/test_offload.py"], True),
     ],
 }
@@ -29,14 +40,29 @@ TESTS = {
 def run(name: str, folder: Path, tests: list[str], races: bool, options: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.json"
-        command = [sys.executable, "-m", "sidestream.check", "--json", str(report), *options, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+        command = [
+            sys.executable,
+            "-m",
+            "sidestream.check",
+            "--json",
+            str(report),
+            *options,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *tests,
+        ]
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         try:
             found = json.loads(report.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {"part": "package", "name": name, "error": ran.stderr[-2000:]}
     # Old packages fail some tests with a new PyTorch; what they put on a GPU counts all the same.
-    summary = next((line for line in reversed(ran.stdout.splitlines()) if " passed" in line or " failed" in line), "")
+    summary = next(
+        (line for line in reversed(ran.stdout.splitlines()) if " passed" in line or " failed" in line), ""
+    )
     ok = bool(found["races"]) is races and found["operations"] > 0 and found["ended"] is None
     return {
         "part": "package",

@@ -294,7 +294,9 @@ def a_gradient_past_the_engine(right: bool) -> None:
 
 @planted
 def gradients_that_are_added_up(right: bool) -> None:
-    """Two branches on streams of their own: the engine adds up what they give on a third, and notes it there."""
+    """Two branches on streams of their own: the engine adds up what they give on a third, and notes it
+    there.
+    """
     one, two, main = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()
     given: list[Any] = []
 

@@ -1,4 +1,5 @@
-"""Racy programs and their repaired twins, and right programs, of what is no operator: kernels of Triton, compiled functions, collectives, threads.
+"""Racy programs and their repaired twins, and right programs, of what is no operator: kernels of Triton,
+compiled functions, collectives, threads.
 
 ``check_gpu.py`` runs them. Those of Triton need a GPU; the others run on a simulated one as well.
 """
@@ -124,7 +125,9 @@ def pool_loop(steps: int) -> None:
 
 @right
 def ring_loop(steps: int) -> None:
-    """A ring of pinned buffers and of the device's, between two threads, by semaphores and a lock round a shared sum."""
+    """A ring of pinned buffers and of the device's, between two threads, by semaphores and a lock round a
+    shared sum.
+    """
     depth = 3
     hosts = [torch.zeros(64, 64, pin_memory=True) for _ in range(depth)]
     devices = [torch.empty(64, 64, device="cuda") for _ in range(depth)]
@@ -223,9 +226,13 @@ def a_compiled_gradient_read_too_early(right: bool) -> None:
 
 @right
 def compiled_loop(steps: int) -> None:
-    """A model that is compiled, forward and backward, and batches that are copied ahead on a stream of their own."""
+    """A model that is compiled, forward and backward, and batches that are copied ahead on a stream of their
+    own.
+    """
     side, main = side_and_main()
-    model: Any = torch.compile(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda())
+    model: Any = torch.compile(
+        nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda()
+    )
     optimizer = torch.optim.AdamW(model.parameters())
     hosts = [torch.randn(32, 64).pin_memory() for _ in range(3)]
     ready = None
@@ -252,7 +259,9 @@ def group() -> Any:
 
     if not distributed.is_initialized():
         simulated = torch.cuda.Stream.__module__.startswith("sidestream.")
-        distributed.init_process_group("gloo" if simulated else "nccl", store=distributed.HashStore(), rank=0, world_size=1)
+        distributed.init_process_group(
+            "gloo" if simulated else "nccl", store=distributed.HashStore(), rank=0, world_size=1
+        )
     return distributed
 
 
@@ -295,7 +304,9 @@ def a_collective_waited_for_on_another_stream(right: bool) -> None:
 
 @right
 def collectives_loop(steps: int) -> None:
-    """Gradients that are added up over all ranks while backward's next step is not there yet, and weights that are gathered ahead."""
+    """Gradients that are added up over all ranks while backward's next step is not there yet, and weights
+    that are gathered ahead.
+    """
     distributed = group()
     model = nn.Linear(64, 64).cuda()
     shard, whole = torch.randn(1024, device="cuda"), torch.empty(1024, device="cuda")

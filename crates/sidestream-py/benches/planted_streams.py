@@ -1,4 +1,6 @@
-"""Racy programs of one thread or two and their repaired twins, by streams, memory, graphs and the host's own accesses: for ``check_gpu.py planted``."""
+"""Racy programs of one thread or two and their repaired twins, by streams, memory, graphs and the host's own
+accesses: for ``check_gpu.py planted``.
+"""
 
 from __future__ import annotations
 
@@ -407,7 +409,8 @@ def gathered_by_an_index(right: bool) -> None:
 def graphs_captured_on_one_stream(right: bool) -> None:
     """`torch.cuda.graph` captures on one stream of its own, whose cuBLAS workspace both graphs keep.
 
-    The products are too small to use it: with larger ones the results would be wrong (`real_gpu.py workspaces`).
+    The products are too small to use it: with larger ones the results would be wrong
+    (`real_gpu.py workspaces`).
     """
     side, main = side_and_main()
     x = torch.ones(64, 64, device="cuda")

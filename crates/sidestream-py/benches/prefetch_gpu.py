@@ -2,8 +2,8 @@
 
     python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
 
-Parts: pinned, unpinned, small, epochs, ten_loops, stress, memory, augmentation. One JSON object a line; times are medians of rounds in which
-the things compared take turns. docs/performance.md has the figures.
+Parts: pinned, unpinned, small, epochs, ten_loops, stress, memory, augmentation. One JSON object a line; times
+are medians of rounds in which the things compared take turns. docs/performance.md has the figures.
 """
 
 from __future__ import annotations
@@ -183,11 +183,14 @@ def small() -> None:
     )
 
 
-# ---------------------------------------------------------------- a prefetcher for each epoch, and loops of all kinds
+# ---------------------------------------------------------------- a prefetcher for each epoch, and loops of
+# all kinds
 
 
 def epochs() -> None:
-    """A new prefetcher for each epoch beside one that is kept: 40 batches of 33.6 MB, and what it takes of memory."""
+    """A new prefetcher for each epoch beside one that is kept: 40 batches of 33.6 MB, and what it takes of
+    memory.
+    """
     count, side = (4, 64) if DRY else (40, 4096)
     criterion, labels = torch.nn.CrossEntropyLoss(), torch.randint(0, 10, (side // 2,), device=GPU)
     model = loops_of_ten.perceptron(1, side).to(GPU)
@@ -234,7 +237,10 @@ def epochs() -> None:
             "epochs",
             memory="pinned" if is_pinned else "pageable",
             ms_a_step={name: round(t / count * 1e3, 3) for name, t in took.items() if name != "left_early"},
-            new_costs_ms_an_epoch={f"new{kind}": round((took[f"new{kind}"] - took[f"kept{kind}"]) * 1e3, 2) for kind in ("", "_transform")},
+            new_costs_ms_an_epoch={
+                f"new{kind}": round((took[f"new{kind}"] - took[f"kept{kind}"]) * 1e3, 2)
+                for kind in ("", "_transform")
+            },
             goal_ms=2,
             cached_bytes=cached_bytes(),
         )
@@ -243,7 +249,9 @@ def epochs() -> None:
 
 
 def ten_loops() -> None:
-    """Ten loops by `.to()`, from pinned memory by `non_blocking`, and by `prefetch` from both, a new prefetcher each epoch, in turns."""
+    """Ten loops by `.to()`, from pinned memory by `non_blocking`, and by `prefetch` from both, a new
+    prefetcher each epoch, in turns.
+    """
     rounds = 2 if DRY else 4 if QUICK else 12
     worst = 0.0
     for loop in loops_of_ten.loops(GPU, 64 if DRY else 1):
@@ -269,7 +277,15 @@ def ten_loops() -> None:
         best = min(took["to"], took["non_blocking"])
         ratios = {name: round(took[name] / best, 3) for name in ("prefetch", "prefetch_pinned")}
         worst = max(worst, min(ratios.values()))
-        say("ten_loops", loop=loop.name, host_bound=loop.host_bound, steps=count, ms_a_step={name: round(t, 3) for name, t in took.items()}, of_the_better=ratios, goal=1.02)
+        say(
+            "ten_loops",
+            loop=loop.name,
+            host_bound=loop.host_bound,
+            steps=count,
+            ms_a_step={name: round(t, 3) for name, t in took.items()},
+            of_the_better=ratios,
+            goal=1.02,
+        )
     say("ten_loops", worst_of_the_better=worst, goal=1.02)
 
 
@@ -277,7 +293,9 @@ def ten_loops() -> None:
 
 
 class Numbered:
-    """Batches in which every element says which batch it is; the memory is filled anew for each, like a loader's."""
+    """Batches in which every element says which batch it is; the memory is filled anew for each, like a
+    loader's.
+    """
 
     def __init__(self, count: int, elements: int, pinned: bool) -> None:
         self.count = count
@@ -296,7 +314,9 @@ class Numbered:
 
 
 class Naive:
-    """A prefetcher as it is often written: two buffers each side, an own stream, and no wait for the consumer."""
+    """A prefetcher as it is often written: two buffers each side, an own stream, and no wait for the
+    consumer.
+    """
 
     def __init__(self, loader: Numbered) -> None:
         self.loader = loader
@@ -414,7 +434,9 @@ def taken() -> int:
 
 
 def ring(depth: int) -> None:
-    """What a ring takes of the device. In a process of its own, since memory that is given back is kept for the next."""
+    """What a ring takes of the device. In a process of its own, since memory that is given back is kept for
+    the next.
+    """
     batch = torch.zeros(BATCH_BYTES, dtype=torch.uint8)
     compute = Compute(0.001)
     before = taken()
@@ -469,7 +491,10 @@ def augmented(size: int, one_by_one: bool) -> None:
     augment = images.Augment(GPU, one_by_one=one_by_one)
     shape = (size, 3, images.SIDE, images.SIDE)
     known = [
-        (torch.randint(0, 256, shape, dtype=torch.uint8).pin_memory(), torch.randint(0, images.CLASSES, (size,)).pin_memory())
+        (
+            torch.randint(0, 256, shape, dtype=torch.uint8).pin_memory(),
+            torch.randint(0, images.CLASSES, (size,)).pin_memory(),
+        )
         for _ in range(4)
     ]
     batches = [known[at % 4] for at in range(steps)]
@@ -517,7 +542,13 @@ def augmented(size: int, one_by_one: bool) -> None:
                         each.record_stream(training)
         current.wait_stream(training)
 
-    jobs = {"model": model, "transform": transform, "loop": loop, "two_streams": two_streams, "prefetch": ours}
+    jobs = {
+        "model": model,
+        "transform": transform,
+        "loop": loop,
+        "two_streams": two_streams,
+        "prefetch": ours,
+    }
     took = {name: t / steps * 1e3 for name, t in medians(jobs, 3 if QUICK else 5).items()}
     say(
         "augmentation",
@@ -537,7 +568,12 @@ def main() -> None:
         if word.startswith("--ring="):
             ring(int(word.removeprefix("--ring=")))
             return
-    say("device", name="none, a dry run" if DRY else torch.cuda.get_device_name(), torch=torch.__version__, quick=QUICK)
+    say(
+        "device",
+        name="none, a dry run" if DRY else torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        quick=QUICK,
+    )
     wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
     for part in PARTS:
         if wanted and part.__name__ not in wanted:

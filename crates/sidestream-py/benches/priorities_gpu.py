@@ -1,10 +1,11 @@
-"""What a priority is worth to a few small kernels beside queued work, launched one by one and as a CUDA graph.
+"""What a priority is worth to a few small kernels beside queued work, launched one by one and as a CUDA
+graph.
 
     python crates/sidestream-py/benches/priorities_gpu.py [--quick]
 
-A graph's kernels have the priority of the stream that they were captured on; which stream replays it is another question. Both are
-varied apart. Each figure is the median of the milliseconds from the first call until the host knows that the work is over. One JSON
-object a line; docs/performance.md has the figures.
+A graph's kernels have the priority of the stream that they were captured on; which stream replays it is
+another question. Both are varied apart. Each figure is the median of the milliseconds from the first call
+until the host knows that the work is over. One JSON object a line; docs/performance.md has the figures.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def captured(stream: torch.cuda.Stream, work: Callable[[], object]) -> torch.cud
     return graph
 
 
-def latency(stream: torch.cuda.Stream, work: Callable[[], object], background: Callable[[], object] | None) -> float:
+def latency(
+    stream: torch.cuda.Stream, work: Callable[[], object], background: Callable[[], object] | None
+) -> float:
     behind = torch.cuda.Stream(priority=LEAST)
     tries = []
     for _ in range(TRIES):
@@ -95,9 +98,24 @@ def main() -> None:
         torch.cuda.synchronize()
         once = (time.perf_counter() - start) * 1e3
         for work, capture, launched, run in works:
-            figures = {"alone_ms": latency(by[launched], run, None), "beside_ms": latency(by[launched], run, background)}
+            figures = {
+                "alone_ms": latency(by[launched], run, None),
+                "beside_ms": latency(by[launched], run, background),
+            }
             figures = {key: round(value, 4) for key, value in figures.items()}
-            print(json.dumps({"background": name, "background_ms": round(once, 3), "work": work, "captured": capture, "launched": launched} | figures), flush=True)
+            print(
+                json.dumps(
+                    {
+                        "background": name,
+                        "background_ms": round(once, 3),
+                        "work": work,
+                        "captured": capture,
+                        "launched": launched,
+                    }
+                    | figures
+                ),
+                flush=True,
+            )
         del background
         torch.cuda.empty_cache()
 

@@ -1,12 +1,15 @@
-"""What `sidestream.profile` measures of a step without the profiler, beside the same program in a process that has none.
+"""What `sidestream.profile` measures of a step without the profiler, beside the same program in a process
+that has none.
 
-    python crates/sidestream-py/benches/profile_gpu.py [--device cpu] [--runs N] [--json FILE] [--bar] [PROGRAM …]
+    python crates/sidestream-py/benches/profile_gpu.py [--device cpu] [--runs N] [--json FILE] [--bar]
+    [PROGRAM …]
 
-Ten programs of different kinds, five runs of each. A run is two processes: one steps the program and knows of no profiler, the other
-has it profiled. "base" is the measured step by that of the first process, less 1; "estimate" is the same for what `diagnose` makes of the trace alone,
-without what was timed. Of both the median of the runs is printed, and the worst. With ``--bar`` it fails unless all bases are within 10 % and eight of ten
-estimates within 20 %. ``--device cpu`` runs small tensors without a diagnosis: bases only, and by the time of the processor, so that what else runs on
-the machine does not count.
+Ten programs of different kinds, five runs of each. A run is two processes: one steps the program and knows of
+no profiler, the other has it profiled. "base" is the measured step by that of the first process, less 1;
+"estimate" is the same for what `diagnose` makes of the trace alone, without what was timed. Of both the
+median of the runs is printed, and the worst. With ``--bar`` it fails unless all bases are within 10 % and
+eight of ten estimates within 20 %. ``--device cpu`` runs small tensors without a diagnosis: bases only, and
+by the time of the processor, so that what else runs on the machine does not count.
 """
 
 from __future__ import annotations
@@ -117,7 +120,9 @@ def training(machine: Machine) -> Step:
 def transformer(machine: Machine) -> Step:
     """An encoder without gradients: operators of several sizes."""
     width = machine.side(512, 32)
-    layer = machine.torch.nn.TransformerEncoderLayer(width, 8, 2 * width, batch_first=True, device=machine.device)
+    layer = machine.torch.nn.TransformerEncoderLayer(
+        width, 8, 2 * width, batch_first=True, device=machine.device
+    )
     encoder = machine.torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
     x = machine.torch.randn(machine.side(16, 2), 128, width, device=machine.device)
 
@@ -225,7 +230,9 @@ EVERY = {"two_kinds_of_steps": 4}
 
 
 def plain(name: str, device: str) -> dict[str, Any]:
-    """A step in a process without a profiler: all of the time by the count of steps, from one wait to another."""
+    """A step in a process without a profiler: all of the time by the count of steps, from one wait to
+    another.
+    """
     machine = Machine(device)
     step, at = PROGRAMS[name](machine), 0
 
@@ -294,12 +301,16 @@ def spread(offs: list[float]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help="only these")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--runs", type=int, default=5, metavar="N")
     parser.add_argument("--json", metavar="FILE", help="also write each run, a line of JSON")
-    parser.add_argument("--bar", action="store_true", help="fail where the figures are not as near as stated above")
+    parser.add_argument(
+        "--bar", action="store_true", help="fail where the figures are not as near as stated above"
+    )
     parser.add_argument("--inside", choices=["plain", "profiled"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = set(options.programs) - set(PROGRAMS)
@@ -311,7 +322,10 @@ def main() -> int:
         return 0
     rows, near, estimated = [], 0, 0
     names = options.programs or list(PROGRAMS)
-    print(f"{'program':<20} {'step':>10} {'base':>8} {'worst':>8} {'estimate':>8} {'worst':>8}  windows, not agreed, drifting")
+    print(
+        f"{'program':<20} {'step':>10} {'base':>8} {'worst':>8} {'estimate':>8} {'worst':>8}  windows, not "
+        "agreed, drifting"
+    )
     for name in names:
         bases, estimates, steps = [], [], []
         not_agreed = drifting = 0
@@ -333,13 +347,15 @@ def main() -> int:
         estimated += bool(estimates) and abs(statistics.median(estimates)) <= ESTIMATE_OFF
         of = f"{min(sizes)} to {max(sizes)}" if len(sizes) > 1 else f"{min(sizes)}"
         print(
-            f"{name:<20} {statistics.median(steps) / 1e6:>7.3f} ms {spread(bases)} {spread(estimates)}  of {of} steps, "
-            f"{not_agreed}, {drifting}",
+            f"{name:<20} {statistics.median(steps) / 1e6:>7.3f} ms {spread(bases)} {spread(estimates)}  of "
+            f"{of} steps, {not_agreed}, {drifting}",
             flush=True,
         )
     if options.json:
         Path(options.json).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    print(f"of {len(names)}: base within {BASE_OFF:.0%} {near}, estimate within {ESTIMATE_OFF:.0%} {estimated}")
+    print(
+        f"of {len(names)}: base within {BASE_OFF:.0%} {near}, estimate within {ESTIMATE_OFF:.0%} {estimated}"
+    )
     passed = near == len(names) and estimated >= ESTIMATES * len(names) / 10
     return 1 if options.bar and not passed else 0
 

@@ -1,10 +1,12 @@
-"""What PyTorch's profiler costs: kinds of calls, and whole steps of 24 jobs, timed with and without it; their traces are kept.
+"""What PyTorch's profiler costs: kinds of calls, and whole steps of 24 jobs, timed with and without it; their
+traces are kept.
 
     python crates/sidestream-py/benches/profiler_cost_gpu.py --out FOLDER [--device cpu] [JOB …]
 
-What `diagnose` takes for the cost of the profiler comes from here. Two processes run all jobs. Each times every job before any profiler has
-run, then again in turns with a profiler of the host only, of the device only, and of both, which writes a trace. FOLDER gets
-``truth.json`` and ``traces.tar`` (traces of at most ten steps, compressed). On an H200 it takes under four minutes.
+What `diagnose` takes for the cost of the profiler comes from here. Two processes run all jobs. Each times
+every job before any profiler has run, then again in turns with a profiler of the host only, of the device
+only, and of both, which writes a trace. FOLDER gets ``truth.json`` and ``traces.tar`` (traces of at most ten
+steps, compressed). On an H200 it takes under four minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these")
 parser.add_argument("--out", required=True, metavar="FOLDER")
 parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-parser.add_argument("--limit", type=float, default=105.0, metavar="SECONDS", help="begin no job after so long, in each process")
+parser.add_argument(
+    "--limit",
+    type=float,
+    default=105.0,
+    metavar="SECONDS",
+    help="begin no job after so long, in each process",
+)
 parser.add_argument("--round", type=int, help=argparse.SUPPRESS)
 ARGS = parser.parse_args()
 MACHINE = Machine(ARGS.device)
@@ -50,7 +58,11 @@ RECORDED = 10
 JOBS: dict[str, Callable[[], Step]] = {}
 #: The jobs that are traced with more options, too.
 MORE_OPTIONS = {"layers_forward", "encoder_training", "cells", "loss_of_each_layer"}
-OPTIONS = {"shapes": {"record_shapes": True}, "stacks": {"with_stack": True}, "all": {"record_shapes": True, "profile_memory": True, "with_stack": True}}
+OPTIONS = {
+    "shapes": {"record_shapes": True},
+    "stacks": {"with_stack": True},
+    "all": {"record_shapes": True, "profile_memory": True, "with_stack": True},
+}
 
 
 def job(make: Callable[[], Step]) -> Callable[[], Step]:
@@ -67,7 +79,9 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 def layers(count: int, width: int) -> nn.Sequential:
-    return nn.Sequential(*[part for _ in range(of(count, 2)) for part in (nn.Linear(width, width), nn.ReLU())]).to(DEVICE)
+    return nn.Sequential(
+        *[part for _ in range(of(count, 2)) for part in (nn.Linear(width, width), nn.ReLU())]
+    ).to(DEVICE)
 
 
 def training(model: nn.Module, optimizer: torch.optim.Optimizer, *shape: int) -> Step:
@@ -102,13 +116,19 @@ class Attention(nn.Module):
         super().__init__()
         self.norm, self.heads = nn.LayerNorm(width), heads
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.norm2, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm2, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(self.norm(x)).split(width, dim=2)
-        parts = [part.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for part in (q, k, v)]
+        parts = [
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2) for part in (q, k, v)
+        ]
         y = functional.scaled_dot_product_attention(*parts, is_causal=True)
         x = x + self.dropout(self.out(y.transpose(1, 2).contiguous().view(batch, length, width)))
         h = self.up(self.norm2(x))
@@ -155,7 +175,11 @@ def encoder_training() -> Step:
 @job
 def cells() -> Step:
     width = of(256, 8)
-    cell, head, x = nn.LSTMCell(width, width).to(DEVICE), nn.Linear(width, 10).to(DEVICE), randn(of(256, 4), 32, width)
+    cell, head, x = (
+        nn.LSTMCell(width, width).to(DEVICE),
+        nn.Linear(width, 10).to(DEVICE),
+        randn(of(256, 4), 32, width),
+    )
 
     def step(_: int) -> None:
         with torch.no_grad():
@@ -171,7 +195,9 @@ def cells() -> Step:
 def cells_by_hand() -> Step:
     width = of(128, 8)
     inner, outer = nn.Linear(width, 3 * width).to(DEVICE), nn.Linear(width, 3 * width).to(DEVICE)
-    optimizer, x = torch.optim.SGD([*inner.parameters(), *outer.parameters()], lr=1e-6), randn(of(40, 3), 16, width)
+    optimizer, x = torch.optim.SGD([*inner.parameters(), *outer.parameters()], lr=1e-6), randn(
+        of(40, 3), 16, width
+    )
 
     def step(_: int) -> None:
         optimizer.zero_grad()
@@ -208,7 +234,9 @@ def convolutions(depth: int) -> nn.Sequential:
     width = of(32, 4)
     block = [nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
     many = [part for _ in range(of(depth, 1)) for part in (block[0], block[1], block[2])]
-    return nn.Sequential(nn.Conv2d(3, width, 3), *many, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)).to(DEVICE)
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3), *many, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)
+    ).to(DEVICE)
 
 
 @job
@@ -341,7 +369,12 @@ def graph_and_token() -> Step:
 
 @job
 def two_streams() -> Step:
-    side, main, models, x = MACHINE.side_stream(), MACHINE.current(), [layers(10, 128), layers(10, 128)], randn(16, 128)
+    side, main, models, x = (
+        MACHINE.side_stream(),
+        MACHINE.current(),
+        [layers(10, 128), layers(10, 128)],
+        randn(16, 128),
+    )
 
     def step(_: int) -> None:
         with torch.no_grad():
@@ -358,7 +391,9 @@ def two_streams() -> Step:
 @job
 def mixed_precision() -> Step:
     model, x = layers(16, 256), randn(32, 256)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1e-6), torch.amp.GradScaler(DEVICE.type, enabled=IS_CUDA)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1e-6), torch.amp.GradScaler(
+        DEVICE.type, enabled=IS_CUDA
+    )
 
     def step(_: int) -> None:
         optimizer.zero_grad()
@@ -532,7 +567,9 @@ def plain_ms(step: Step, warm_up_s: float) -> list[float]:
     return windows
 
 
-def profiled_ms(step: Step, which: tuple[bool, bool], steps: int, path: Path | None, options: dict[str, Any]) -> list[float]:
+def profiled_ms(
+    step: Step, which: tuple[bool, bool], steps: int, path: Path | None, options: dict[str, Any]
+) -> list[float]:
     """The time from the end of each step to the next, as a clock beside the profiler sees it."""
 
     def write(profiler: Any) -> None:
@@ -541,7 +578,9 @@ def profiled_ms(step: Step, which: tuple[bool, bool], steps: int, path: Path | N
 
     marks = []
     plan = schedule(wait=0, warmup=3, active=steps, repeat=1)
-    with profile(activities=activities(*which), schedule=plan, on_trace_ready=write, acc_events=True, **options) as profiler:
+    with profile(
+        activities=activities(*which), schedule=plan, on_trace_ready=write, acc_events=True, **options
+    ) as profiler:
         for at in range(3 + steps):
             step(at)
             if at == 2:
@@ -619,12 +658,17 @@ def machine() -> dict[str, Any]:
 
 
 def show(truth: dict[str, Any]) -> None:
-    print(f"{'job':<24} {'plain':>9} {'after':>9} {'host':>9} {'device':>9} {'both':>9}  ms a step, median; of both rounds")
+    print(
+        f"{'job':<24} {'plain':>9} {'after':>9} {'host':>9} {'device':>9} {'both':>9}  ms a step, median; of "
+        "both rounds"
+    )
     for name in JOBS:
         for row in (part["jobs"].get(name) for part in truth["rounds"]):
             if row is not None:
                 kinds = ("first_ms", "plain_after_ms", "host_ms", "device_ms", "both_ms")
-                cells = [f"{statistics.median(row[kind]):9.3f}" if kind in row else f"{'-':>9}" for kind in kinds]
+                cells = [
+                    f"{statistics.median(row[kind]):9.3f}" if kind in row else f"{'-':>9}" for kind in kinds
+                ]
                 print(f"{name:<24} {' '.join(cells)}")
     for part in truth["rounds"][:1]:
         for name, row in part["calls"].items():
@@ -632,7 +676,9 @@ def show(truth: dict[str, Any]) -> None:
 
 
 def pack(traces: Path, out: Path) -> tuple[int, int]:
-    """Pack the traces into archives that can be carried anywhere, the first round's first: how many, and how many traces are in none."""
+    """Pack the traces into archives that can be carried anywhere, the first round's first: how many, and how
+    many traces are in none.
+    """
     most, packed, left_out, archives = 15_000_000, 0, 0, [tarfile.open(out / "traces0.tar", "w")]
     for path in sorted(traces.iterdir(), key=lambda path: (".1." in path.name, path.name)):
         size = path.stat().st_size
@@ -664,7 +710,9 @@ def main() -> int:
         return 0
     begun, parts = time.perf_counter(), []
     for number in range(ROUNDS):
-        subprocess.run([sys.executable, *sys.argv, "--round", str(number)], check=False, timeout=3 * ARGS.limit)
+        subprocess.run(
+            [sys.executable, *sys.argv, "--round", str(number)], check=False, timeout=3 * ARGS.limit
+        )
         path = traces / f"round{number}.json"
         if path.exists():
             parts.append(json.loads(path.read_text()))

@@ -1,13 +1,14 @@
-"""Ten runs of two ranks with one thing planted, and what it costs: slow by compute, by the loader or by copies, in a tensor,
-data or pipeline group, and one run in which nothing is planted.
+"""Ten runs of two ranks with one thing planted, and what it costs: slow by compute, by the loader or by
+copies, in a tensor, data or pipeline group, and one run in which nothing is planted.
 
 On a machine with two GPUs:
 
     python benches/ranks_gpu.py OUT [--steps 12]
 
-OUT/ranks.tar has the traces, CASE/rank0.json.gz and CASE/rank1.json.gz, and truth.json, which stands beside it too: for
-each case the slow rank, the cause, a step without the profiler with the plant and without it, and what each rank takes for
-its own work when nothing is exchanged. `--dry` is the same with gloo on the processor, in small, to try the script.
+OUT/ranks.tar has the traces, CASE/rank0.json.gz and CASE/rank1.json.gz, and truth.json, which stands beside
+it too: for each case the slow rank, the cause, a step without the profiler with the plant and without it, and
+what each rank takes for its own work when nothing is exchanged. `--dry` is the same with gloo on the
+processor, in small, to try the script.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class Job:
                 dist.all_reduce(x, group=self.groups["tensor"])
 
     def data(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A data group: gradients are summed while the next layer is computed; all of them are waited for in the end."""
+        """A data group: gradients are summed while the next layer is computed; all of them are waited for in
+        the end.
+        """
         works = []
         for layer in range(LAYERS):
             x = self.compute(x, layer, times)
@@ -162,7 +165,9 @@ def traced(job: Job, kind: str, planted: str, steps: int, path: Path) -> None:
 
 def each(rank: int, port: int, folder: str, steps: int, dry: bool) -> None:
     """One rank."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank))
+    os.environ.update(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank)
+    )
     device = torch.device("cpu") if dry else torch.device("cuda", rank)
     if dry:
         torch.set_num_threads(1)
@@ -201,7 +206,9 @@ def each(rank: int, port: int, folder: str, steps: int, dry: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("--steps", type=int, default=12, help="steps in a trace, and in a measurement")
     parser.add_argument("--dry", action="store_true", help="on the processor, with gloo")

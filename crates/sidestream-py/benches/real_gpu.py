@@ -2,8 +2,8 @@
 
     python crates/sidestream-py/benches/real_gpu.py [part …]
 
-Needs PyTorch with CUDA and the package `sidestream`. Each part runs alone, and is `ok` if all that it asserts holds. Parts that need two
-GPUs say so where there is one.
+Needs PyTorch with CUDA and the package `sidestream`. Each part runs alone, and is `ok` if all that it asserts
+holds. Parts that need two GPUs say so where there is one.
 """
 
 from __future__ import annotations
@@ -76,8 +76,12 @@ def streams() -> dict[str, Any]:
         "their wait_stream of ours": lambda: ours.torch().wait_stream(theirs),
         "a record of theirs": lambda: ours.wait_event(theirs.record_event()),
         "a record of ours in theirs": lambda: ours.wait_event(Stream.of(theirs).record_event()),
-        "our event in their stream": lambda: ours.torch().wait_event(Stream.of(theirs).record_event().torch()),
-        "their event, recorded by us": lambda: ours.wait_event(Stream.of(theirs).record_event(torch.cuda.Event())),
+        "our event in their stream": (
+            lambda: ours.torch().wait_event(Stream.of(theirs).record_event().torch())
+        ),
+        "their event, recorded by us": lambda: ours.wait_event(
+            Stream.of(theirs).record_event(torch.cuda.Event())
+        ),
         "a handle": lambda: ours.wait_stream(theirs.cuda_stream),
     }
     for name, wait in waits.items():
@@ -140,7 +144,8 @@ def arrays() -> dict[str, Any]:
     code = """
 import numpy as np, sidestream
 held = []
-for number, batch in enumerate(sidestream.prefetch(([np.full(1 << 22, n, np.float32)] for n in range(6)), "cuda:0", keep="grow")):
+batches = ([np.full(1 << 22, n, np.float32)] for n in range(6))
+for number, batch in enumerate(sidestream.prefetch(batches, "cuda:0", keep="grow")):
     held.append(batch[0])
 import torch
 side = torch.cuda.Stream()
@@ -184,7 +189,11 @@ def examples() -> dict[str, Any]:
             continue
         start = time.perf_counter()
         ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=200)
-        said[path.name] = [round(time.perf_counter() - start, 1), ran.returncode, (ran.stdout + ran.stderr)[-900:]]
+        said[path.name] = [
+            round(time.perf_counter() - start, 1),
+            ran.returncode,
+            (ran.stdout + ran.stderr)[-900:],
+        ]
     failed = [name for name, (_, code, _) in said.items() if code]
     assert not failed, {name: said[name] for name in failed}
     return {"said": said}
@@ -202,7 +211,9 @@ def benchmark() -> dict[str, Any]:
 
 @part
 def memory_runs_out() -> dict[str, Any]:
-    """PyTorch keeps nearly all memory, unused: a prefetcher asks it to give some back. Where it is in use, the error says so."""
+    """PyTorch keeps nearly all memory, unused: a prefetcher asks it to give some back. Where it is in use,
+    the error says so.
+    """
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
     kept = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(free // (1 << 30) - 1)]
@@ -225,7 +236,9 @@ def memory_runs_out() -> dict[str, Any]:
 
 @part
 def a_batch_that_is_gone() -> dict[str, Any]:
-    """Addresses come again: who names a stream for a new batch does not mean one that had its address before."""
+    """Addresses come again: who names a stream for a new batch does not mean one that had its address
+    before.
+    """
     code = """
 import numpy as np, sidestream
 seen = set()
@@ -253,7 +266,8 @@ print(again)
 
 @part
 def workspaces() -> dict[str, Any]:
-    """Two graphs of products, captured on one stream and replayed side by side, write into one workspace of cuBLAS.
+    """Two graphs of products, captured on one stream and replayed side by side, write into one workspace of
+    cuBLAS.
 
     With products that have a bias added (`addmm`) the same hangs the GPU, so it is not tried here.
     """
@@ -263,7 +277,10 @@ def workspaces() -> dict[str, Any]:
         replayed = [torch.cuda.Stream() for _ in range(2)]
         graphs, outputs, expected = [], [], []
         for stream in replayed:
-            pairs = [(torch.randn(64, 16384, device="cuda"), torch.randn(16384, 64, device="cuda")) for _ in range(products)]
+            pairs = [
+                (torch.randn(64, 16384, device="cuda"), torch.randn(16384, 64, device="cuda"))
+                for _ in range(products)
+            ]
             with torch.cuda.stream(torch.cuda.Stream()):
                 made = [torch.mm(left, right) for left, right in pairs]
             torch.cuda.synchronize()
@@ -285,16 +302,20 @@ def workspaces() -> dict[str, Any]:
                 with torch.cuda.stream(stream):
                     graph.replay()
             torch.cuda.synchronize()
-            wrong[name] += sum(not torch.equal(one, other) for one, other in zip(outputs, expected, strict=True))
+            wrong[name] += sum(
+                not torch.equal(one, other) for one, other in zip(outputs, expected, strict=True)
+            )
     assert wrong["one stream"] > 0 and wrong["a stream each"] == 0, wrong
     return {"wrong": wrong, "of": rounds * 2 * products}
 
 
 @part
 def engine_notes() -> dict[str, Any]:
-    """Which memory PyTorch's engine notes in backward: a gradient that it hands to a node of another stream, and nothing else.
+    """Which memory PyTorch's engine notes in backward: a gradient that it hands to a node of another stream,
+    and nothing else.
 
-    What is not noted is handed out again while the other stream is still busy. The check has to say the same of each.
+    What is not noted is handed out again while the other stream is still busy. The check has to say the same
+    of each.
     """
     main = torch.cuda.current_stream()
     kept: list[torch.Tensor] = []
@@ -415,8 +436,12 @@ def torchrun() -> dict[str, Any] | None:
     if count < 2:
         return None
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    ran = subprocess.run([*command, str(EXAMPLES / "distributed.py")], capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0 and ran.stdout.count("the models agree") == count, ran.stdout + ran.stderr[-3000:]
+    ran = subprocess.run(
+        [*command, str(EXAMPLES / "distributed.py")], capture_output=True, text=True, timeout=240
+    )
+    assert ran.returncode == 0 and ran.stdout.count("the models agree") == count, (
+        ran.stdout + ran.stderr[-3000:]
+    )
     return {"said": ran.stdout}
 
 
@@ -428,17 +453,24 @@ def ranks() -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(
-            "import os, sys, torch, torch.distributed as dist, sidestream\n"
-            "rank = int(os.environ['LOCAL_RANK']); torch.cuda.set_device(rank); dist.init_process_group('nccl')\n"
-            "model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()\n"
-            "model = torch.nn.parallel.DistributedDataParallel(model)\n"
-            "batches = [torch.randn(2048 * (1 + rank), 2048).pin_memory() for _ in range(20)] * 6\n"
-            f"with sidestream.profile(steps=8, path='{folder}/rank%d.json' % rank) as profiled:\n"
-            "    for batch in sidestream.prefetch(batches, rank):\n"
-            "        model(batch).sum().backward(); profiled.step()\n"
-            "dist.destroy_process_group()\n"
+            "import os, sys, torch, torch.distributed as dist, sidestream\nrank = "
+            "int(os.environ['LOCAL_RANK']); torch.cuda.set_device(rank); "
+            "dist.init_process_group('nccl')\nmodel = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for "
+            "_ in range(8))).cuda()\nmodel = torch.nn.parallel.DistributedDataParallel(model)\nbatches = "
+            "[torch.randn(2048 * (1 + rank), 2048).pin_memory() for _ in range(20)] * 6\nwith "
+            f"sidestream.profile(steps=8, path='{folder}/rank%d.json' % rank) as profiled:\n    for batch in "
+            "sidestream.prefetch(batches, rank):\n        model(batch).sum().backward(); "
+            "profiled.step()\ndist.destroy_process_group()\n"
         )
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            str(script),
+        ]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=240)
         assert ran.returncode == 0, ran.stderr[-3000:]
         script.unlink()
@@ -454,7 +486,11 @@ def main() -> int:
         start = time.perf_counter()
         try:
             result = PARTS[name]()
-            line = {"part": name, "ok": True, **result} if result is not None else {"part": name, "skipped": "needs two GPUs"}
+            line = (
+                {"part": name, "ok": True, **result}
+                if result is not None
+                else {"part": name, "skipped": "needs two GPUs"}
+            )
         except Exception:
             failed += 1
             line = {"part": name, "ok": False, "error": traceback.format_exc()[-4000:]}

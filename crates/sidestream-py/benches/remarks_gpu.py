@@ -1,4 +1,5 @@
-"""What ``sidestream.check`` remarks on beside races, on a GPU: each part in a process of its own, since an assert ends its context.
+"""What ``sidestream.check`` remarks on beside races, on a GPU: each part in a process of its own, since an
+assert ends its context.
 
     python remarks_gpu.py [PART…]      # one JSON object for each part and its twin, with "ok"
 """
@@ -96,7 +97,14 @@ def main(arguments: list[str]) -> None:
         return
     for name in names or PARTS:
         for twin in (False, True):
-            command = [sys.executable, __file__, "alone", name, *(["twin"] if twin else []), *(["--simulate"] if simulate else [])]
+            command = [
+                sys.executable,
+                __file__,
+                "alone",
+                name,
+                *(["twin"] if twin else []),
+                *(["--simulate"] if simulate else []),
+            ]
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
             last = (ran.stdout.strip().splitlines() or [""])[-1]
             result = json.loads(last) if last.startswith("{") else {"ok": False, "error": ran.stderr[-2000:]}

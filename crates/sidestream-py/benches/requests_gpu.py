@@ -2,8 +2,9 @@
 
     python crates/sidestream-py/benches/requests_gpu.py [--quick] [PART …]
 
-Parts: alone, closed, threads, opened, start, memory, overload, right, urgent. One JSON object a line. Latency of the open loop counts from when a request
-was to arrive, not from when it could be sent. docs/performance.md has the figures.
+Parts: alone, closed, threads, opened, start, memory, overload, right, urgent. One JSON object a line. Latency
+of the open loop counts from when a request was to arrive, not from when it could be sent. docs/performance.md
+has the figures.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def rows(count: int) -> list[torch.Tensor]:
 
 def percentiles(latencies: list[float]) -> dict[str, float]:
     latencies.sort()
-    return {f"p{share:g}_ms": latencies[min(len(latencies) - 1, int(share / 100 * len(latencies)))] * 1e3 for share in (50, 95, 99, 99.9)}
+    return {
+        f"p{share:g}_ms": latencies[min(len(latencies) - 1, int(share / 100 * len(latencies)))] * 1e3
+        for share in (50, 95, 99, 99.9)
+    }
 
 
 def seconds() -> float:
@@ -88,8 +92,12 @@ async def closed_loop(batcher: Batcher, callers: int, lasting: float) -> float:
     return done / (time.perf_counter() - start)
 
 
-async def open_loop(batcher: Batcher, rate: float, lasting: float, deadline: float | None = None, by_task: bool = False) -> dict[str, Any]:
-    """Poisson arrivals. An answer counts when its callback hears of it, or a task of the loop that waits for it."""
+async def open_loop(
+    batcher: Batcher, rate: float, lasting: float, deadline: float | None = None, by_task: bool = False
+) -> dict[str, Any]:
+    """Poisson arrivals. An answer counts when its callback hears of it, or a task of the loop that waits for
+    it.
+    """
     drawn = random.Random(7)
     row = rows(64)
     latencies: list[float] = []
@@ -121,12 +129,14 @@ async def open_loop(batcher: Batcher, rate: float, lasting: float, deadline: flo
     start = time.perf_counter()
     while count < len(arrivals):
         now = time.perf_counter()
-        # Those that were to arrive by now, and no more in a turn of the loop than a server finds in its sockets: what else there is has its turn, too.
+        # Those that were to arrive by now, and no more in a turn of the loop than a server finds in its
+        # sockets: what else there is has its turn, too.
         for meant in arrivals[count : count + 64]:
             if start + meant > now:
                 break
             count += 1
-            # A deadline counts from when the request was to arrive, as the latency does: a server knows when a request reached it.
+            # A deadline counts from when the request was to arrive, as the latency does: a server knows when
+            # a request reached it.
             left = None if deadline is None else start + meant + deadline - now
             try:
                 answer = batcher.submit(row[count % 64], deadline=left)
@@ -163,14 +173,19 @@ def alone() -> dict[str, Any]:
     requests = [x.pin_memory() for x in rows(64)]
     result = {}
     with torch.inference_mode():
-        for name, pool in (("one_by_one", [torch.cuda.current_stream()]), ("over_16_streams", [torch.cuda.Stream() for _ in range(16)])):
+        for name, pool in (
+            ("one_by_one", [torch.cuda.current_stream()]),
+            ("over_16_streams", [torch.cuda.Stream() for _ in range(16)]),
+        ):
             count, ends = 0, time.perf_counter() + seconds()
             start = time.perf_counter()
             while time.perf_counter() < ends:
                 outs = []
                 for at, x in enumerate(requests):
                     with torch.cuda.stream(pool[at % len(pool)]):
-                        outs.append(model(x.to("cuda", non_blocking=True).unsqueeze(0)).to("cpu", non_blocking=True))
+                        outs.append(
+                            model(x.to("cuda", non_blocking=True).unsqueeze(0)).to("cpu", non_blocking=True)
+                        )
                 torch.cuda.synchronize()
                 count += len(outs)
             result[f"{name}_per_s"] = count / (time.perf_counter() - start)
@@ -209,7 +224,10 @@ def threads() -> dict[str, Any]:
             each.start()
         for each in callers:
             each.join()
-        return {"threads_64_per_s": sum(counts) / (time.perf_counter() - start), "mean_batch": batcher.statistics.mean_batch}
+        return {
+            "threads_64_per_s": sum(counts) / (time.perf_counter() - start),
+            "mean_batch": batcher.statistics.mean_batch,
+        }
 
 
 @part
@@ -247,14 +265,23 @@ def start() -> dict[str, Any]:
             if captured is None and all(len(slot.graphs) == len(SIZES) for slot in slots):
                 captured = time.perf_counter() - begun
         more = torch.cuda.memory_reserved() - reserved
-        return {"first_s": first, "all_captured_s": captured, "memory_of_graphs_mb": more / 1e6} | percentiles(latencies)
+        return {
+            "first_s": first,
+            "all_captured_s": captured,
+            "memory_of_graphs_mb": more / 1e6,
+        } | percentiles(latencies)
 
 
 @part
 def memory() -> dict[str, Any]:
     """What the graphs of all sizes in a slot hold, against the graph of the largest alone."""
     wide = 256 if QUICK else 4096
-    model = torch.nn.Sequential(*(torch.nn.Linear(wide, wide) for _ in range(4))).eval().requires_grad_(False).to("cuda")
+    model = (
+        torch.nn.Sequential(*(torch.nn.Linear(wide, wide) for _ in range(4)))
+        .eval()
+        .requires_grad_(False)
+        .to("cuda")
+    )
     row = torch.zeros(wide)
 
     def held(sizes: tuple[int, ...]) -> int:
@@ -275,7 +302,12 @@ def memory() -> dict[str, Any]:
             return torch.cuda.memory_reserved() - before
 
     alone, together = held(SIZES[-1:]), held(SIZES)
-    return {"largest_mb": alone / 1e6, "all_sizes_mb": together / 1e6, "ratio": together / max(1, alone), "ok": QUICK or together <= 1.2 * alone}
+    return {
+        "largest_mb": alone / 1e6,
+        "all_sizes_mb": together / 1e6,
+        "ratio": together / max(1, alone),
+        "ok": QUICK or together <= 1.2 * alone,
+    }
 
 
 @part
@@ -290,7 +322,14 @@ def overload() -> dict[str, Any]:
         kept = 1 - (said["late"] + said["expired"]) / max(1, said["requests"] - said["refused"])
         more = torch.cuda.memory_reserved() - before
         ok = QUICK or (kept >= 0.99 and more == 0)
-        return {"closed_per_s": most, "more_memory_bytes": more, "waiting": counts.waiting, "in_flight": counts.in_flight, "kept": kept, "ok": ok} | said
+        return {
+            "closed_per_s": most,
+            "more_memory_bytes": more,
+            "waiting": counts.waiting,
+            "in_flight": counts.in_flight,
+            "kept": kept,
+            "ok": ok,
+        } | said
 
 
 @part
@@ -304,17 +343,25 @@ def right() -> dict[str, Any]:
         expected = ((many.cuda() @ weights).relu() @ weights).cpu()
         each = list(many.unbind(0))
         batches = 200 if QUICK else 100_000
-        # As many groups under way as keep all slots busy. Small ones are drawn more often, so that batches are many.
+        # As many groups under way as keep all slots busy. Small ones are drawn more often, so that batches
+        # are many.
         waiting: deque[list[tuple[int, sidestream.Answer]]] = deque()
         while sum(batcher.statistics.batches.values()) < batches or waiting:
             if len(waiting) < 6 and sum(batcher.statistics.batches.values()) < batches:
                 (size,) = draw.choices(SIZES[:8], [1 / size for size in SIZES[:8]])
-                waiting.append([(at, batcher.submit(each[at])) for at in draw.choices(range(len(each)), k=size)])
+                waiting.append(
+                    [(at, batcher.submit(each[at])) for at in draw.choices(range(len(each)), k=size)]
+                )
                 continue
             for at, answer in waiting.popleft():
                 wrong += not torch.equal(answer.result(), expected[at])
                 count += 1
-        return {"answers": count, "batches": sum(batcher.statistics.batches.values()), "wrong": wrong, "ok": wrong == 0}
+        return {
+            "answers": count,
+            "batches": sum(batcher.statistics.batches.values()),
+            "wrong": wrong,
+            "ok": wrong == 0,
+        }
 
 
 @part
@@ -330,7 +377,9 @@ def urgent() -> dict[str, Any]:
         return y
 
     result = {}
-    with Batcher(model, (1, 4096), 0.0, slots=2, max_queue=1 << 16, classes={"urgent": -5, "background": 0}) as batcher:
+    with Batcher(
+        model, (1, 4096), 0.0, slots=2, max_queue=1 << 16, classes={"urgent": -5, "background": 0}
+    ) as batcher:
         row = torch.randn(side, dtype=torch.bfloat16)
         batcher.submit(row, of="urgent").result()
         for load in (False, True):
@@ -354,7 +403,17 @@ def urgent() -> dict[str, Any]:
 def main() -> int:
     failed = 0
     wanted = [name for name in sys.argv[1:] if not name.startswith("--")] or list(PARTS)
-    print(json.dumps({"part": "machine", "name": torch.cuda.get_device_name(), "torch": torch.__version__, "package": sidestream.__version__}), flush=True)
+    print(
+        json.dumps(
+            {
+                "part": "machine",
+                "name": torch.cuda.get_device_name(),
+                "torch": torch.__version__,
+                "package": sidestream.__version__,
+            }
+        ),
+        flush=True,
+    )
     for name in wanted:
         begun = time.perf_counter()
         try:

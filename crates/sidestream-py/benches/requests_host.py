@@ -1,13 +1,15 @@
-"""What a request to a `Batcher` costs the host: its own code with a device that is done at once. Needs PyTorch and no GPU.
+"""What a request to a `Batcher` costs the host: its own code with a device that is done at once. Needs
+PyTorch and no GPU.
 
     python crates/sidestream-py/benches/requests_host.py [--quick]
 
-One JSON object: microseconds of processor time a request, of all threads together, the best of five turns. The interpreter runs one thread at a time, so
-this bounds what any GPU behind it can serve. `refused_us` is a request whose deadline is over, `refused_late_us` one whose
-deadline cannot be kept.
+One JSON object: microseconds of processor time a request, of all threads together, the best of five turns.
+The interpreter runs one thread at a time, so this bounds what any GPU behind it can serve. `refused_us` is a
+request whose deadline is over, `refused_late_us` one whose deadline cannot be kept.
 
-A second object is of one event loop that is asked three times as much as it can serve, with a deadline of 20 ms and a device that takes 1 ms for a batch: which
-share of the accepted kept their deadline, and how many a second were answered in time, told to a callback and to a task. These are by the clock.
+A second object is of one event loop that is asked three times as much as it can serve, with a deadline of 20
+ms and a device that takes 1 ms for a batch: which share of the accepted kept their deadline, and how many a
+second were answered in time, told to a callback and to a task. These are by the clock.
 """
 
 from __future__ import annotations
@@ -189,7 +191,13 @@ def main() -> None:
             return (time.process_time() - start) / (one.statistics.answered - 1)
 
     said["one_thread_512_at_once_us"] = best(burst)
-    print(json.dumps({"part": "host", "torch": torch.__version__, "package": sidestream.__version__} | {k: round(v, 2) for k, v in said.items()}), flush=True)
+    print(
+        json.dumps(
+            {"part": "host", "torch": torch.__version__, "package": sidestream.__version__}
+            | {k: round(v, 2) for k, v in said.items()}
+        ),
+        flush=True,
+    )
     print(json.dumps({"part": "overload"} | overloaded()))
 
 
@@ -207,8 +215,17 @@ def overloaded() -> dict[str, Any]:
                 most = asyncio.run(closed_loop(one, 256, 1.0))
                 said = asyncio.run(open_loop(one, 3 * most, lasting, deadline=0.02, by_task=told == "task"))
                 accepted = max(1, said["requests"] - said["refused"])
-                turns.append({"closed_per_s": round(most), "kept": round(1 - (said["late"] + said["expired"]) / accepted, 4)})
-                turns[-1] |= {"goodput_per_s": round(said["goodput"]), "accepted": accepted, "refused": said["refused"]}
+                turns.append(
+                    {
+                        "closed_per_s": round(most),
+                        "kept": round(1 - (said["late"] + said["expired"]) / accepted, 4),
+                    }
+                )
+                turns[-1] |= {
+                    "goodput_per_s": round(said["goodput"]),
+                    "accepted": accepted,
+                    "refused": said["refused"],
+                }
         found[told] = turns
     return found
 

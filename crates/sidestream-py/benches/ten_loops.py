@@ -1,4 +1,6 @@
-"""Ten training and inference loops for ``prefetch_gpu.py ten_loops``. In four of them the host is the limit: many small launches."""
+"""Ten training and inference loops for ``prefetch_gpu.py ten_loops``. In four of them the host is the limit:
+many small launches.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ KNOWN = 8
 
 @dataclass
 class Loop:
-    """What one epoch goes over, from ordinary memory or from pinned, and what it does with a batch on the device."""
+    """What one epoch goes over, from ordinary memory or from pinned, and what it does with a batch on the
+    device.
+    """
 
     name: str
     host_bound: bool
@@ -50,7 +54,9 @@ def of_data_loader(size: int, *parts: Any) -> Callable[[bool, int], Iterable[Any
 
     def loader(is_pinned: bool, count: int) -> Iterable[Any]:
         some = torch.utils.data.Subset(data, [at % len(data) for at in range(size * count)])
-        return torch.utils.data.DataLoader(some, batch_size=size, pin_memory=is_pinned and torch.cuda.is_available())
+        return torch.utils.data.DataLoader(
+            some, batch_size=size, pin_memory=is_pinned and torch.cuda.is_available()
+        )
 
     return loader
 
@@ -111,7 +117,15 @@ def loops(device: Any, scale: int = 1) -> list[Loop]:
         with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
             return large(words(tokens))
 
-    pictures = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+    pictures = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, 2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
     mixed = perceptron(4, 2048 // scale).to(device)
 
     def of_fields(batch: Any) -> Any:
@@ -127,14 +141,44 @@ def loops(device: Any, scale: int = 1) -> list[Loop]:
 
     samples = (torch.randn(4096 // scale, 16, 128), torch.randint(0, 10, (4096 // scale,)))
     return [
-        Loop("perceptron_of_30", True, of_list(labelled(256, 256)), training(perceptron(30, 256).to(device), entropy)),
-        Loop("perceptron_of_30_generator", True, of_generator(labelled(64, 128)), training(perceptron(30, 128).to(device), entropy)),
+        Loop(
+            "perceptron_of_30",
+            True,
+            of_list(labelled(256, 256)),
+            training(perceptron(30, 256).to(device), entropy),
+        ),
+        Loop(
+            "perceptron_of_30_generator",
+            True,
+            of_generator(labelled(64, 128)),
+            training(perceptron(30, 128).to(device), entropy),
+        ),
         Loop("lstm_cells", True, of_list(lambda: torch.randn(64, 48, 64)), recurrent),
         Loop("small_transformer_data_loader", True, of_data_loader(32, *samples), forward),
-        Loop("wide_perceptron", False, of_list(labelled(rows, wide)), training(perceptron(1, wide).to(device), entropy)),
-        Loop("pictures", False, of_list(labelled(256 // scale, 3, 64, 64)), training(pictures.to(device), entropy)),
+        Loop(
+            "wide_perceptron",
+            False,
+            of_list(labelled(rows, wide)),
+            training(perceptron(1, wide).to(device), entropy),
+        ),
+        Loop(
+            "pictures",
+            False,
+            of_list(labelled(256 // scale, 3, 64, 64)),
+            training(pictures.to(device), entropy),
+        ),
         Loop("words", False, of_list(lambda: torch.randint(0, 5000, (32, 256 // scale))), of_words),
-        Loop("read_each_step", False, of_list(labelled(rows, 1024 // scale)), training(perceptron(6, 1024 // scale).to(device), entropy, True)),
-        Loop("uploads", False, of_list(lambda: torch.randint(0, 255, ((32 << 20) // scale,), dtype=torch.uint8)), averaged),
+        Loop(
+            "read_each_step",
+            False,
+            of_list(labelled(rows, 1024 // scale)),
+            training(perceptron(6, 1024 // scale).to(device), entropy, True),
+        ),
+        Loop(
+            "uploads",
+            False,
+            of_list(lambda: torch.randint(0, 255, ((32 << 20) // scale,), dtype=torch.uint8)),
+            averaged,
+        ),
         Loop("fields", False, of_list(fields), of_fields),
     ]

@@ -40,10 +40,14 @@ def recurrent_loop(steps: int) -> None:
 
 
 def embedding_loop(steps: int) -> None:
-    """Rows are gathered by indices that a side stream uploads, masks pick among them, and gradients are sparse."""
+    """Rows are gathered by indices that a side stream uploads, masks pick among them, and gradients are
+    sparse.
+    """
     table = nn.Embedding(1000, 32, sparse=True).cuda()
     bag = nn.EmbeddingBag(1000, 32, mode="sum").cuda()
-    sparse, dense = torch.optim.SparseAdam(list(table.parameters())), torch.optim.SGD(bag.parameters(), lr=0.1)
+    sparse, dense = torch.optim.SparseAdam(list(table.parameters())), torch.optim.SGD(
+        bag.parameters(), lr=0.1
+    )
     side, main = torch.cuda.Stream(), torch.cuda.current_stream()
     for at in range(steps):
         with torch.cuda.stream(side):
@@ -62,7 +66,9 @@ def embedding_loop(steps: int) -> None:
 
 def checkpoint_loop(steps: int) -> None:
     """Activations are computed again in backward, under mixed precision."""
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1)) for _ in range(4)).cuda()
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1)) for _ in range(4)
+    ).cuda()
     optimizer = torch.optim.AdamW(blocks.parameters())
     for at in range(steps):
         x = torch.randn(16, 64, device="cuda", requires_grad=True)

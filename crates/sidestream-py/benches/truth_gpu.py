@@ -1,11 +1,13 @@
-"""Thirty jobs of PyTorch with a planted fault, before and after its repair: is the cause named first, and is its gain predicted?
+"""Thirty jobs of PyTorch with a planted fault, before and after its repair: is the cause named first, and is
+its gain predicted?
 
     python crates/sidestream-py/benches/truth_gpu.py [--sidestream PATH] [--json FILE] [--keep FOLDER] [JOB …]
 
-Needs PyTorch with CUDA. Each job is timed in both forms without a profiler (the median step of five windows), then its first form is
-recorded by PyTorch's profiler and diagnosed: by the package ``sidestream``, or by the command at PATH. The median is printed in
-milliseconds; "off" is the predicted step by the measured one, less 1. On an H200 all of them take under four minutes; what would begin
-after ``--limit`` seconds is left out and named. ``--device cpu`` runs the same code with tiny tensors and no diagnosis, to see that it runs.
+Needs PyTorch with CUDA. Each job is timed in both forms without a profiler (the median step of five windows),
+then its first form is recorded by PyTorch's profiler and diagnosed: by the package ``sidestream``, or by the
+command at PATH. The median is printed in milliseconds; "off" is the predicted step by the measured one, less
+1. On an H200 all of them take under four minutes; what would begin after ``--limit`` seconds is left out and
+named. ``--device cpu`` runs the same code with tiny tensors and no diagnosis, to see that it runs.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from either_device import Machine, Step
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.data import DataLoader, Dataset
 
-#: So many steps are recorded, and so many are in a window: of both every 2nd, 4th and 5th step is a whole number.
+#: So many steps are recorded, and so many are in a window: of both every 2nd, 4th and 5th step is a whole
+#: number.
 STEPS = 20
 WINDOWS = 5
 WARM_UP = 6
@@ -63,12 +66,16 @@ def like_on_device(host: torch.Tensor) -> torch.Tensor:
 
 
 class Model:
-    """Matrix products one after the other, each with an addition and a ReLU: about 8 ms for 24 of the side 2,048 on an H200."""
+    """Matrix products one after the other, each with an addition and a ReLU: about 8 ms for 24 of the side
+    2,048 on an H200.
+    """
 
     def __init__(self, layers: int = 24, side: int = 2048) -> None:
         self.side = side if IS_CUDA else 16
         self.x = torch.randn(self.side, self.side, device=DEVICE)
-        self.weights = [torch.randn(self.side, self.side, device=DEVICE) / self.side**0.5 for _ in range(layers)]
+        self.weights = [
+            torch.randn(self.side, self.side, device=DEVICE) / self.side**0.5 for _ in range(layers)
+        ]
         self.y = torch.zeros_like(self.x)
 
     def layer(self, at: int, x: torch.Tensor) -> torch.Tensor:
@@ -162,7 +169,9 @@ def loader_with_one_worker(repaired: bool) -> Step:
 
 
 def in_range(name: str, data: Dataset[torch.Tensor], workers: int, repaired: bool, every: int = 1) -> Step:
-    """Work of the host in a named range, and what it made on its way to the device; repaired, workers do it."""
+    """Work of the host in a named range, and what it made on its way to the device; repaired, workers do
+    it.
+    """
     model, source = Model(16), batches(data, workers) if repaired else None
 
     def step(at: int) -> None:
@@ -320,7 +329,8 @@ def in_line(size: float, pieces: int, repaired: bool, layers: int = 16) -> Step:
             upload(0)
             model(slots[0][-1])
             return
-        # Batch `at` was fetched by the step before; both waits come first, then the next copy, then the model.
+        # Batch `at` was fetched by the step before; both waits come first, then the next copy, then the
+        # model.
         current().wait_stream(stream)
         stream.wait_stream(current())
         with on(stream):
@@ -598,7 +608,9 @@ def diagnosed(path: Path) -> dict[str, Any]:
         import sidestream
 
         return dict(sidestream.diagnose(path).to_dict())
-    ran = subprocess.run([ARGS.sidestream, "diagnose", "--json", str(path)], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [ARGS.sidestream, "diagnose", "--json", str(path)], capture_output=True, text=True, check=True
+    )
     return dict(json.loads(ran.stdout))
 
 
@@ -630,7 +642,8 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     codes, make = JOBS[name]
     begun = time.perf_counter()
     timed = (WARM_UP, 0, STEPS, WINDOWS)
-    # One after the other, so that neither's threads and memory are in the other's way more than they have to be.
+    # One after the other, so that neither's threads and memory are in the other's way more than they have to
+    # be.
     after_ms = MACHINE.timed_ms(make(True), *timed)
     step = make(False)
     before_ms = MACHINE.timed_ms(step, *timed)
@@ -671,7 +684,9 @@ def main() -> int:
                 row = {"job": name, "failed": True}
             rows.append(row)
             if "said" in row:
-                marks = ("" if row["first"] else ", WRONG") + ("" if row["holds"] else ", outside of the range")
+                marks = ("" if row["first"] else ", WRONG") + (
+                    "" if row["holds"] else ", outside of the range"
+                )
                 print(
                     f"{name:<36} {row['before_ms']:>8.3f} {row['after_ms']:>8.3f} {row['base_ms']:>8.3f} "
                     f"{row['predicted_ms']:>9.3f} {100 * row['off']:>+6.1f}%  {row['said']}{marks}",

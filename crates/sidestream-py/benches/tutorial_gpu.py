@@ -1,9 +1,11 @@
-"""The loop of docs/tutorial.md on a GPU, in each of its forms: milliseconds a step, medians of rounds taken in turn.
+"""The loop of docs/tutorial.md on a GPU, in each of its forms: milliseconds a step, medians of rounds taken
+in turn.
 
     python tutorial_gpu.py             # one JSON object a line
     python tutorial_gpu.py --dry       # tiny and on the processor, to see that it runs
 
-A batch is 64 MiB of pageable memory and the step some 10 ms, so that everything the page replaces has something to cost.
+A batch is 64 MiB of pageable memory and the step some 10 ms, so that everything the page replaces has
+something to cost.
 """
 
 from __future__ import annotations
@@ -66,7 +68,12 @@ def main() -> None:
             train(batch)
         return 0.0
 
-    forms: dict[str, Callable[[], float]] = {"plain": plain, "prefetch": prefetched, "prefetch, RunningMean": mean_kept, "step alone": no_uploads}
+    forms: dict[str, Callable[[], float]] = {
+        "plain": plain,
+        "prefetch": prefetched,
+        "prefetch, RunningMean": mean_kept,
+        "step alone": no_uploads,
+    }
     times: dict[str, list[float]] = {name: [] for name in forms}
     for count in range(ROUNDS + 1):
         for name, form in forms.items():
@@ -78,7 +85,16 @@ def main() -> None:
             if count:
                 times[name].append((time.perf_counter() - start) * 1e3 / STEPS)
     device = "processor" if DRY else torch.cuda.get_device_name()
-    print(json.dumps({"part": "tutorial", "device": device, "step_ms": {name: statistics.median(of) for name, of in times.items()}}), flush=True)
+    print(
+        json.dumps(
+            {
+                "part": "tutorial",
+                "device": device,
+                "step_ms": {name: statistics.median(of) for name, of in times.items()},
+            }
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

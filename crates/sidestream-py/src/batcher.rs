@@ -288,58 +288,31 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
+/// What was counted, each by its name.
+macro_rules! counted {
+    ($($count:ident)+; $($times:ident)+) => {
+        #[pymethods]
+        impl BatcherStatistics {
+            $(#[getter]
+            fn $count(&self) -> u64 {
+                self.0.$count
+            })+
+
+            $(#[getter]
+            fn $times(&self) -> Times {
+                Times(self.0.$times.clone())
+            })+
+        }
+    };
+}
+
+counted! {
+    answered refused_full refused_late expired cancelled failed dropped waiting in_flight padding_rows;
+    queue upload compute download total
+}
+
 #[pymethods]
 impl BatcherStatistics {
-    #[getter]
-    fn answered(&self) -> u64 {
-        self.0.answered
-    }
-
-    #[getter]
-    fn refused_full(&self) -> u64 {
-        self.0.refused_full
-    }
-
-    #[getter]
-    fn refused_late(&self) -> u64 {
-        self.0.refused_late
-    }
-
-    #[getter]
-    fn expired(&self) -> u64 {
-        self.0.expired
-    }
-
-    #[getter]
-    fn cancelled(&self) -> u64 {
-        self.0.cancelled
-    }
-
-    #[getter]
-    fn failed(&self) -> u64 {
-        self.0.failed
-    }
-
-    #[getter]
-    fn dropped(&self) -> u64 {
-        self.0.dropped
-    }
-
-    #[getter]
-    fn waiting(&self) -> u64 {
-        self.0.waiting
-    }
-
-    #[getter]
-    fn in_flight(&self) -> u64 {
-        self.0.in_flight
-    }
-
-    #[getter]
-    fn padding_rows(&self) -> u64 {
-        self.0.padding_rows
-    }
-
     #[getter]
     fn batches(&self) -> BTreeMap<usize, u64> {
         self.0.batches.clone()
@@ -348,31 +321,6 @@ impl BatcherStatistics {
     #[getter]
     fn mean_batch(&self) -> f64 {
         self.0.mean_batch()
-    }
-
-    #[getter]
-    fn queue(&self) -> Times {
-        Times(self.0.queue.clone())
-    }
-
-    #[getter]
-    fn upload(&self) -> Times {
-        Times(self.0.upload.clone())
-    }
-
-    #[getter]
-    fn compute(&self) -> Times {
-        Times(self.0.compute.clone())
-    }
-
-    #[getter]
-    fn download(&self) -> Times {
-        Times(self.0.download.clone())
-    }
-
-    #[getter]
-    fn total(&self) -> Times {
-        Times(self.0.total.clone())
     }
 
     #[pyo3(signature = (model="model"))]

@@ -13,7 +13,11 @@ use crate::stream::stream_of;
 pub struct Event {
     event: explicit::Event,
     device: Device,
+    /// Whether it keeps the device's time.
+    #[pyo3(get)]
     timing: bool,
+    /// Whether a thread that waits for it sleeps.
+    #[pyo3(get)]
     blocking: bool,
 }
 
@@ -40,18 +44,6 @@ impl Event {
     #[getter]
     fn device(&self) -> &str {
         devices::name(&self.device)
-    }
-
-    /// Whether it keeps the device's time.
-    #[getter]
-    fn timing(&self) -> bool {
-        self.timing
-    }
-
-    /// Whether a thread that waits for it sleeps.
-    #[getter]
-    fn blocking(&self) -> bool {
-        self.blocking
     }
 
     fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -14,7 +14,7 @@ mod dlpack;
 mod event;
 mod failure;
 mod fetch;
-mod guard;
+mod frames;
 mod images;
 mod prefetch;
 mod process;

@@ -25,12 +25,17 @@ pub const PER_THREAD: u64 = 2;
 pub struct Stream {
     stream: explicit::Stream,
     device: Device,
+    /// Its name, for people.
+    #[pyo3(get)]
     name: String,
+    /// Lower is more urgent.
+    #[pyo3(get)]
     priority: i32,
     identity: Identity,
     /// Others know its handle, and may use it when this object is gone.
     is_known: AtomicBool,
-    /// What was adopted: it has to stay as long as this.
+    /// What it was made of by `of`: it has to stay as long as this.
+    #[pyo3(get)]
     adopted: Option<Py<PyAny>>,
     /// The process that it was made in: in a child of that it is no stream that could be used again.
     process: u32,
@@ -81,28 +86,10 @@ impl Stream {
         devices::name(&self.device)
     }
 
-    /// Its name, for people.
-    #[getter]
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Lower is more urgent.
-    #[getter]
-    fn priority(&self) -> i32 {
-        self.priority
-    }
-
     /// CUDA's handle.
     #[getter]
     fn cuda_stream(&self) -> PyResult<u64> {
         self.handle()
-    }
-
-    /// What it was made of by `of`.
-    #[getter]
-    fn adopted(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.adopted.as_ref().map(|adopted| adopted.clone_ref(py))
     }
 
     fn wait_stream(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {

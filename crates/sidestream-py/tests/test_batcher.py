@@ -644,11 +644,11 @@ def test_numbers_in_the_structure_of_requests_are_the_same_for_all() -> None:
 
 def test_memory_that_is_not_there_leaves_no_slot_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
-    from sidestream import _batcher
+    from sidestream import _batch, _batcher
 
     made = 0
 
-    class Slot(_batcher._Slot):
+    class Slot(_batch.Slot):
         def __init__(self, *args: Any) -> None:
             nonlocal made
             made += 1
@@ -656,7 +656,7 @@ def test_memory_that_is_not_there_leaves_no_slot_behind(monkeypatch: pytest.Monk
                 raise torch.cuda.OutOfMemoryError("the second slot")
             super().__init__(*args)
 
-    monkeypatch.setattr(_batcher, "_Slot", Slot)
+    monkeypatch.setattr(_batcher, "Slot", Slot)
     with Batcher(lambda x: x.sum(1), (1,), 0.0, slots=3, graphs=False) as batcher:
         with pytest.raises(torch.cuda.OutOfMemoryError):
             batcher.submit(torch.ones(100_000))

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driven import Recorder
 from sidestream._check_host import watched
-from sidestream._sidestream import RaceError, Recorder
+from sidestream._sidestream import RaceError
 
 SIDE, THIRD = 0x100, 0x200
 PAGE = mmap.PAGESIZE

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sidestream._sidestream import RaceError, Recorder
+from driven import Recorder
+from sidestream._sidestream import RaceError
 
 MAIN, SIDE, THIRD = 0, 0x100, 0x200
 X, Y, Z = 0x10_0000, 0x20_0000, 0x30_0000

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from forked import python
 from sidestream import _check_fix
-from sidestream._check import CheckedRun, Place, checking
+from sidestream._check import CheckedRun, checking
+from sidestream._checked import Place
 
 pytestmark = pytest.mark.torch
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from driven import Recorder
 from sidestream import Pipeline
-from sidestream._sidestream import Recorder
 
 pytestmark = pytest.mark.torch
 

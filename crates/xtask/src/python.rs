@@ -25,6 +25,11 @@ const INSTALLER: &str = "uv==0.9.11";
 /// How often an installation is tried.
 const TRIES: u32 = 3;
 
+/// What the tests' build of the package has beside what users get: calls that drive the recorder of a check.
+pub const DRIVE: &str = "sidestream-py/drive";
+/// Those calls, which the package's stub leaves out.
+pub const DRIVEN: &str = "tests/driven.allowlist";
+
 /// Scripts that show the package at work, from its folder.
 const EXAMPLES: &str = "../../examples/python";
 
@@ -128,6 +133,8 @@ fn stand_in() -> Result<PathBuf> {
         "sidestream-stand-in",
         "--package",
         "sidestream-py",
+        "--features",
+        DRIVE,
     ]);
     ensure!(
         succeeds(build)?,
@@ -207,6 +214,7 @@ impl Environment {
         build
             // The profile of the tests: what they have built is taken.
             .args(["--profile", "dev", "--compatibility", "linux"])
+            .args(["--features", DRIVE])
             .arg("--interpreter")
             .arg(self.interpreter())
             .arg("--out")
@@ -231,7 +239,8 @@ impl Environment {
         let tests = mypy(&["tests"])?;
         let examples = mypy(&[EXAMPLES])?;
         let mut stub = self.python(&["-m", "mypy.stubtest", "--mypy-config-file"]);
-        stub.args(["pyproject.toml", "sidestream._sidestream"]);
+        stub.args(["pyproject.toml", "--allowlist", DRIVEN]);
+        stub.arg("sidestream._sidestream");
         Ok(succeeds(stub)? && package && tests && examples)
     }
 

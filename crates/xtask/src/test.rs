@@ -6,6 +6,7 @@
 
 use anyhow::Result;
 
+use crate::python::DRIVE;
 use crate::steps::{Run, TESTED};
 use crate::tidy;
 
@@ -14,7 +15,13 @@ pub fn lint() -> Result<bool> {
     let mut run = Run::new()?;
     run.cargo("format", &["fmt", "--all", "--check"])?;
     run.step("tidy", "cargo xtask tidy", |_| tidy::run())?;
-    let clippy = ["clippy", "--workspace", "--all-targets"];
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--features",
+        DRIVE,
+    ];
     run.cargo("clippy", &[&clippy[..], &["--", "-D", "warnings"]].concat())?;
     // Libraries only: a command and its library may share a name, and rustdoc would write both to one place.
     run.cargo(

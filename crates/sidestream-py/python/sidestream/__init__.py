@@ -1,11 +1,12 @@
 """Overlapping work on GPUs, beside PyTorch.
 
-``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``Batcher`` serves requests, ``check`` finds what is not ordered in a program of PyTorch,
-``diagnose`` and ``profile`` say why a GPU idled, ``benchmark`` times, ``compare`` says which is faster, ``overlap`` says what streams would be worth.
-Importing this needs neither a GPU nor PyTorch nor numpy.
+``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``Batcher`` serves requests,
+``check`` finds what is not ordered in a program of PyTorch, ``diagnose`` and ``profile`` say why a GPU idled,
+``benchmark`` times, ``compare`` says which is faster, ``overlap`` says what streams would be worth. Importing
+this needs neither a GPU nor PyTorch nor numpy.
 
-``sidestream.ray`` and ``sidestream.lightning`` are for those libraries. The classes of results, such as ``sidestream.Diagnosis``,
-are here to be named in annotations, and are not listed.
+``sidestream.ray`` and ``sidestream.lightning`` are for those libraries. The classes of results, such as
+``sidestream.Diagnosis``, are here to be named in annotations, and are not listed.
 """
 
 from typing import TYPE_CHECKING
@@ -14,18 +15,17 @@ from sidestream import ray as ray
 from sidestream._answer import Answer as Answer, RequestExpired, RequestRefused
 from sidestream._batcher import Batcher
 from sidestream._benchmark import Benchmark as Benchmark, Roofline as Roofline, benchmark
-from sidestream._check import (
+from sidestream._check import CheckedRun as CheckedRun, check
+from sidestream._check_suppress import Suppression as Suppression
+from sidestream._checked import (
     CheckedRace as CheckedRace,
-    CheckedRun as CheckedRun,
     HostAccesses as HostAccesses,
     Mend as Mend,
     NamedStream as NamedStream,
     Place as Place,
     Remark as Remark,
     Side as Side,
-    check,
 )
-from sidestream._check_suppress import Suppression as Suppression
 from sidestream._compare import Comparison as Comparison, compare
 from sidestream._devices import Caps as Caps, caps
 from sidestream._diagnosis import (
@@ -45,7 +45,13 @@ from sidestream._fetch import Fetched as Fetched, RunningMean, fetch
 from sidestream._loop import LoopOverlap as LoopOverlap
 from sidestream._overlap import Arrangement as Arrangement, Overlap as Overlap, overlap
 from sidestream._parallel import parallel
-from sidestream._pipeline import Choice as Choice, Pipeline, PipelineStatistics as PipelineStatistics, Stage, StageError
+from sidestream._pipeline import (
+    Choice as Choice,
+    Pipeline,
+    PipelineStatistics as PipelineStatistics,
+    Stage,
+    StageError,
+)
 from sidestream._prefetch import PrefetchStatistics as PrefetchStatistics, Prefetcher as Prefetcher, prefetch
 from sidestream._profile import Profile as Profile, profile
 from sidestream._program import (
@@ -89,7 +95,8 @@ from sidestream._together import (
 )
 from sidestream._unprofiled import Unprofiled as Unprofiled
 
-#: What people call and catch. What calls return is named without being listed, so that help and completion stay short.
+#: What people call and catch. What calls return is named without being listed, so that help and completion
+#: stay short.
 __all__ = [
     "Batcher",
     "DeviceError",

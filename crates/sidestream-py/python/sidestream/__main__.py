@@ -25,5 +25,8 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         sys.exit(main())
     print(f"sidestream {__version__}")
-    print("In Python: sidestream.diagnose(path) says why a GPU idled, sidestream.check_program(path) finds races.")
+    print(
+        "In Python: sidestream.diagnose(path) says why a GPU idled, "
+        "sidestream.check_program(path) finds races."
+    )
     print("The command: python -m sidestream --help")

@@ -11,7 +11,8 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from sidestream._batcher import Batcher, Class
+    from sidestream._batch import Class
+    from sidestream._batcher import Batcher
 
 Value = TypeVar("Value")
 
@@ -20,9 +21,11 @@ NOTHING: list[Any] = []
 
 
 class RequestRefused(RuntimeError):
-    """A request that was not taken, or that waited when the batcher was closed: ``reason`` is ``"full"``, ``"late"`` or ``"closed"``.
+    """A request that was not taken, or that waited when the batcher was closed: ``reason`` is ``"full"``,
+    ``"late"`` or ``"closed"``.
 
-    It is made of that and a text. A server that is behind makes many of these, so it has no ``__init__`` of its own.
+    It is made of that and a text. A server that is behind makes many of these, so it has no ``__init__`` of
+    its own.
     """
 
     @property
@@ -39,9 +42,23 @@ class RequestExpired(TimeoutError):
 
 
 class Answer(Generic[Value]):
-    """What a request will be answered with: a future for threads, which can be awaited too. ``Batcher.submit`` makes these."""
+    """What a request will be answered with: a future for threads, which can be awaited too.
+    ``Batcher.submit`` makes these.
+    """
 
-    __slots__ = ("_batcher", "_calls", "_error", "_futures", "_has_ended", "_leaves", "_locks", "_loop", "_of", "_value", "__weakref__")
+    __slots__ = (
+        "_batcher",
+        "_calls",
+        "_error",
+        "_futures",
+        "_has_ended",
+        "_leaves",
+        "_locks",
+        "_loop",
+        "_of",
+        "_value",
+        "__weakref__",
+    )
 
     def __init__(self, batcher: Batcher[Value], leaves: list[Any], loop: Any, of: int) -> None:
         """Begin as one that waits."""
@@ -53,7 +70,8 @@ class Answer(Generic[Value]):
         self._value: Any = None
         self._error: BaseException | None = None
         self._loop = loop
-        #: Of tasks and of threads that wait for it, and what is called when it ends. Few have more than one of these, so none is made before it is needed.
+        #: Of tasks and of threads that wait for it, and what is called when it ends. Few have more than one
+        #: of these, so none is made before it is needed.
         self._futures: list[Any] | None = None
         self._locks: list[Any] | None = None
         self._calls: list[Callable[[Answer[Any]], object]] | None = None
@@ -67,7 +85,9 @@ class Answer(Generic[Value]):
         return isinstance(self._error, CancelledError)
 
     def cancel(self) -> bool:
-        """Take the request back, and return whether it will not be computed: false if its batch has been launched."""
+        """Take the request back, and return whether it will not be computed: false if its batch has been
+        launched.
+        """
         if not self._batcher._requests.cancel(self._of, self):
             return False
         with self._batcher._lock:
@@ -76,7 +96,9 @@ class Answer(Generic[Value]):
         return True
 
     def add_done_callback(self, call: Callable[[Answer[Any]], object]) -> None:
-        """Call with this answer when it has ended, from a thread of the batcher or an event loop that asks it: at once if it has. What it raises is logged."""
+        """Call with this answer when it has ended, from a thread of the batcher or an event loop that asks
+        it: at once if it has. What it raises is logged.
+        """
         with self._batcher._lock:
             has_ended = self._has_ended
             if not has_ended:
@@ -95,7 +117,9 @@ class Answer(Generic[Value]):
             Exception: What the model raised, if that fails with this request alone too.
         """
         if not self._has_ended and self._loop is not None and running_loop() is self._loop:
-            raise RuntimeError("this would stop the event loop that has to launch the batch; await the answer instead")
+            raise RuntimeError(
+                "this would stop the event loop that has to launch the batch; await the answer instead"
+            )
         lock: Any = None
         # Also where it has ended: the lock is what orders this thread behind the one that wrote the answer.
         with self._batcher._lock:
@@ -129,7 +153,9 @@ class Answer(Generic[Value]):
         return has_ended
 
     def __await__(self) -> Generator[Any, None, Value]:
-        """Let the other tasks of the event loop go on until it has ended. A task that is cancelled takes its request back."""
+        """Let the other tasks of the event loop go on until it has ended. A task that is cancelled takes its
+        request back.
+        """
         if not self._has_ended:
             future = asyncio.get_running_loop().create_future()
             with self._batcher._lock:
@@ -164,7 +190,8 @@ def tell(
     tick: Callable[[Class], None] | None = None,
     told: Callable[[], None] | None = None,
 ) -> None:
-    """Wake those who wait, each event loop once, and have a class looked at in its loop. Without the batcher's lock, since it calls code of others.
+    """Wake those who wait, each event loop once, and have a class looked at in its loop. Without the
+    batcher's lock, since it calls code of others.
 
     Args:
         answers: What has ended.
@@ -204,10 +231,17 @@ def _called(call: Callable[[Answer[Any]], object], answer: Answer[Any]) -> None:
         call(answer)
     except BaseException as error:
         # As `concurrent.futures` does, and with the traceback.
-        logging.getLogger("sidestream").exception("a callback of an answer raised %s, which was ignored", type(error).__name__)
+        logging.getLogger("sidestream").exception(
+            "a callback of an answer raised %s, which was ignored", type(error).__name__
+        )
 
 
-def _wake(futures: list[Any], told: Callable[[], None] | None, each: Class | None, tick: Callable[[Class], None] | None) -> None:
+def _wake(
+    futures: list[Any],
+    told: Callable[[], None] | None,
+    each: Class | None,
+    tick: Callable[[Class], None] | None,
+) -> None:
     """Go on in an event loop."""
     for future in futures:
         if not future.done():

@@ -1,4 +1,6 @@
-"""What every function says of an argument that means nothing: its name, what it is, and what to give instead."""
+"""What every function says of an argument that means nothing: its name, what it is, and what to give
+instead.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def positive(name: str, value: Any, give: str) -> float:
 
 
 def items(name: str, value: Any) -> None:
-    """Refuse what gives no items, or others than are meant: one tensor, whose rows would be the items, a dictionary, or a model.
+    """Refuse what gives no items, or others than are meant: one tensor, whose rows would be the items, a
+    dictionary, or a model.
 
     Raises:
         TypeError: It is such a thing.
@@ -56,18 +59,31 @@ def items(name: str, value: Any) -> None:
     kind = type(value)
     if hasattr(value, "__dlpack__"):
         raise TypeError(
-            f"{name} is one {kind.__name__} of shape {tuple(value.shape)}; give [{name}] if it is one item, or "
-            f"iter({name}) if its rows are"
+            f"{name} is one {kind.__name__} of shape {tuple(value.shape)}; give [{name}] if it is one item, "
+            f"or iter({name}) if its rows are"
         )
     if isinstance(value, Mapping):
-        raise TypeError(f"{name} is one {kind.__name__}, whose keys would be the items; give [{name}] if it is one item, or iter({name}.values())")
+        raise TypeError(
+            f"{name} is one {kind.__name__}, whose keys would be the items; give [{name}] if it is one item, "
+            f"or iter({name}.values())"
+        )
     module: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     own = getattr(kind, "__iter__", None)
     # A module of somebody's own may be a source of batches.
-    if module is not None and isinstance(value, module) and getattr(own, "__module__", "torch.").startswith("torch."):
-        raise TypeError(f"{name} is a model of PyTorch, {kind.__name__}; give what its batches come from, such as a DataLoader")
+    if (
+        module is not None
+        and isinstance(value, module)
+        and getattr(own, "__module__", "torch.").startswith("torch.")
+    ):
+        raise TypeError(
+            f"{name} is a model of PyTorch, {kind.__name__}; give what its batches come from, such as a "
+            "DataLoader"
+        )
     if own is None and not hasattr(value, "__getitem__"):
-        raise TypeError(f"{name} is {reprlib.repr(value)}; give something to iterate over, such as a DataLoader or a list of items")
+        raise TypeError(
+            f"{name} is {reprlib.repr(value)}; give something to iterate over, such as a DataLoader or a list"
+            " of items"
+        )
 
 
 def warn_of_samples(value: Any, stacklevel: int) -> None:
@@ -76,8 +92,8 @@ def warn_of_samples(value: Any, stacklevel: int) -> None:
     if data is not None and isinstance(value, data.Dataset) and not isinstance(value, data.IterableDataset):
         kind = type(value).__name__
         warnings.warn(
-            f"loader is a {kind}, which gives one sample at a time and in one order; give DataLoader(dataset, batch_size=…), or with batch_size=None if "
-            "its samples are batches",
+            f"loader is a {kind}, which gives one sample at a time and in one order; give DataLoader(dataset,"
+            " batch_size=…), or with batch_size=None if its samples are batches",
             stacklevel=stacklevel + 1,
         )
 

@@ -1,15 +1,19 @@
 """Requests of many callers, run as batches on streams and graphs.
 
-PyTorch's calls let go of the interpreter's lock and take it again, and a thread that takes it from a busy event loop may wait for 5 ms each time. So a batch
-whose requests come from an event loop is packed and launched by the loop itself; a thread of the batcher does that for requests of threads. Another waits for
-the device, and needs the lock twice a batch: after the wait it ends the requests, frees the slot and wakes the loop, which is where the lock may be lost again,
-in that sequence. A loop that is asked meanwhile looks for itself which batches are over, and ends them without a change of threads. What happens for each
-request is little, and what can be done once a batch is done once a batch.
+PyTorch's calls let go of the interpreter's lock and take it again, and a thread that takes it from a busy
+event loop may wait for 5 ms each time. So a batch whose requests come from an event loop is packed and
+launched by the loop itself; a thread of the batcher does that for requests of threads. Another waits for the
+device, and needs the lock twice a batch: after the wait it ends the requests, frees the slot and wakes the
+loop, which is where the lock may be lost again, in that sequence. A loop that is asked meanwhile looks for
+itself which batches are over, and ends them without a change of threads. What happens for each request is
+little, and what can be done once a batch is done once a batch.
 
-What waits, when a batch leaves, who may launch it, what is refused and what is counted is decided by `Requests`, Rust's machine: one call for a request, or two
-if it has a deadline, and a handful for a batch. What it gives back has been claimed and counted: nobody else ends that, and its caller is told after that.
+What waits, when a batch leaves, who may launch it, what is refused and what is counted is decided by
+`Requests`, Rust's machine: one call for a request, or two if it has a deadline, and a handful for a batch.
+What it gives back has been claimed and counted: nobody else ends that, and its caller is told after that.
 
-The threads hold the batcher only while they work for it, so that one that nobody holds, and that has nothing to do, ends them.
+The threads hold the batcher only while they work for it, so that one that nobody holds, and that has nothing
+to do, ends them.
 """
 
 from __future__ import annotations
@@ -30,112 +34,17 @@ from typing import Any, Generic, NoReturn, cast
 from sidestream import _tree
 from sidestream._answer import NOTHING, Answer, RequestExpired, RequestRefused, Value, running_loop, tell
 from sidestream._arguments import truth, whole
+from sidestream._batch import Batch, Class, Slot, lent
 from sidestream._sidestream import BatcherStatistics, DeviceError, Requests
 
-#: By how much a batch is overdue when a thread launches it that an event loop was to launch, if requests of others wait behind it; ten times as much if not.
+#: By how much a batch is overdue when a thread launches it that an event loop was to launch, if requests of
+#: others wait behind it; ten times as much if not.
 _GRACE_S = 0.005
-#: How many of the threads whose requests have ended are awake at once. With 64 of them 4 took half the time of all at once (`benches/requests_host.py`), and
-#: fewer left in smaller batches.
+#: How many of the threads whose requests have ended are awake at once. With 64 of them 4 took half the time
+#: of all at once (`benches/requests_host.py`), and fewer left in smaller batches.
 _AWAKE = 4
 #: After how long threads are woken that others were to wake.
 _PATIENCE_S = 0.05
-
-
-class _Bytes:
-    """Memory of a device, as PyTorch takes it without owning it."""
-
-    def __init__(self, address: int, count: int) -> None:
-        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "strides": None, "typestr": "|u1", "version": 3}
-
-
-def _lent(torch: Any, made: Any) -> Any:
-    """Return what a graph computes without holding its memory, so that the next capture of the slot puts its results there.
-
-    A graph's pool stays as long as the graph. Of one slot no two graphs are at work at once, and results leave a slot before it has another batch.
-    """
-    leaves, shape = _tree.tensors_of(made)
-    used = getattr(torch._C, "_storage_Use_Count", None)
-    # A check follows whose memory a tensor is, and this would be nobody's.
-    hooks = sys.modules.get("sidestream._check_hooks")
-    if used is None or getattr(torch.cuda, "is_simulated", False) or (hooks is not None and hooks._listening):
-        return made
-
-    def is_plain(leaf: Any) -> bool:
-        # Where a bit of the tensor says that it is conjugated or negated, its memory does not.
-        return type(leaf) is torch.Tensor and leaf.is_cuda and leaf.layout is torch.strided and leaf.numel() > 0 and not leaf.is_conj() and not leaf.is_neg()
-
-    storages = {at: leaf.untyped_storage() for at, leaf in enumerate(leaves) if is_plain(leaf)}
-    for at, storage in storages.items():
-        leaf = leaves[at]
-        own = sum(other._cdata == storage._cdata for other in storages.values())
-        # One more than the tensors is the storage that is asked. What somebody else holds, such as a model its last result, may not be of the pool.
-        if used(storage._cdata) > own + 1:
-            continue
-        count = 1 + sum((length - 1) * step for length, step in zip(leaf.shape, leaf.stride()))
-        owned = _Bytes(leaf.data_ptr(), count * leaf.element_size())
-        leaves[at] = torch.as_tensor(owned, device=leaf.device).view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
-    return shape.unflatten(leaves)
-
-
-class _Slot:
-    """Two streams with the memory of a batch, and its graphs, which share a pool and never run at once.
-
-    The slot is idle again when the host has waited for the download, so nothing else has to be ordered behind it.
-    """
-
-    def __init__(self, torch: Any, device: Any, priority: int, largest: int, like: list[Any], has_graphs: bool) -> None:
-        self.stream = torch.cuda.Stream(device, priority=priority)
-        # Never captured: where a caller lets go of results, PyTorch records an event in the stream that downloaded them.
-        self.down = torch.cuda.Stream(device, priority=priority)
-        # The model was made there.
-        self.stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self.stream):
-            self.device = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, device=device) for leaf in like]
-        self.host = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, pin_memory=True) for leaf in like]
-        self.points = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-        self.pool = torch.cuda.graph_pool_handle() if has_graphs else None
-        #: By size: a graph and what it computes.
-        self.graphs: dict[int, tuple[Any, Any]] = {}
-        #: By size: the rows on the device with those on the host.
-        self.rows: dict[int, list[tuple[Any, Any]]] = {}
-
-    def rows_of(self, size: int) -> list[tuple[Any, Any]]:
-        found = self.rows.get(size)
-        if found is None:
-            found = self.rows[size] = [(device[:size], host[:size]) for device, host in zip(self.device, self.host)]
-        return found
-
-
-class Class:
-    """Requests of one priority."""
-
-    def __init__(self, number: int, name: str, priority: int) -> None:
-        #: To `Requests`.
-        self.number = number
-        self.name = name
-        self.priority = priority
-        self.slots: list[_Slot] = []
-        #: Batches that were launched, for the thread that waits for them.
-        self.launched: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
-        #: The same, for whoever finds one over first.
-        self.running: deque[_Batch] = deque()
-
-
-class _Batch:
-    __slots__ = ("answers", "due", "error", "is_over", "number", "results", "size", "slot")
-
-    def __init__(self, answers: list[Answer[Any]], number: int, slot: _Slot, size: int, due: float) -> None:
-        self.answers = answers
-        #: Of the slot.
-        self.number = number
-        self.slot = slot
-        self.size = size
-        #: When it was to leave.
-        self.due = due
-        self.results: Any = None
-        self.error: BaseException | None = None
-        #: Whether somebody ends it already.
-        self.is_over = False
 
 
 class _Forked:
@@ -143,8 +52,9 @@ class _Forked:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise DeviceError(
-            "the Batcher was made before the fork, and a child has neither the threads nor the device of its parent; use it in the process that made it, "
-            'or start this one anew instead of forking it (multiprocessing\'s method "spawn")'
+            "the Batcher was made before the fork, and a child has neither the threads nor the device of its "
+            "parent; use it in the process that made it, or start this one anew instead of forking it"
+            ' (multiprocessing\'s method "spawn")'
         )
 
 
@@ -167,14 +77,18 @@ if hasattr(os, "register_at_fork"):
 class Batcher(Generic[Value]):
     """Runs the requests of many callers as batches, several at once, each on a stream of its own.
 
-    ``model`` is called with tensors on the device whose first dimension is the batch, in the structure that requests have, and returns tensors with
-    the same first dimension, in any structure. A request is one row: what ``submit`` is given without that dimension.
+    ``model`` is called with tensors on the device whose first dimension is the batch, in the structure that
+    requests have, and returns tensors with the same first dimension, in any structure. A request is one row:
+    what ``submit`` is given without that dimension.
 
-    A batch leaves when a slot is free and there are as many requests as the largest size, or when the oldest has waited for ``max_delay`` seconds. It is
-    filled up with zeros to the next size. The first batch of a size in a slot runs the model as it is; meanwhile a thread captures it into a CUDA graph
-    as soon as the slot is idle, and later batches replay that. A model that cannot be captured runs as it is; ``Batcher.not_captured`` says why.
+    A batch leaves when a slot is free and there are as many requests as the largest size, or when the oldest
+    has waited for ``max_delay`` seconds. It is filled up with zeros to the next size. The first batch of a
+    size in a slot runs the model as it is; meanwhile a thread captures it into a CUDA graph as soon as the
+    slot is idle, and later batches replay that. A model that cannot be captured runs as it is;
+    ``Batcher.not_captured`` says why.
 
-    Each request ends exactly once. Where a batch fails, its requests are run again one by one, so that one that fails does so alone.
+    Each request ends exactly once. Where a batch fails, its requests are run again one by one, so that one
+    that fails does so alone.
     """
 
     def __init__(
@@ -196,14 +110,16 @@ class Batcher(Generic[Value]):
         Args:
             model: What computes a batch. It has to be on the device.
             sizes: The rows that a batch may have.
-            max_delay: How many seconds the oldest request waits for others, if a slot is free. 0: a batch is what came while the slots were busy.
+            max_delay: How many seconds the oldest request waits for others, if a slot is free. 0: a batch is
+                what came while the slots were busy.
             slots: How many batches of a class are on the device at once.
             max_queue: How many requests of a class may wait. More are refused.
-            classes: Names of classes of requests with the priorities of their streams, of which lower is more urgent; one of priority 0 without this.
-                Priority decides whose blocks go next as room becomes free, and does not stop a kernel that runs.
+            classes: Names of classes of requests with the priorities of their streams, of which lower is more
+                urgent; one of priority 0 without this. Priority decides whose blocks go next as room becomes
+                free, and does not stop a kernel that runs.
             graphs: Whether batches become CUDA graphs.
-            like: A request, as ``submit`` takes it, or a tuple if that takes several values: all are like it. Without it they are like the first one that is
-                answered.
+            like: A request, as ``submit`` takes it, or a tuple if that takes several values: all are like it.
+                Without it they are like the first one that is answered.
             device: The GPU; PyTorch's current one without this.
 
         Raises:
@@ -211,19 +127,28 @@ class Batcher(Generic[Value]):
             RuntimeError: There is no GPU.
         """
         for name in others:
-            instead = "; the largest of sizes is that, such as sizes=(1, 2, 4, 8)" if name in ("max_batch_size", "batch_size", "max_batch") else ""
+            instead = (
+                "; the largest of sizes is that, such as sizes=(1, 2, 4, 8)"
+                if name in ("max_batch_size", "batch_size", "max_batch")
+                else ""
+            )
             raise TypeError(f"a Batcher has no argument {name!r}{instead}")
         torch: Any = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
             raise RuntimeError(
-                "a Batcher runs models of PyTorch on a GPU, and there is none here; `sidestream.check(simulate=True)` has a simulated one"
+                "a Batcher runs models of PyTorch on a GPU, and there is none here; "
+                "`sidestream.check(simulate=True)` has a simulated one"
             )
         if not callable(model):
             raise TypeError(f"model is {model!r}; give a callable of tensors")
         rows = sorted({whole("a size", size, 1, "how many rows a batch may have") for size in sizes})
         if not rows:
             raise ValueError("sizes is empty; give the rows that a batch may have, such as (1, 2, 4, 8)")
-        if isinstance(max_delay, bool) or not isinstance(max_delay, (int, float)) or not 0 <= max_delay < 3600:
+        if (
+            isinstance(max_delay, bool)
+            or not isinstance(max_delay, (int, float))
+            or not 0 <= max_delay < 3600
+        ):
             raise ValueError(f"max_delay is {max_delay!r}; give seconds, 0 or more and less than an hour")
         if classes is not None and not classes:
             raise ValueError("classes is empty; give names with priorities, or leave it out")
@@ -235,10 +160,15 @@ class Batcher(Generic[Value]):
         self._slots = whole("slots", slots, 1, "how many batches are on the device at once")
         self._max_queue = whole("max_queue", max_queue, 1, "how many requests may wait")
         self._graphs = graphs
-        self._device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+        self._device = (
+            torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+        )
         if isinstance(model, torch.nn.Module) and self._device.type == "cuda":
             if {weight.device.type for weight in model.parameters()} == {"cpu"}:
-                raise ValueError(f"the weights of the model are on the host, and batches are on {self._device}; give model.to({str(self._device)!r})")
+                raise ValueError(
+                    f"the weights of the model are on the host, and batches are on {self._device}; give "
+                    f"model.to({str(self._device)!r})"
+                )
         #: Held for moments: while answers are told and waited for.
         self._lock = threading.Lock()
         #: The event loop that will look which batches are over.
@@ -246,7 +176,14 @@ class Batcher(Generic[Value]):
         self._classes = [Class(at, *each) for at, each in enumerate((classes or {"default": 0}).items())]
         self._by_name = {each.name: each for each in self._classes}
         self._by_urgency = sorted(self._classes, key=lambda each: each.priority)
-        self._requests = Requests(rows, self._max_delay, self._max_queue, [each.priority for each in self._classes], self._slots, _GRACE_S)
+        self._requests = Requests(
+            rows,
+            self._max_delay,
+            self._max_queue,
+            [each.priority for each in self._classes],
+            self._slots,
+            _GRACE_S,
+        )
         self._shape: Any = None
         self._like: list[Any] = []
         #: The shapes and types that requests have.
@@ -260,8 +197,8 @@ class Batcher(Generic[Value]):
         self.not_captured: dict[int, str] = {}
         self._to_capture: queue.SimpleQueue[tuple[Class, int] | None] = queue.SimpleQueue()
         self._asked: set[tuple[str, int]] = set()
-        #: Locks of threads whose requests have ended. Each that is woken wakes the next: all at once they would only wait for the interpreter's lock, and push
-        #: each other aside there.
+        #: Locks of threads whose requests have ended. Each that is woken wakes the next: all at once they
+        #: would only wait for the interpreter's lock, and push each other aside there.
         self._sleepers: deque[Any] = deque()
         self._end = weakref.finalize(self, _end, self._requests, self._classes, self._to_capture)
         self._end.atexit = False
@@ -270,7 +207,9 @@ class Batcher(Generic[Value]):
             self._begin(leaves, shape, is_bare)
             self._said_by = "as like= says"
         self._threads = [self._thread("batcher", _dispatch, self._requests)]
-        self._threads += [self._thread(f"batcher {each.name}", _finish, each, self._sleepers) for each in self._classes]
+        self._threads += [
+            self._thread(f"batcher {each.name}", _finish, each, self._sleepers) for each in self._classes
+        ]
         if graphs:
             self._threads.append(self._thread("batcher graphs", _capture, self._to_capture))
         _made.add(self)
@@ -286,22 +225,28 @@ class Batcher(Generic[Value]):
         """Queue a request, and return its answer: a future that can be awaited. Does not wait.
 
         Args:
-            values: What the model takes, without the batch's dimension: tensors of the host, arrays of numpy, and structures of them. Not copied
-                before the batch leaves, so leave them as they are until the answer is there.
+            values: What the model takes, without the batch's dimension: tensors of the host, arrays of numpy,
+                and structures of them. Not copied before the batch leaves, so leave them as they are until
+                the answer is there.
             of: The class; the first one without this.
-            deadline: In how many seconds the answer is of no more use. Looked at now, by what batches took lately, and before the batch leaves.
+            deadline: In how many seconds the answer is of no more use. Looked at now, by what batches took
+                lately, and before the batch leaves.
 
         Raises:
             RequestRefused: Too many wait, the deadline cannot be kept, or the batcher is closed.
-            ValueError: There is no such class, or it is not like the first request that was answered: in shapes, types and structure.
+            ValueError: There is no such class, or it is not like the first request that was answered: in
+                shapes, types and structure.
             TypeError: A value is on a device.
         """
         try:
             each = self._classes[0] if of is None else self._by_name[of]
         except KeyError:
-            raise ValueError(f"there is no class {of!r}; there is {', '.join(map(repr, self._by_name))}") from None
+            raise ValueError(
+                f"there is no class {of!r}; there is {', '.join(map(repr, self._by_name))}"
+            ) from None
         if deadline is not None:
-            # First of all: where a loop is behind with what arrives, it catches up by refusing, which has to cost next to nothing.
+            # First of all: where a loop is behind with what arrives, it catches up by refusing, which has to
+            # cost next to nothing.
             if type(deadline) is not float:
                 deadline = _deadline(deadline)
             # Of NaN neither is true.
@@ -322,7 +267,10 @@ class Batcher(Generic[Value]):
             is_like = self._is_like(leaves, shape, is_bare)
         for leaf in leaves:
             if leaf.is_cuda:
-                raise TypeError("a request has a tensor on a device; give rows of the host, which are packed and uploaded as one")
+                raise TypeError(
+                    "a request has a tensor on a device; give rows of the host, which are packed and uploaded"
+                    " as one"
+                )
         loop = running_loop()
         answer = Answer(self, leaves, loop, each.number)
         home = None if loop is None else id(loop)
@@ -348,13 +296,19 @@ class Batcher(Generic[Value]):
 
     def _refuse(self, why: int) -> NoReturn:
         if why == -1:
-            raise RequestRefused("full", f"{self._max_queue} requests wait already, as many as may; try again later, or raise max_queue")
+            raise RequestRefused(
+                "full",
+                f"{self._max_queue} requests wait already, as many as may; try again later, or raise "
+                "max_queue",
+            )
         if why == -2:
             raise RequestRefused("late", "others came first, and the deadline cannot be kept")
         raise RequestRefused("closed", "the batcher is closed") from self._lost
 
     def _refuse_late(self, each: Class, deadline: float, expected: float | None) -> NoReturn:
-        """Refuse a request that would be answered too late. Late answers are worth nothing and hold up those behind them."""
+        """Refuse a request that would be answered too late. Late answers are worth nothing and hold up those
+        behind them.
+        """
         if math.isnan(deadline):
             raise ValueError("deadline is nan; give seconds, or leave it out")
         if each.running:
@@ -364,17 +318,29 @@ class Batcher(Generic[Value]):
             if expected is None:
                 self._refuse(0)
             raise RequestRefused("late", "its deadline is over")
-        raise RequestRefused("late", f"the answer would take {expected:.6f} s by what batches took lately and max_delay, which is past the deadline")
+        raise RequestRefused(
+            "late",
+            f"the answer would take {expected:.6f} s by what batches took lately and max_delay, which is past"
+            " the deadline",
+        )
 
     def _taken_apart(self, values: tuple[Any, ...]) -> tuple[list[Any], Any, bool]:
         """Return the tensors of a request, its shape, and whether it is nothing but one tensor."""
         leaves, shape = _tree.flatten(values)
         if not leaves:
             raise ValueError(
-                "a request has no tensor: its numbers are taken as a part of its structure, which is the same for all; give torch.tensor(...) of them"
+                "a request has no tensor: its numbers are taken as a part of its structure, which is the same"
+                " for all; give torch.tensor(...) of them"
             )
         is_bare = len(values) == 1 and leaves[0] is values[0]
-        return [leaf if isinstance(leaf, self._torch.Tensor) else self._torch.as_tensor(leaf) for leaf in leaves], shape, is_bare
+        return (
+            [
+                leaf if isinstance(leaf, self._torch.Tensor) else self._torch.as_tensor(leaf)
+                for leaf in leaves
+            ],
+            shape,
+            is_bare,
+        )
 
     def _is_like(self, leaves: list[Any], shape: Any, is_bare: bool) -> bool:
         kinds = self._kinds
@@ -389,15 +355,24 @@ class Batcher(Generic[Value]):
         said, own = _said(self._like), _said(leaves)
         by = self._said_by or "as the one before it has, which is not answered yet"
         if said == own:
-            return f"a request of this batcher has another structure, or other numbers in it, than this one has, {by}; what differs has to be a tensor"
+            return (
+                "a request of this batcher has another structure, or other numbers in it, than this one has, "
+                f"{by}; what differs has to be a tensor"
+            )
         return (
-            f"a request of this batcher is {said}, and this one is {own}: the first is {by}; a request is one row, without the batch's dimension, and "
-            "like= says beforehand what one is"
+            f"a request of this batcher is {said}, and this one is {own}: the first is {by}; a request is one"
+            " row, without the batch's dimension, and like= says beforehand what one is"
         )
 
     def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
         """Have each slot get memory for requests like this one. Nothing is with the device."""
-        made = [[_Slot(self._torch, self._device, each.priority, self._sizes[-1], leaves, self._graphs) for _ in range(self._slots)] for each in self._classes]
+        made = [
+            [
+                Slot(self._torch, self._device, each.priority, self._sizes[-1], leaves, self._graphs)
+                for _ in range(self._slots)
+            ]
+            for each in self._classes
+        ]
         # All, or none.
         for each, slots in zip(self._classes, made):
             each.slots[:] = slots
@@ -431,20 +406,21 @@ class Batcher(Generic[Value]):
                     answer._end(None, RequestExpired("the deadline passed while the request waited"))
             tell(expired)
         if answers:
-            self._launch(each, _Batch(answers, number, each.slots[number], size, due))
+            self._launch(each, Batch(answers, number, each.slots[number], size, due))
         return True
 
     def _on_device(self) -> None:
         """Make the device that of this thread, which libraries of CUDA ask for."""
         self._torch.cuda.set_device(self._device)
 
-    def _launch(self, each: Class, batch: _Batch) -> None:
+    def _launch(self, each: Class, batch: Batch) -> None:
         """Pack and submit a batch, and hand it to the thread that waits for it."""
         try:
             batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
         except BaseException as error:
             batch.error = error
-        # Under the lock, so that a check hears that the launch came before whatever the loop does that finds it here.
+        # Under the lock, so that a check hears that the launch came before whatever the loop does that finds
+        # it here.
         with self._lock:
             each.running.append(batch)
         each.launched.put(batch)
@@ -452,8 +428,10 @@ class Batcher(Generic[Value]):
         if isinstance(batch.error, KeyboardInterrupt) and running_loop() is not None:
             raise batch.error
 
-    def _submit(self, slot: _Slot, size: int, requests: list[list[Any]]) -> list[Any]:
-        """Submit rows to a slot that is idle, and return the rows of its results, which are there when its last event is over."""
+    def _submit(self, slot: Slot, size: int, requests: list[list[Any]]) -> list[Any]:
+        """Submit rows to a slot that is idle, and return the rows of its results, which are there when its
+        last event is over.
+        """
         torch = self._torch
         many = len(requests)
         for at, slab in enumerate(slot.host):
@@ -480,7 +458,10 @@ class Batcher(Generic[Value]):
             columns = []
             for leaf in leaves:
                 if leaf.dim() == 0 or leaf.shape[0] != size:
-                    raise ValueError(f"the model was given {size} rows and returned a tensor of shape {tuple(leaf.shape)}; it has to return a row for each")
+                    raise ValueError(
+                        f"the model was given {size} rows and returned a tensor of shape {tuple(leaf.shape)};"
+                        " it has to return a row for each"
+                    )
                 host = torch.empty((many, *leaf.shape[1:]), dtype=leaf.dtype, pin_memory=True)
                 columns.append(host.copy_(leaf if many == size else leaf[:many], non_blocking=True))
             points[3].record(slot.down)
@@ -490,13 +471,13 @@ class Batcher(Generic[Value]):
                 return list(unbound[0])
             return [shape.unflatten([column[at] for column in unbound]) for at in range(many)]
 
-    def _run(self, slot: _Slot, size: int) -> Any:
+    def _run(self, slot: Slot, size: int) -> Any:
         rows = [device for device, _ in slot.rows_of(size)]
         return self._model(*(rows if self._is_bare else self._shape.unflatten(rows)))
 
     # ------------------------------------------------------------------------------------------ ends
 
-    def _finished(self, each: Class, batch: _Batch) -> None:
+    def _finished(self, each: Class, batch: Batch) -> None:
         """Wait for a batch, and end it unless somebody else has."""
         error = batch.error
         if error is None and not batch.is_over:
@@ -513,7 +494,7 @@ class Batcher(Generic[Value]):
         finally:
             self._over(each, batch)
 
-    def _is_mine(self, each: Class, batch: _Batch) -> bool:
+    def _is_mine(self, each: Class, batch: Batch) -> bool:
         """Tell whether a batch that is over is to be ended by who asks: the first one."""
         with self._lock:
             is_mine = not batch.is_over
@@ -523,7 +504,9 @@ class Batcher(Generic[Value]):
         return is_mine
 
     def _look_soon(self, loop: Any) -> None:
-        """Have an event loop look in its next turn what is over. One that is busy is there before a thread, which has to wait for the interpreter's lock."""
+        """Have an event loop look in its next turn what is over. One that is busy is there before a thread,
+        which has to wait for the interpreter's lock.
+        """
         if loop is not None and loop is not self._looking:
             self._looking = loop
             loop.call_soon(self._look)
@@ -549,7 +532,7 @@ class Batcher(Generic[Value]):
                     break
                 self._over(each, batch)
 
-    def _over(self, each: Class, batch: _Batch) -> None:
+    def _over(self, each: Class, batch: Batch) -> None:
         """Give the answers and the slot back, and see to it that whoever has to launches the next batch."""
         answers = batch.answers if batch.error is None else []
         requests, number = self._requests, batch.number
@@ -572,19 +555,32 @@ class Batcher(Generic[Value]):
                     answer._locks = None
         if sleepers and not has_woken:
             self._wake_threads(_AWAKE)
-        tell(answers, each, None if oldest is None else oldest._loop, self._tick, lambda: self._told(each, batch))
+        tell(
+            answers,
+            each,
+            None if oldest is None else oldest._loop,
+            self._tick,
+            lambda: self._told(each, batch),
+        )
 
-    def _succeeded(self, each: Class, batch: _Batch) -> None:
+    def _succeeded(self, each: Class, batch: Batch) -> None:
         """What was answered says what requests are like, and is worth a graph."""
         if not self._said_by:
             self._said_by = "as the first that was answered"
         asked = each.name, batch.size
-        if self._graphs and batch.size not in batch.slot.graphs and batch.size not in self.not_captured and asked not in self._asked:
+        if (
+            self._graphs
+            and batch.size not in batch.slot.graphs
+            and batch.size not in self.not_captured
+            and asked not in self._asked
+        ):
             self._asked.add(asked)
             self._to_capture.put((each, batch.size))
 
-    def _told(self, each: Class, batch: _Batch) -> None:
-        """Note what a batch took, with what it took to tell everybody: the last of them waited for that too."""
+    def _told(self, each: Class, batch: Batch) -> None:
+        """Note what a batch took, with what it took to tell everybody: the last of them waited for that
+        too.
+        """
         self._requests.told(each.number, batch.due, time.perf_counter())
 
     def _wake_threads(self, many: int) -> None:
@@ -593,7 +589,7 @@ class Batcher(Generic[Value]):
         for lock in woken:
             lock.release()
 
-    def _again(self, each: Class, batch: _Batch) -> None:
+    def _again(self, each: Class, batch: Batch) -> None:
         """Run the requests of a batch that failed one by one; what fails alone has failed."""
         error = batch.error
         try:
@@ -641,14 +637,15 @@ class Batcher(Generic[Value]):
                 oldest = self._requests.over(each.number, number, time.perf_counter())
             tell((), each, None if oldest is None else oldest._loop, self._tick)
 
-    def _captured(self, slot: _Slot, size: int) -> tuple[Any, Any]:
+    def _captured(self, slot: Slot, size: int) -> tuple[Any, Any]:
         torch = self._torch
         with torch.inference_mode(), torch.cuda.stream(slot.stream):
             # What libraries make at their first call in a thread cannot be captured.
             self._run(slot, size)
             slot.stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            # Not `torch.cuda.graph`, which waits for the device and empties the cache. The calls of other threads are theirs.
+            # Not `torch.cuda.graph`, which waits for the device and empties the cache. The calls of other
+            # threads are theirs.
             graph.capture_begin(pool=slot.pool, capture_error_mode="thread_local")
             try:
                 made = self._run(slot, size)
@@ -657,7 +654,7 @@ class Batcher(Generic[Value]):
                     graph.capture_end()
                 raise
             graph.capture_end()
-        return graph, _lent(torch, made)
+        return graph, lent(torch, made)
 
     # ------------------------------------------------------------------------------------------ the end
 
@@ -674,7 +671,8 @@ class Batcher(Generic[Value]):
         """Take no more requests, wait until those that were taken have ended, and return the statistics.
 
         Args:
-            drain: Whether what waits is computed; without it that ends as refused, and only what is with the device is waited for.
+            drain: Whether what waits is computed; without it that ends as refused, and only what is with the
+                device is waited for.
         """
         if drain:
             self.refuse()
@@ -749,7 +747,7 @@ def _finish(one: weakref.ref[Batcher[Any]], each: Class, sleepers: deque[Any]) -
     """Wait for the batches of a class, in the sequence in which they were launched."""
     is_last = False
     while not is_last:
-        batch: _Batch | None = None
+        batch: Batch | None = None
         with contextlib.suppress(queue.Empty):
             batch = each.launched.get(timeout=_PATIENCE_S if sleepers else None)
             is_last = batch is None
@@ -790,4 +788,7 @@ def _deadline(given: Any) -> float:
 
 
 def _said(leaves: list[Any]) -> str:
-    return ", ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" for leaf in leaves) or "no tensor"
+    return (
+        ", ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" for leaf in leaves)
+        or "no tensor"
+    )

@@ -20,7 +20,8 @@ from sidestream._devices import device_name, of_torch, on_torch
 from sidestream._leaves import name_of
 from sidestream._results import Result
 
-#: A sample takes about so long, so that the time between two events is long against what they take themselves.
+#: A sample takes about so long, so that the time between two events is long against what they take
+#: themselves.
 SAMPLE_NS = 1_000_000
 #: The driver takes about a thousand launches before it makes the host wait, and a call may be several.
 MOST_CALLS = 200
@@ -49,16 +50,18 @@ def benchmark(
 ) -> Benchmark:
     """Measure ``fn(*args, **kwargs)``: the device's time by events, and the host's time to submit it.
 
-    The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for it: work on a
-    side stream that nobody joins is not seen. Short calls are made several times in a sample. While the host submits a
-    sample, the device is held back, so that the device's time does not contain the host's (unless ``fn`` itself waits for
-    the device). If a call takes the host longer than the device, the host is the part to shorten. Between two samples the
-    host waits for one event; nothing else is synchronised.
+    The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for
+    it: work on a side stream that nobody joins is not seen. Short calls are made several times in a sample.
+    While the host submits a sample, the device is held back, so that the device's time does not contain the
+    host's (unless ``fn`` itself waits for the device). If a call takes the host longer than the device, the
+    host is the part to shorten. Between two samples the host waits for one event; nothing else is
+    synchronised.
 
     On the processor both are one time, measured by the clock.
 
-    Where less than half of the roofline is reached, ``fn`` is called once more under PyTorch's profiler, and ``far_off`` says what the launch of its longest
-    kernel tells: too few blocks, a last round of them that is nearly empty, few warps for the sake of registers or shared memory.
+    Where less than half of the roofline is reached, ``fn`` is called once more under PyTorch's profiler, and
+    ``far_off`` says what the launch of its longest kernel tells: too few blocks, a last round of them that is
+    nearly empty, few warps for the sake of registers or shared memory.
 
     Args:
         fn: What to measure. What it returns is dropped.
@@ -68,23 +71,30 @@ def benchmark(
         flops: Multiplications and additions of one call, for the share of the roofline.
         bytes: Bytes of device memory that one call has to move, for the same.
         peak_flops: What the device computes at most a second, instead of what its profile says of ``dtype``.
-        dtype: The type of the numbers, for that peak: ``"fp32"``, and with tensor cores ``"tf32"``, ``"bf16"``, ``"fp16"`` and others, or a
-            ``torch.dtype``. Products of float32 run as ``"tf32"`` where PyTorch allows it.
-        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default PyTorch's
-            current device where PyTorch is imported and has CUDA, and else the processor.
-        kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``: those of ``benchmark`` have names of their own.
+        dtype: The type of the numbers, for that peak: ``"fp32"``, and with tensor cores ``"tf32"``,
+            ``"bf16"``, ``"fp16"`` and others, or a ``torch.dtype``. Products of float32 run as ``"tf32"``
+            where PyTorch allows it.
+        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default
+            PyTorch's current device where PyTorch is imported and has CUDA, and else the processor.
+        kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``: those of ``benchmark`` have names of
+            their own.
 
     Raises:
-        TypeError: ``fn`` cannot be called, an argument is no number, or ``kwargs`` is no mapping with texts as keys.
-        ValueError: ``fn`` put nothing on the device, takes no time that can be measured, a figure is no figure,
-            ``peak_flops`` stands without ``flops``, or the device is simulated or ``"auto"``.
+        TypeError: ``fn`` cannot be called, an argument is no number, or ``kwargs`` is no mapping with texts
+            as keys.
+        ValueError: ``fn`` put nothing on the device, takes no time that can be measured, a figure is no
+            figure, ``peak_flops`` stands without ``flops``, or the device is simulated or ``"auto"``.
         DeviceError: There is no such device.
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments behind it")
-    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
-        raise TypeError(f'kwargs is {kwargs!r}; give a dictionary of arguments by their names, as in {{"dim": 0}}')
+    if kwargs is not None and not (
+        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
+    ):
+        raise TypeError(
+            f'kwargs is {kwargs!r}; give a dictionary of arguments by their names, as in {{"dim": 0}}'
+        )
     repeat = whole("repeat", repeat, 1, "the number of samples")
     warmup = whole("warmup", warmup, 0, "the number of calls before the first sample")
     flops, bytes, peak_flops = (
@@ -92,7 +102,10 @@ def benchmark(
         for name, amount in (("flops", flops), ("bytes", bytes), ("peak_flops", peak_flops))
     )
     if peak_flops is not None and flops is None:
-        raise ValueError("peak_flops says nothing without flops; give the multiplications and additions of one call as flops")
+        raise ValueError(
+            "peak_flops says nothing without flops; give the multiplications and additions of one call as "
+            "flops"
+        )
     cuda = gpu(device)
     call = functools.partial(fn, **kwargs) if kwargs else fn
     for _ in range(warmup):
@@ -156,11 +169,12 @@ class Benchmark(Result):
         calls: How many calls a sample was.
         samples_ns: The device's time of one call, for each sample, in nanoseconds.
         host_samples_ns: The host's time to submit one call, for each sample, in nanoseconds.
-        includes_host: The device's time contains what the host took in between: the function waits for the device,
-            asks for more than the driver queues, or takes the host too long to hold the device back.
+        includes_host: The device's time contains what the host took in between: the function waits for the
+            device, asks for more than the driver queues, or takes the host too long to hold the device back.
         roofline: The least time for the work that was stated, where the device's peaks are known.
         roofline_unknown: Why there is no roofline although work was stated.
-        far_off: Where less than half of the roofline is reached, what one call under PyTorch's profiler tells of that.
+        far_off: Where less than half of the roofline is reached, what one call under PyTorch's profiler tells
+            of that.
     """
 
     name: str
@@ -226,8 +240,8 @@ class Benchmark(Result):
         where = self.device if self.device == "cpu" else f"{self.device} ({self.device_name})"
         calls = "a call each" if self.calls == 1 else f"{self.calls} calls each"
         lines = [
-            f"{self.name} on {where}: {units.time(self.median_ns)} in the median, half of {self.count} samples "
-            f"from {units.time(low)} to {units.time(high)}, {calls}"
+            f"{self.name} on {where}: {units.time(self.median_ns)} in the median, half of {self.count} "
+            f"samples from {units.time(low)} to {units.time(high)}, {calls}"
         ]
         lines.extend(self._notes())
         return "\n".join(lines)
@@ -235,26 +249,33 @@ class Benchmark(Result):
     def _notes(self) -> Iterator[str]:
         if self.includes_host:
             yield (
-                "the device was not held back, because the function waits for it or is long: its time contains the "
-                f"host's, which is {units.time(self.host_ns)} a call"
+                "the device was not held back, because the function waits for it or is long: its time "
+                f"contains the host's, which is {units.time(self.host_ns)} a call"
             )
         elif self.is_launch_bound:
             yield (
-                f"the host takes {units.time(self.host_ns)} to submit a call, longer than the device to do it: "
-                "a CUDA graph, or more work a call, would gain more than faster kernels"
+                f"the host takes {units.time(self.host_ns)} to submit a call, longer than the device to do "
+                "it: a CUDA graph, or more work a call, would gain more than faster kernels"
             )
         elif self.device != "cpu":
             yield f"the host takes {units.time(self.host_ns)} to submit a call"
         roofline = self.roofline
         if roofline is not None:
-            yield f"at least {units.time(roofline.floor_ns)} by {roofline.bound}, {100 * roofline.share:.0f} % reached"
+            yield (
+                f"at least {units.time(roofline.floor_ns)} by {roofline.bound}, {100 * roofline.share:.0f} % "
+                "reached"
+            )
             if roofline.intensity is not None and roofline.ridge is not None:
                 yield (
-                    f"{roofline.intensity:.1f} operations for each byte; from {roofline.ridge:.1f} on arithmetic is the limit"
+                    f"{roofline.intensity:.1f} operations for each byte; from {roofline.ridge:.1f} on "
+                    "arithmetic is the limit"
                     + (f" in {roofline.dtype}" if roofline.dtype else "")
                 )
             if roofline.share > 1.05 and roofline.bound == "arithmetic":
-                yield f"more than {roofline.dtype or 'the given peak'} allows: give dtype= or peak_flops= of the arithmetic that ran, or count again"
+                yield (
+                    f"more than {roofline.dtype or 'the given peak'} allows: give dtype= or peak_flops= of "
+                    "the arithmetic that ran, or count again"
+                )
             elif roofline.share > 1.05:
                 yield "more than the memory allows: the bytes are fewer than stated, or stay in the cache"
         yield from self.far_off
@@ -269,7 +290,10 @@ class Benchmark(Result):
             for at, ns in enumerate(self.samples_ns)
         )
         lines = "<br>".join(html.escape(line) for line in str(self).split("\n"))
-        return f'<div>{lines}<br><svg width="{width}" height="40" fill="currentColor" role="img">{bars}</svg></div>'
+        return (
+            f'<div>{lines}<br><svg width="{width}" height="40" fill="currentColor" '
+            f'role="img">{bars}</svg></div>'
+        )
 
 
 @dataclass
@@ -294,7 +318,9 @@ def gpu(device: Any) -> Any:
     try:
         import torch
     except ImportError as error:
-        raise ImportError(f"to measure on {name}, PyTorch is needed, which is not installed; pip install torch") from error
+        raise ImportError(
+            f"to measure on {name}, PyTorch is needed, which is not installed; pip install torch"
+        ) from error
     return of_torch(device, torch, RUNS)
 
 
@@ -305,8 +331,8 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
     # A call alone takes some ten nanoseconds: what takes no more is nothing.
     if (calls == MOST_CALLS_ON_HOST or one < 1_000) and _is_nothing(fn, args):
         raise ValueError(
-            f"a call of {fn!r} takes {units.time(min(samples))} on the processor, no more than an empty call; "
-            "give it more to do"
+            f"a call of {fn!r} takes {units.time(min(samples))} on the processor, no more than an empty call;"
+            " give it more to do"
         )
     return _Taken("cpu", "the processor", calls, samples, samples, includes_host=False)
 
@@ -355,8 +381,12 @@ def _took_no_time(calls: int, fn: object, device: Any) -> str:
     )
 
 
-def _waits(stopwatch: _Stopwatch, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold: float) -> bool:
-    """Say whether a function waits for the device: then it finds it let go each time, however long it was held back."""
+def _waits(
+    stopwatch: _Stopwatch, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold: float
+) -> bool:
+    """Say whether a function waits for the device: then it finds it let go each time, however long it was
+    held back.
+    """
     alone = 0
     for _ in range(MOST_TRIES):
         before = _preemptions()
@@ -393,7 +423,9 @@ class _Stopwatch:
     def take(
         self, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold_ns: float
     ) -> tuple[float, float]:
-        """Return the nanoseconds of the device and of the host for so many calls, the device held back so long."""
+        """Return the nanoseconds of the device and of the host for so many calls, the device held back so
+        long.
+        """
         if hold_ns > 0:
             self._cuda._sleep(int(hold_ns * self._cycles_per_ns))
         self._start.record()
@@ -422,7 +454,8 @@ class InTurn:
     """Samples of several functions, in the sequence in which somebody asks for them."""
 
     def __init__(self, device: Any, functions: Sequence[Callable[[], object]], sample_ns: int) -> None:
-        """Find out how many calls of each take so long, and whether the device can be held back while they are submitted.
+        """Find out how many calls of each take so long, and whether the device can be held back while they
+        are submitted.
 
         Args:
             device: A GPU, or none for the processor.
@@ -452,7 +485,8 @@ class InTurn:
             self.calls = tuple(_fitting(elapsed, MOST_CALLS, sample_ns) for elapsed, _ in alone)
             holds = [_hold(host * calls) for (_, host), calls in zip(alone, self.calls)]
             self.includes_host = not all(
-                hold > 0 and not _waits(stopwatch, fn, (), calls, hold) for fn, calls, hold in zip(functions, self.calls, holds)
+                hold > 0 and not _waits(stopwatch, fn, (), calls, hold)
+                for fn, calls, hold in zip(functions, self.calls, holds)
             )
             if not self.includes_host:
                 self._holds = holds
@@ -491,7 +525,9 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _roofline(taken: _Taken, flops: float, bytes: float, peak_flops: float | None, dtype: Any) -> Roofline | None:
+def _roofline(
+    taken: _Taken, flops: float, bytes: float, peak_flops: float | None, dtype: Any
+) -> Roofline | None:
     name = name_of(dtype)
     known = _sidestream.peaks(taken.device_name, name) or (None, None)
     bytes_per_s = known[1] or (_sidestream.peaks(taken.device_name, "fp32") or (None, None))[1]
@@ -519,8 +555,14 @@ def _why_no_roofline(
     if roofline is not None or (flops is None and bytes is None):
         return None
     if _sidestream.peaks(taken.device_name, "fp32") is not None:
-        return f"share of the roofline unknown: the description of {taken.device_name} has no peak in {name_of(dtype)}; give peak_flops="
-    return f"share of the roofline unknown: there are no figures of {taken.device_name}; `sidestream devices` lists those there are"
+        return (
+            f"share of the roofline unknown: the description of {taken.device_name} has no peak in "
+            f"{name_of(dtype)}; give peak_flops="
+        )
+    return (
+        f"share of the roofline unknown: there are no figures of {taken.device_name}; `sidestream devices` "
+        "lists those there are"
+    )
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -2,13 +2,16 @@
 
 Which memory is safe why. `current` is the stream of the caller, `side` that of a branch.
 
-- What a branch reads: `side` waits for `current` at the fork, and `current` for `side` at the join. So memory of `current` that is let go behind
-  the join is behind its uses in the forward pass. The backward pass of a branch runs on `side` too and may let go of what was saved as soon as it
-  is issued: so where gradients are recorded, `record_stream` notes `side` for the inputs.
+- What a branch reads: `side` waits for `current` at the fork, and `current` for `side` at the join. So memory
+  of `current` that is let go behind the join is behind its uses in the forward pass. The backward pass of a
+  branch runs on `side` too and may let go of what was saved as soon as it is issued: so where gradients are
+  recorded, `record_stream` notes `side` for the inputs.
 - What a branch returns has memory of `side`, and is used on `current`: `record_stream` notes that.
-- Gradients: PyTorch's engine waits for the streams that they come from and notes them, and at the end lets the stream that called it wait for the
-  streams of all parameters. The next branch on `side` begins behind `current`, and so behind the optimizer.
-- What autocast keeps of weights in half precision would be shared by all streams, so inside the branches it keeps nothing.
+- Gradients: PyTorch's engine waits for the streams that they come from and notes them, and at the end lets
+  the stream that called it wait for the streams of all parameters. The next branch on `side` begins behind
+  `current`, and so behind the optimizer.
+- What autocast keeps of weights in half precision would be shared by all streams, so inside the branches it
+  keeps nothing.
 - The workspaces of libraries, such as cuBLAS, are one for each stream.
 """
 
@@ -43,7 +46,9 @@ Results = TypeVar("Results")
 
 
 class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
-    """Branches that are given the same arguments and run side by side. ``sidestream.parallel`` makes these."""
+    """Branches that are given the same arguments and run side by side. ``sidestream.parallel`` makes
+    these.
+    """
 
     def __init__(self, branches: tuple[Any, ...], mode: str) -> None:
         """Take the branches. Those that are modules are modules of this one, by their places."""
@@ -90,14 +95,22 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         if not chooser.measuring:
             return chooser.mode
         if torch.cuda.is_current_stream_capturing():
-            # Nothing can be measured in a capture, and a graph of branches costs the host no more than one without.
+            # Nothing can be measured in a capture, and a graph of branches costs the host no more than one
+            # without.
             return STREAMS
         while chooser.measuring and chooser.due(time.perf_counter()):
             torch.cuda.synchronize(device)
             chooser.advance(time.perf_counter())
         return chooser.mode
 
-    def _forked(self, device: int, branches: list[Any], inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def _forked(
+        self,
+        device: int,
+        branches: list[Any],
+        inputs: list[Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[Any, ...]:
         current = torch.cuda.current_stream(device)
         depth = _nesting.depth
         sides = [_side_stream(device, depth, at) for at in range(1, self._count)]
@@ -106,7 +119,8 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         results: list[Any] = []
         begun: list[Any] = []
         _nesting.depth = depth + 1
-        # autocast keeps the half precision of weights that it has made once, and the stream of another branch would not wait for that.
+        # autocast keeps the half precision of weights that it has made once, and the stream of another branch
+        # would not wait for that.
         keeps = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
@@ -131,7 +145,9 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
 
     @property
     def choice(self) -> Choice:
-        """How the branches run now, and why. ``print`` shows it. Calls with gradients and without them are measured apart: of these the last."""
+        """How the branches run now, and why. ``print`` shows it. Calls with gradients and without them are
+        measured apart: of these the last.
+        """
         chooser = self._choosers[self._latest]
         mode, reason = chooser.mode, chooser.reason()
         if not self._has_run:
@@ -152,7 +168,9 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
 
     def extra_repr(self) -> str:
         """Say what is no module, and how the branches run."""
-        names = [f"{at}: {getattr(call, '__name__', type(call).__name__)}" for at, call in self._functions.items()]
+        names = [
+            f"{at}: {getattr(call, '__name__', type(call).__name__)}" for at, call in self._functions.items()
+        ]
         return ", ".join([*names, self.choice.mode])
 
 

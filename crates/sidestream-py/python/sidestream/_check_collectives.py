@@ -1,7 +1,8 @@
 """Collectives of torch.distributed: what they read and write, and who waits for them.
 
-NCCL runs a collective on a stream of its own, behind what the current stream held when it was called. Only `wait()` on the work that the call
-gives orders the current stream behind it; so until then whoever stores to its buffers, or loads what it writes, races with it.
+NCCL runs a collective on a stream of its own, behind what the current stream held when it was called. Only
+`wait()` on the work that the call gives orders the current stream behind it; so until then whoever stores to
+its buffers, or loads what it writes, races with it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,15 @@ def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put)
         return
     heard = _Collectives(recorder)
     group, work = distributed.ProcessGroup, distributed.Work
-    for name in ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "barrier", *_FROM_TO, *_BETWEEN_TWO):
+    for name in (
+        "allreduce",
+        "allreduce_coalesced",
+        "broadcast",
+        "reduce",
+        "barrier",
+        *_FROM_TO,
+        *_BETWEEN_TWO,
+    ):
         if plain := getattr(group, name, None):
             put(stack, group, name, heard.calling(name, plain))
     if hasattr(group, "_end_coalescing"):
@@ -188,7 +197,9 @@ def _flat(given: Any) -> Iterator[Any]:
 
 
 def _host_waits(group: Any) -> bool:
-    """Whether `wait` holds up the host: what is not NCCL's does. A simulated GPU has Gloo in the place of NCCL."""
+    """Whether `wait` holds up the host: what is not NCCL's does. A simulated GPU has Gloo in the place of
+    NCCL.
+    """
     import torch
 
     if torch.cuda.Stream.__module__.startswith("sidestream."):

@@ -1,8 +1,9 @@
 """Programs that torch.compile makes: they run under the check as they are.
 
-PyTorch leaves a compiled function aside while a dispatch mode is entered, unless the mode says that it takes no part in compiling. The recorder
-says so, where PyTorch asks. What a compiled program calls by operators is then heard as ever; the kernels that were generated for it are no
-operators and are heard where they are launched: Triton's in `_check_triton`, those in C++ for the processor here.
+PyTorch leaves a compiled function aside while a dispatch mode is entered, unless the mode says that it takes
+no part in compiling. The recorder says so, where PyTorch asks. What a compiled program calls by operators is
+then heard as ever; the kernels that were generated for it are no operators and are heard where they are
+launched: Triton's in `_check_triton`, those in C++ for the processor here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _PARAMETER = re.compile(r"(const\s+)?[\w:]+\s*(\*)?\s*(?:__restrict__\s+)?(\w+)\
 
 
 def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, kernels in C++ that are generated are heard when they run. They stand for a GPU's where the processor does."""
+    """While the stack is open, kernels in C++ that are generated are heard when they run. They stand for a
+    GPU's where the processor does.
+    """
     _listening.append(recorder)
     stack.callback(_listening.remove, recorder)
 
@@ -63,7 +66,10 @@ class _Kernel:
                 self._names.append(read[3])
                 if read[2]:
                     # What it only stores to is named as a result.
-                    self._pointers[read[3]] = (bool(read[1]) or not read[3].startswith("out_ptr"), not read[1])
+                    self._pointers[read[3]] = (
+                        bool(read[1]) or not read[3].startswith("out_ptr"),
+                        not read[1],
+                    )
 
     def __call__(self, *args: Any) -> Any:
         done = self._plain(*args)

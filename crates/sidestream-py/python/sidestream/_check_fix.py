@@ -8,6 +8,7 @@ import difflib
 import functools
 import inspect
 import itertools
+import linecache
 import os
 import sys
 import sysconfig
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sidestream._sidestream import printable
 
 if TYPE_CHECKING:
-    from sidestream._check import CheckedRace, Mend, Place
+    from sidestream._checked import CheckedRace, Mend, Place
 
 Handle = tuple[int, int]
 
@@ -30,7 +31,9 @@ LIBRARIES = [sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdli
 
 @functools.cache
 def is_library(file: str) -> bool:
-    """Whether this is code that is installed, and not of the program: what it calls is not the program's to change."""
+    """Whether this is code that is installed, and not of the program: what it calls is not the program's to
+    change.
+    """
     parts = Path(file).parts
     return file.startswith(("<frozen", *LIBRARIES)) or "site-packages" in parts or "dist-packages" in parts
 
@@ -44,6 +47,16 @@ def shown(file: str) -> str:
     """A path as it is short: from the current folder, if it lies below it."""
     short = os.path.relpath(file) if os.path.isabs(file) else file
     return printable(file if short.startswith("..") else short)
+
+
+def line(place: Place) -> str:
+    """The file and the line, as it is short."""
+    return f"{shown(place.file)}:{place.line}"
+
+
+def source(place: Place) -> str:
+    """What stands in the line; empty where it cannot be read."""
+    return linecache.getline(place.file, place.line).strip()
 
 
 def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[str | None, str | None]]:
@@ -70,8 +83,8 @@ def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[s
 def _locals(frame: FrameType) -> Iterator[dict[str, Any]]:
     """The local variables of a frame.
 
-    Before Python 3.13 those of a function are copied into a dictionary that the frame keeps, so that a tensor would outlive its ``del`` and what
-    happens to its memory would be another story: it is emptied.
+    Before Python 3.13 those of a function are copied into a dictionary that the frame keeps, so that a tensor
+    would outlive its ``del`` and what happens to its memory would be another story: it is emptied.
     """
     names = frame.f_locals
     try:
@@ -90,7 +103,11 @@ def _name(stream: Handle | None, frame: FrameType, names: dict[str, Any]) -> str
     handles = (0, 1) if handle in (0, 1) else (handle,)
 
     def is_it(value: Any) -> bool:
-        return isinstance(value, torch.cuda.Stream) and value.cuda_stream in handles and (handle > 1 or value.device_index == device)
+        return (
+            isinstance(value, torch.cuda.Stream)
+            and value.cuda_stream in handles
+            and (handle > 1 or value.device_index == device)
+        )
 
     for those in (names, frame.f_globals):
         for name, value in those.items():
@@ -110,7 +127,9 @@ def _name(stream: Handle | None, frame: FrameType, names: dict[str, Any]) -> str
 
 
 def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
-    """The calls as a unified diff of the program's files, with what could not be placed in front, as comments."""
+    """The calls as a unified diff of the program's files, with what could not be placed in front, as
+    comments.
+    """
     calls: dict[str, dict[tuple[int, int], list[str]]] = {}
     notes = []
     for mend in mends:
@@ -126,8 +145,9 @@ def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
             placed = by_event
         elif in_loop:
             notes.append(
-                f"# {shown(file)}:{line}: `{call}` holds up the host each time, and the next check will say SYNC_IN_LOOP of it; to queue work ahead, "
-                "use the memory one step later, or two pieces in turn\n"
+                f"# {shown(file)}:{line}: `{call}` holds up the host each time, and the next check will say "
+                "SYNC_IN_LOOP of it; to queue work ahead, use the memory one step later, or two pieces in "
+                "turn\n"
             )
         for at_line, call in placed:
             those = calls.setdefault(file, {}).setdefault(at_line, [])
@@ -142,7 +162,9 @@ def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
             after += [f"{indent}{call}\n" for call in by_line.get((number, 0), ())]
             for line, column in sorted(by_line, reverse=True):
                 if line == number and column:
-                    text = text[:column] + "".join(f"{call}; " for call in by_line[line, column]) + text[column:]
+                    text = (
+                        text[:column] + "".join(f"{call}; " for call in by_line[line, column]) + text[column:]
+                    )
             after.append(text)
         name = shown(file)
         out += "".join(difflib.unified_diff(before, after, name, name))
@@ -154,7 +176,9 @@ class _Unplaced(Exception):
 
 
 def call_by(names: tuple[str | None, str | None], kind: str) -> str | None:
-    """The call in the words of the program, where the second access is called; none if no variable there holds the streams."""
+    """The call in the words of the program, where the second access is called; none if no variable there
+    holds the streams.
+    """
     first, second = names
     if kind == "sync" and first is not None:
         return f"{first}.synchronize()"
@@ -164,9 +188,14 @@ def call_by(names: tuple[str | None, str | None], kind: str) -> str | None:
 
 
 def _placed(mend: Mend, race: CheckedRace) -> tuple[str, tuple[int, int], str]:
-    """The file, the line in front of which the call belongs, with the column if it is within the line, and the call."""
+    """The file, the line in front of which the call belongs, with the column if it is within the line, and
+    the call.
+    """
     if mend.kind == "record_stream":
-        raise _Unplaced("the check does not know which variable holds the tensor; the call belongs before its last reference dies")
+        raise _Unplaced(
+            "the check does not know which variable holds the tensor; the call belongs before its last "
+            "reference dies"
+        )
     if mend.call == "work.wait()":
         raise _Unplaced("the check does not know which variable holds the work that the collective gave")
     if mend.place is None:
@@ -186,12 +215,16 @@ def _is_in_loop(file: str, line: int) -> bool:
 
 
 def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[tuple[int, int], str]] | None:
-    """An event behind the device's accesses, and the wait for it in front of this line: the host does not wait for what the stream is given in between.
+    """An event behind the device's accesses, and the wait for it in front of this line: the host does not
+    wait for what the stream is given in between.
 
-    None if nothing is in between, or if not all of these accesses come in front of the line each time that it is reached.
+    None if nothing is in between, or if not all of these accesses come in front of the line each time that it
+    is reached.
     """
     source = Path(file).read_text(encoding="utf-8")
-    around = [block for block in _blocks(ast.parse(source)) if any(statement.lineno == line for statement in block)]
+    around = [
+        block for block in _blocks(ast.parse(source)) if any(statement.lineno == line for statement in block)
+    ]
     firsts = [own(race.first.stack) for race in races]
     names = {race.names[0] for race in races}
     if len(around) != 1 or len(names) != 1:
@@ -200,7 +233,11 @@ def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[
     at = next(number for number, statement in enumerate(block) if statement.lineno == line)
 
     def index(place: Place | None) -> int | None:
-        within = (number for number, statement in enumerate(block) if place and statement.lineno <= place.line <= (statement.end_lineno or 0))
+        within = (
+            number
+            for number, statement in enumerate(block)
+            if place and statement.lineno <= place.line <= (statement.end_lineno or 0)
+        )
         return next(within, None) if place and place.file == file else None
 
     indices = [index(place) for place in firsts]
@@ -209,10 +246,16 @@ def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[
         return None
     # In front of the next statement, which stands on a line of its own as that of the wait does.
     following = block[behind + 1]
-    if source.splitlines()[following.lineno - 1][: following.col_offset].strip() or hasattr(following, "decorator_list"):
+    before = source.splitlines()[following.lineno - 1][: following.col_offset]
+    if before.strip() or hasattr(following, "decorator_list"):
         return None
-    name = next(name for number in itertools.count() if (name := f"done_{number}" if number else "done") not in source)
-    return [((following.lineno, 0), f"{name} = {stream}.record_event()"), ((line, 0), f"{name}.synchronize()")]
+    name = next(
+        name for number in itertools.count() if (name := f"done_{number}" if number else "done") not in source
+    )
+    return [
+        ((following.lineno, 0), f"{name} = {stream}.record_event()"),
+        ((line, 0), f"{name}.synchronize()"),
+    ]
 
 
 def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -225,7 +268,9 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _start(place: Place) -> tuple[int, int]:
-    """The first line of the statement, if something may stand in front of it, and the column where it has to be within the line."""
+    """The first line of the statement, if something may stand in front of it, and the column where it has to
+    be within the line.
+    """
     try:
         source = Path(place.file).read_text(encoding="utf-8")
         tree = ast.parse(source)
@@ -249,6 +294,6 @@ def _start(place: Place) -> tuple[int, int]:
         raise _Unplaced("it is the head of a loop or a definition, in front of which a call runs once only")
     if before.strip():
         return statement.lineno, len(before)
-    if isinstance(statement, ast.If) and not source.splitlines()[statement.lineno - 1].lstrip().startswith("if"):
+    if isinstance(statement, ast.If) and not text.lstrip().startswith("if"):
         raise _Unplaced("it is the condition of an elif")
     return statement.lineno, 0

@@ -1,4 +1,6 @@
-"""Programs of Python in a text whose blocks are not marked: found by what parses, with the indentation rebuilt where it was lost."""
+"""Programs of Python in a text whose blocks are not marked: found by what parses, with the indentation
+rebuilt where it was lost.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def found(text: str) -> list[tuple[int, str]]:
 
 
 def _unmarked(lines: list[str]) -> Iterator[str]:
-    """The lines without the blocks that are marked as of another language; a line that is no code stands for each of theirs."""
+    """The lines without the blocks that are marked as of another language; a line that is no code stands for
+    each of theirs.
+    """
     marked, inside = False, False
     for line in lines:
         if line.strip().startswith("```"):
@@ -61,16 +65,26 @@ def _is_code(source: str, inside: bool) -> bool:
     if re.search(r";\s*$", source):
         return False
     head = source.rstrip().endswith(":") and _HEAD.match(source)
-    start = "if x:\n    pass\n" if re.match(r"el(?:se|if)\b", source) else "try:\n    pass\n" if re.match(r"(?:except|finally)\b", source) else ""
+    start = (
+        "if x:\n    pass\n"
+        if re.match(r"el(?:se|if)\b", source)
+        else "try:\n    pass\n" if re.match(r"(?:except|finally)\b", source) else ""
+    )
     tree = _parses(f"{start}{source}\n    pass" if head else source)
     if tree is None:
         # These are right inside of something alone.
-        return inside and bool(_ENDS.match(source) or source.startswith(("@", "nonlocal "))) and _parses(f"def f():\n  while x:\n    {source}") is not None
+        return (
+            inside
+            and bool(_ENDS.match(source) or source.startswith(("@", "nonlocal ")))
+            and _parses(f"def f():\n  while x:\n    {source}") is not None
+        )
     if head or not tree.body:
         return bool(tree.body)
     if isinstance(tree.body[0], ast.Expr):
         value = tree.body[0].value
-        return isinstance(value, (ast.Call, ast.Await, ast.Yield)) or (inside and isinstance(value, ast.Constant) and isinstance(value.value, str))
+        return isinstance(value, (ast.Call, ast.Await, ast.Yield)) or (
+            inside and isinstance(value, ast.Constant) and isinstance(value.value, str)
+        )
     return inside or not isinstance(tree.body[0], ast.Pass)
 
 
@@ -144,8 +158,9 @@ def _named(text: str) -> set[str]:
 class _Indents:
     """How far in each statement stands, where that was lost.
 
-    A suite goes on until something speaks against it: a blank line, a `return`, a method or function that begins, a statement of the same sort as
-    the one that opened it, or one that waits for the stream that the suite is for.
+    A suite goes on until something speaks against it: a blank line, a `return`, a method or function that
+    begins, a statement of the same sort as the one that opened it, or one that waits for the stream that the
+    suite is for.
     """
 
     def __init__(self, statements: list[str]) -> None:
@@ -179,7 +194,9 @@ class _Indents:
         if _DEFINES.match(text) or re.match(r"import\b|from\b|if __name__", text):
             self._define(number, gap)
             return
-        if text.startswith("return") and (number + 1 == len(self._all) or _DEFINES.match(self._all[number + 1])):
+        if text.startswith("return") and (
+            number + 1 == len(self._all) or _DEFINES.match(self._all[number + 1])
+        ):
             # The last one of a function.
             while self._open and not _DEFINES.match(self._all[self._open[-1]]):
                 self._pop()
@@ -190,7 +207,9 @@ class _Indents:
             self._pop()
 
     def _define(self, number: int, gap: int) -> None:
-        """Methods stand in their class, a function that changes its maker's names in that, and all else at the top."""
+        """Methods stand in their class, a function that changes its maker's names in that, and all else at
+        the top.
+        """
         names = [text for text in self._all[number : number + 2] if re.match(r"(?:async +)?def\b", text)]
         is_method = bool(names) and re.search(r"def \w+\(\s*(?:self|cls)\b", names[0]) is not None
         is_inner = number + 1 < len(self._all) and self._all[number + 1].startswith("nonlocal ")
@@ -208,7 +227,9 @@ class _Indents:
             called = re.search(r"def (\w+)", head)
             later = "\n".join(self._all[number : number + 4])
             # It does not call itself.
-            return bool(outer and called and re.search(rf"(?<![\w.]){called[1]}\(", later)) and not text.startswith("return")
+            return bool(
+                outer and called and re.search(rf"(?<![\w.]){called[1]}\(", later)
+            ) and not text.startswith("return")
         if head.startswith(("with", "if", "elif", "else", "try", "except", "finally")):
             return gap > 0 or self._is_sibling(number, head, text, body)
         return self._loop_is_over(number, head, text, body, gap)
@@ -220,23 +241,40 @@ class _Indents:
         guarded = re.match(r"if (\w+) is not None:", head)
         if guarded:
             # What it looks for is made outside.
-            return text.startswith("with torch.cuda.stream(") or bool(re.match(rf"{guarded[1]}\b[^=]*=[^=]", text))
+            return text.startswith("with torch.cuda.stream(") or bool(
+                re.match(rf"{guarded[1]}\b[^=]*=[^=]", text)
+            )
         if head.startswith("if") and text.startswith("if "):
             return True
         if head.startswith("with torch.no_grad"):
             # What is trained stands outside.
-            return "record_stream" in text or any(".backward(" in line for line in self._all[number : number + 8])
+            return "record_stream" in text or any(
+                ".backward(" in line for line in self._all[number : number + 8]
+            )
         if head.startswith("with torch.cuda.device("):
             return text.startswith("with torch.cuda.stream(")
         if head.startswith("with torch.cuda.stream("):
             stream = head.removeprefix("with torch.cuda.stream(").rstrip("): ")
-            waits = text.startswith(f"{stream}.synchronize(") or re.search(rf"\.wait_stream\({re.escape(stream)}\)", text)
+            waits = text.startswith(f"{stream}.synchronize(") or re.search(
+                rf"\.wait_stream\({re.escape(stream)}\)", text
+            )
             # Behind uploads: what does not use what was uploaded.
-            uploads = all("non_blocking" in line for line in body) and not text.startswith(f"{stream}.") and ".copy_(" not in text
+            uploads = (
+                all("non_blocking" in line for line in body)
+                and not text.startswith(f"{stream}.")
+                and ".copy_(" not in text
+            )
             made = [re.match(r"[^=(]+?(?=\.copy_|\s*=)", line) for line in body]
             next_two = "\n".join(self._all[number : number + 2])
-            uploads = uploads and not any(each and re.search(rf"(?<!\w){re.escape(each[0].strip())}(?!\w)", next_two) for each in made)
-            return bool(waits) or uploads or "record_stream(" in body[-1] or text.startswith("torch.cuda.synchronize(")
+            uploads = uploads and not any(
+                each and re.search(rf"(?<!\w){re.escape(each[0].strip())}(?!\w)", next_two) for each in made
+            )
+            return (
+                bool(waits)
+                or uploads
+                or "record_stream(" in body[-1]
+                or text.startswith("torch.cuda.synchronize(")
+            )
         return head.startswith("with") and text.startswith(("print(", "torch.cuda.synchronize("))
 
     def _loop_is_over(self, number: int, head: str, text: str, body: list[str], gap: int) -> bool:
@@ -263,4 +301,9 @@ class _Indents:
         return not made & _named(read) and not re.match(r"\w+\.(?:step|zero_grad)\(", text)
 
 
-_PAIRS = {"else": r"if|elif|for|while|try|except", "elif": r"if|elif", "except": r"try|except", "finally": r"try|except|else"}
+_PAIRS = {
+    "else": r"if|elif|for|while|try|except",
+    "elif": r"if|elif",
+    "except": r"try|except",
+    "finally": r"try|except|else",
+}

@@ -39,7 +39,8 @@ _CALLBACKS = {
 
 @dataclass
 class Steps:
-    """Which steps are checked: those from ``first`` on, and before ``last``. How many were made is counted here.
+    """Which steps are checked: those from ``first`` on, and before ``last``. How many were made is counted
+    here.
 
     A step ends where the optimizer that makes the first one ends its own.
     """
@@ -51,7 +52,9 @@ class Steps:
 
 @contextlib.contextmanager
 def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
-    """While this is entered, the recorder hears of streams, events, memory and threads: all the time, or in some steps."""
+    """While this is entered, the recorder hears of streams, events, memory and threads: all the time, or in
+    some steps.
+    """
     with contextlib.ExitStack() as stack:
         _callbacks(recorder, stack)
         if steps is None or steps.first == 0:
@@ -211,8 +214,9 @@ class _Token:
 def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """PyTorch does not tell who asks for a stream, nor when nobody holds it any more.
 
-    A weak reference to a stream is of no use: PyTorch frees a `torch.cuda.Stream` without clearing its weak references, so the callback is never
-    made, and the reference points to freed memory. What the stream's attributes hold dies with it.
+    A weak reference to a stream is of no use: PyTorch frees a `torch.cuda.Stream` without clearing its weak
+    references, so the callback is never made, and the reference points to freed memory. What the stream's
+    attributes hold dies with it.
     """
     import torch
 
@@ -258,18 +262,26 @@ def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
         return waits
 
-    waits = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
+    waits = (
+        (torch.cuda, "synchronize"),
+        (torch.cuda.Stream, "synchronize"),
+        (torch.cuda.Event, "synchronize"),
+    )
     for owner, name in waits:
         put(stack, owner, name, heard(f"{owner.__name__}.{name}", getattr(owner, name)))
 
 
 def _held_memory(recorder: Recorder) -> None:
-    """Only PyTorch's allocator knows which freed memory waits for other streams. The simulated one has no time to go by."""
+    """Only PyTorch's allocator knows which freed memory waits for other streams. The simulated one has no
+    time to go by.
+    """
     import torch
 
     def pending() -> list[tuple[int, int]]:
         every = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
-        return [(block["address"], block["size"]) for block in every if block["state"] == "active_pending_free"]
+        return [
+            (block["address"], block["size"]) for block in every if block["state"] == "active_pending_free"
+        ]
 
     recorder.watch_freed(pending)
 
@@ -381,8 +393,9 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 def _checkpoints(stack: contextlib.ExitStack) -> None:
     """Checkpoints compute all of their forward pass again.
 
-    They would end it early by an exception, on whose way through C++ memory is freed. PyTorch tells of that by a call of Python, which loses an exception
-    that is under way; `backward` then fails with a `SystemError` (PyTorch 2.11).
+    They would end it early by an exception, on whose way through C++ memory is freed. PyTorch tells of that
+    by a call of Python, which loses an exception that is under way; `backward` then fails with a
+    `SystemError` (PyTorch 2.11).
     """
     import torch.utils.checkpoint as checkpoint
 
@@ -424,7 +437,8 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_first
-        # Where there is one stream, nothing is passed to another. The first pass may show one from before the check.
+        # Where there is one stream, nothing is passed to another. The first pass may show one from before the
+        # check.
         passes = is_first or recorder.has_streams()
         is_first = False
         inputs = args[3] if len(args) > 3 else None
@@ -459,7 +473,9 @@ def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: 
     def node_of(root: Any) -> Any:
         if not isinstance(root, torch.Tensor):
             return root.node
-        return root.grad_fn or (torch.autograd.graph.get_gradient_edge(root).node if root.requires_grad else None)
+        return root.grad_fn or (
+            torch.autograd.graph.get_gradient_edge(root).node if root.requires_grad else None
+        )
 
     left = [node_of(root) for root in roots]
     seen = {None}
@@ -518,10 +534,12 @@ _here = threading.local()
 
 @contextlib.contextmanager
 def operators_heard(recorder: Any) -> Iterator[None]:
-    """While this is entered, the recorder hears the operators of the calling thread, which has to be the one that leaves it, too.
+    """While this is entered, the recorder hears the operators of the calling thread, which has to be the one
+    that leaves it, too.
 
-    PyTorch has a stack of such modes for each thread, and none can be changed from another one. So where it is left on another thread the recorder
-    stays in the stack, deaf, until the next check is entered on that thread.
+    PyTorch has a stack of such modes for each thread, and none can be changed from another one. So where it
+    is left on another thread the recorder stays in the stack, deaf, until the next check is entered on that
+    thread.
 
     Raises:
         RuntimeError: It is left on another thread, or PyTorch calls no mode on this one.
@@ -534,7 +552,10 @@ def operators_heard(recorder: Any) -> Iterator[None]:
     try:
         torch.empty(0, device="cpu")
         if not recorder.has_heard_operators:
-            raise RuntimeError("PyTorch's operators cannot be heard here, where its dispatch to modes is disabled; enter the check outside of that")
+            raise RuntimeError(
+                "PyTorch's operators cannot be heard here, where its dispatch to modes is disabled; enter the"
+                " check outside of that"
+            )
         yield
     finally:
         is_here = getattr(_here, "recorder", None) is recorder
@@ -546,8 +567,9 @@ def operators_heard(recorder: Any) -> Iterator[None]:
         recorder.__exit__(None, None, None)
         if not is_here:
             raise RuntimeError(
-                "a check was left on another thread than the one that entered it; its report holds what was heard until then. Enter and leave it on "
-                "one thread: a fixture or generator in an executor's threads, or an ExitStack that another thread closes, has to run there, too"
+                "a check was left on another thread than the one that entered it; its report holds what was "
+                "heard until then. Enter and leave it on one thread: a fixture or generator in an executor's "
+                "threads, or an ExitStack that another thread closes, has to run there, too"
             )
 
 

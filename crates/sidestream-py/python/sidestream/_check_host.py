@@ -1,4 +1,6 @@
-"""Whether the host's own loads and stores of pinned memory can be heard, and for how long its storages are there."""
+"""Whether the host's own loads and stores of pinned memory can be heard, and for how long its storages are
+there.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _USES_HOST_PAGE_TABLES = 100
 
 @contextlib.contextmanager
 def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str]]:
-    """While this is entered, accesses of the host to pinned memory are heard. What it gives says why they are not, if so."""
+    """While this is entered, accesses of the host to pinned memory are heard. What it gives says why they are
+    not, if so.
+    """
     if not asked:
         yield ["the check was told not to"]
         return
@@ -27,7 +31,8 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
     known: list[str | None] = []
 
     def keep(storage: Any, start: int, end: int, who: int) -> None:
-        # Not before something is copied: to ask the driver earlier would open devices that the program may not open in this process.
+        # Not before something is copied: to ask the driver earlier would open devices that the program may
+        # not open in this process.
         if not known:
             known.append(None if pretend else _refused())
             if known[0] is None:
@@ -57,7 +62,9 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
 
 
 def _lead_ctypes(recorder: Recorder) -> None:
-    """Functions of the C library that ctypes looked up before the check. Those that it looks up later are led already."""
+    """Functions of the C library that ctypes looked up before the check. Those that it looks up later are led
+    already.
+    """
     for thing in gc.get_objects():
         if issubclass(type(thing), ctypes._CFuncPtr):  # type: ignore[attr-defined]
             address = ctypes.c_void_p.from_address(ctypes.addressof(thing))
@@ -83,7 +90,11 @@ def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
         return resized
 
-    for owner, name in ((torch.Tensor, "resize_"), (torch.Tensor, "resize_as_"), (torch.UntypedStorage, "resize_")):
+    for owner, name in (
+        (torch.Tensor, "resize_"),
+        (torch.Tensor, "resize_as_"),
+        (torch.UntypedStorage, "resize_"),
+    ):
         replace(stack, owner, name, wrapped(getattr(owner, name)))
 
 
@@ -122,7 +133,10 @@ def _refused() -> str | None:
             if driver.cuDeviceGetAttribute(ctypes.byref(answer), _USES_HOST_PAGE_TABLES, device):
                 return unknown
             if answer.value:
-                return f"cuda:{device} reads the host's memory by the host's page tables, so its copies would fail"
+                return (
+                    f"cuda:{device} reads the host's memory by the host's page tables, so its copies would "
+                    "fail"
+                )
     except (OSError, AttributeError):
         return unknown
     return None

@@ -95,8 +95,8 @@ _kept: list[Any] = []
 def is_composite(func: Any) -> bool:
     """Whether an operator is nothing but calls of others.
 
-    Autograd takes such operators apart before a mode sees them. In inference mode it has no part, and the mode gets `aten::to` where there would be
-    a copy.
+    Autograd takes such operators apart before a mode sees them. In inference mode it has no part, and the
+    mode gets `aten::to` where there would be a copy.
     """
     import torch
 
@@ -118,7 +118,9 @@ def decomposed(func: Any, mode: Any, args: Any, kwargs: Any) -> Any:
 
 
 def planner(plan: Callable[[Any], Plan], mode: list[Any]) -> Callable[[Any], Plan]:
-    """What plans operators for a recorder, which is put into ``mode`` by a weak reference as soon as it is there."""
+    """What plans operators for a recorder, which is put into ``mode`` by a weak reference as soon as it is
+    there.
+    """
 
     def planned(func: Any) -> Plan:
         if not is_composite(func):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import linecache
 from pathlib import Path
 
-from sidestream._check import CheckedRace, CheckedRun, _race
-from sidestream._check_fix import own, shown
+from sidestream._check import CheckedRun
+from sidestream._check_fix import line, own, source
+from sidestream._checked import CheckedRace, race_of
 
 
 def chosen(found: CheckedRun) -> CheckedRace | None:
@@ -29,7 +29,7 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
         return f"there is no race to reduce the program to; {file} is not written"
     recorder = found._recorder
     raw = json.loads(recorder.report())["races"]
-    ids = next((one["ids"] for one in raw if _race(one, found._places) == race), None)
+    ids = next((one["ids"] for one in raw if race_of(one, found._places) == race), None)
     if ids is None:
         raise RuntimeError("the race of the report is none of the run's")
 
@@ -37,8 +37,8 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
         place = own(found._places(stack))
         if place is None:
             return operator
-        source = linecache.getline(place.file, place.line).strip()
-        return f"{operator} at {shown(place.file)}:{place.line}" + (f": {source}" if source else "")
+        text = source(place)
+        return f"{operator} at {line(place)}" + (f": {text}" if text else "")
 
     sides = zip((race.first.stream, race.second.stream), race.names, strict=True)
     called = [(stream, name) for stream, name in sides if name is not None and name.isidentifier()]

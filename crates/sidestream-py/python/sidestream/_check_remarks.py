@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sidestream import _check_fix
 
 if TYPE_CHECKING:
-    from sidestream._check import Place
+    from sidestream._checked import Place
 
 Stack = tuple["Place", ...]
 #: The code of a remark, its text, and where it was called.
@@ -34,33 +33,48 @@ def remarks(value: Mapping[str, Any], places: Callable[[int], Stack]) -> Iterato
 
 
 #: Operators of which the host has to know how large the result is.
-_SIZED = frozenset({"_unique2", "bincount", "masked_select", "nonzero", "repeat_interleave", "unique_consecutive", "unique_dim"})
+_SIZED = frozenset(
+    {
+        "_unique2",
+        "bincount",
+        "masked_select",
+        "nonzero",
+        "repeat_interleave",
+        "unique_consecutive",
+        "unique_dim",
+    }
+)
 #: What stands in front of each, and what to do instead, by how the host waits.
 _IDLE = {
     "value": (
-        "the host reads a value here each time, and enqueues nothing until it is complete: read it a step later (`sidestream.fetch`), or after the "
-        "loop; `sidestream.RunningMean` keeps a mean without waiting"
+        "the host reads a value here each time, and enqueues nothing until it is complete: read it a step "
+        "later (`sidestream.fetch`), or after the loop; `sidestream.RunningMean` keeps a mean without "
+        "waiting"
     ),
     "download": (
-        "the host blocks here each time until the copy to it is complete, and enqueues nothing meanwhile: copy into pinned memory with "
-        "`non_blocking=True`, and read it a step later, behind an event (`sidestream.fetch` does both), or copy once after the loop"
+        "the host blocks here each time until the copy to it is complete, and enqueues nothing meanwhile: "
+        "copy into pinned memory with `non_blocking=True`, and read it a step later, behind an event "
+        "(`sidestream.fetch` does both), or copy once after the loop"
     ),
     "sized": (
-        "how large the result is depends on values, so the host blocks here each time until they are complete, and enqueues nothing meanwhile: "
-        "`torch.where`, or a product with the mask, keeps the size"
+        "how large the result is depends on values, so the host blocks here each time until they are "
+        "complete, and enqueues nothing meanwhile: `torch.where`, or a product with the mask, keeps the size"
     ),
     "checked": (
-        "`torch.linalg` looks for an error here each time, so the host blocks until the result is complete, and enqueues nothing meanwhile: the "
-        "function of the same name with `_ex` looks for none unless asked to"
+        "`torch.linalg` looks for an error here each time, so the host blocks until the result is complete, "
+        "and enqueues nothing meanwhile: the function of the same name with `_ex` looks for none unless "
+        "asked to"
     ),
     "landed": (
-        "the host blocks here each time for what was copied to it, and the device has no kernels left to run meanwhile: read it a step later, behind "
-        "an event that is recorded behind the copy (`sidestream.fetch` does that)"
+        "the host blocks here each time for what was copied to it, and the device has no kernels left to run "
+        "meanwhile: read it a step later, behind an event that is recorded behind the copy "
+        "(`sidestream.fetch` does that)"
     ),
     "explicit": (
-        "the host blocks here each time until the device has no kernels left to run, and nothing was heard that needs it: no time is taken behind it, "
-        "no value is read, and no memory of the host's that a copy used is used again; leave the wait out, or, if it orders streams, let one wait for "
-        "the other (`wait_stream`), which does not block the host"
+        "the host blocks here each time until the device has no kernels left to run, and nothing was heard "
+        "that needs it: no time is taken behind it, no value is read, and no memory of the host's that a "
+        "copy used is used again; leave the wait out, or, if it orders streams, let one wait for the other "
+        "(`wait_stream`), which does not block the host"
     ),
 }
 
@@ -71,7 +85,11 @@ def _idle(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
     for value in values:
         operator, how = value["at"]["operator"], value["how"]
         if how == "read":
-            how = "checked" if operator == "_linalg_check_errors" else "sized" if operator in _SIZED or "index" in operator else "value"
+            how = (
+                "checked"
+                if operator == "_linalg_check_errors"
+                else "sized" if operator in _SIZED or "index" in operator else "value"
+            )
         stack = places(value["at"]["stack"])
         if (at := _check_fix.own(stack)) is not None:
             found.setdefault((at.file, at.line), ("SYNC_IN_LOOP", _IDLE[how], stack))
@@ -86,28 +104,37 @@ def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
         at = _check_fix.own(stack)
         if since is not None and at is not None:
             text = (
-                f"{second['operator']} is read while work that was launched since {_check_fix.shown(since.file)}:{since.line} "
-                f"({first['operator']}) is not waited for: between the two lies the time of the launches, not that of the work; "
-                "wait first (`torch.cuda.synchronize()`), or measure with events"
+                f"{second['operator']} is read while work that was launched since {_check_fix.line(since)} "
+                f"({first['operator']}) is not waited for: between the two lies the time of the launches, "
+                "not that of the work; wait first (`torch.cuda.synchronize()`), or measure with events"
             )
             found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
     yield from found.values()
 
 
 def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Iterator[Said]:
-    """An error of the device, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it is the call's own."""
+    """An error of the device, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it is the
+    call's own.
+    """
     if late is None or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return
-    head = f"`{late['text'].splitlines()[0]}` was raised by {late['at']['operator']}, and CUDA raises such an error of a kernel at a later call"
+    head = (
+        f"`{late['text'].splitlines()[0]}` was raised by {late['at']['operator']}, and CUDA raises such an "
+        "error of a kernel at a later call"
+    )
     names = "CUDA_LAUNCH_BLOCKING=1 names the call"
     if not late["count"]:
-        text = f"{head}; of no operator on cuda:{late['device']} it was open whether it was over, so a kernel that is no operator may be at fault: {names}"
+        text = (
+            f"{head}; of no operator on cuda:{late['device']} it was open whether it was over, so a kernel "
+            f"that is no operator may be at fault: {names}"
+        )
     else:
         calls = "1 call" if late["count"] == 1 else f"one of {late['count']:,} calls"
         last = "; ".join(_call(side, stream, count, places) for side, stream, count in late["last"])
         text = (
-            f"{head}. Unless a kernel that is no operator is at fault, it belongs to {calls} on cuda:{late['device']} of which the host did not "
-            f"know that they were over, the last first: {last}. {names}"
+            f"{head}. Unless a kernel that is no operator is at fault, it belongs to {calls} on "
+            f"cuda:{late['device']} of which the host did not know that they were over, the last first: "
+            f"{last}. {names}"
         )
     yield "LATE_ERROR", text, places(late["at"]["stack"])
 
@@ -116,21 +143,25 @@ def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[in
     at = _check_fix.own(places(side["stack"]))
     text = f"{side['operator']} on {stream}"
     if at is not None:
-        source = linecache.getline(at.file, at.line).strip()
-        text += f" at {_check_fix.shown(at.file)}:{at.line}" + (f" ({source})" if source else "")
+        source = _check_fix.source(at)
+        text += f" at {_check_fix.line(at)}" + (f" ({source})" if source else "")
     return text if count == 1 else f"{text}, {count:,} times"
 
 
 def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Devices with more streams than connections, with the line that made the most. Who has set their number knows of them."""
+    """Devices with more streams than connections, with the line that made the most. Who has set their number
+    knows of them.
+    """
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
         return
     for device in sorted({device for device, _ in used}):
         stacks = [side["stack"] for on, side in used if on == device]
         if len(stacks) > CONNECTIONS:
             text = (
-                f"the program uses {len(stacks)} streams on cuda:{device}, and by default CUDA has {CONNECTIONS} connections to a device: work of streams "
-                "that share one may wait for each other though nothing orders it; use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS, up to 32"
+                f"the program uses {len(stacks)} streams on cuda:{device}, and by default CUDA has "
+                f"{CONNECTIONS} connections to a device: work of streams that share one may wait for each "
+                "other though nothing orders it; use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS, up "
+                "to 32"
             )
             yield "MANY_STREAMS", text, places(max(stacks, key=stacks.count))
 
@@ -146,8 +177,9 @@ def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
     for count, let_go, stack in lines.values():
         if let_go > LET_GO:
             text = (
-                f"{count:,} streams were made here, and {let_go:,} of them were used and let go: PyTorch has 32 of each priority and hands them out in "
-                "turn, so one that seems new may have the work of others in front of it, and memory that was freed on one is used again by that one alone; "
+                f"{count:,} streams were made here, and {let_go:,} of them were used and let go: PyTorch has "
+                "32 of each priority and hands them out in turn, so one that seems new may have the work of "
+                "others in front of it, and memory that was freed on one is used again by that one alone; "
                 "make the stream once, before the loop"
             )
             yield "STREAMS_MADE", text, stack
@@ -157,9 +189,11 @@ def _held(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
     """Memory that was freed, and that no allocation can have yet."""
     for side, stream, size in sorted(values, key=lambda held: -held[2]):
         text = (
-            f"{size:,} bytes that were freed could not be used again when the check looked, because this line notes {stream} for them: PyTorch "
-            f"keeps such memory until all is over that {stream} was given before it was freed; let the stream that the memory was allocated on wait for "
-            f"{stream} before the last reference dies (`home.wait_stream({stream})`) instead, and that stream can use it again at once"
+            f"{size:,} bytes that were freed could not be used again when the check looked, because this line"
+            f" notes {stream} for them: PyTorch keeps such memory until all is over that {stream} was given "
+            f"before it was freed; let the stream that the memory was allocated on wait for {stream} before "
+            f"the last reference dies (`home.wait_stream({stream})`) instead, and that stream can use it "
+            "again at once"
         )
         yield "MEMORY_HELD", text, places(side["stack"])
 
@@ -170,8 +204,9 @@ def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
         count, followed = wait["count"], wait["followed"]
         all_of = "it was" if count == 1 else f"{followed:,} of {count:,} such waits were"
         text = (
-            f"no access that was heard in this run needs this wait of {wait['stream']} for {wait['source']}: {all_of} followed until the host had waited for "
-            f"{wait['source']} or the program had ended, and every two accesses to the same bytes are ordered without, too. Kernels that are no "
-            "operators may need it; what it costs says `drop-wait` of `sidestream diagnose` on a trace"
+            f"no access that was heard in this run needs this wait of {wait['stream']} for {wait['source']}: "
+            f"{all_of} followed until the host had waited for {wait['source']} or the program had ended, and "
+            "every two accesses to the same bytes are ordered without, too. Kernels that are no operators "
+            "may need it; what it costs says `drop-wait` of `sidestream diagnose` on a trace"
         )
         yield "WAIT_NOT_NEEDED", text, places(wait["at"]["stack"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sidestream._sidestream import printable
 
 if TYPE_CHECKING:
-    from sidestream._check import Place
+    from sidestream._checked import Place
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Suppression:
 
 
 def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
-    """Reads a file of them: a line each, ``FILE:LINE REASON``. Empty lines and those that start with ``#`` are left out.
+    """Reads a file of them: a line each, ``FILE:LINE REASON``. Empty lines and those that start with ``#``
+    are left out.
 
     Raises:
         ValueError: A line is none; it names the place.
@@ -54,7 +55,9 @@ def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
             continue
         parts = re.fullmatch(r"\s*(?:\./)?(.+?):(\d+)(?:\s+(.*\S))?\s*", text)
         if parts is None:
-            raise ValueError(f"{os.fspath(path)}:{number}: {text.strip()!r} is no suppression; write FILE:LINE REASON")
+            raise ValueError(
+                f"{os.fspath(path)}:{number}: {text.strip()!r} is no suppression; write FILE:LINE REASON"
+            )
         file, line, reason = parts.groups()
         if reason is None:
             raise ValueError(f"{os.fspath(path)}:{number}: say after {file}:{line} why it is no race")

@@ -12,20 +12,27 @@ from typing import Any
 from sidestream import _check_found
 from sidestream._check import CheckedRun, check
 
-_BLOCK = re.compile(r"^[ \t]*```[ \t]*(?:python|py)\b[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(
+    r"^[ \t]*```[ \t]*(?:python|py)\b[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL | re.IGNORECASE
+)
 
 
 def blocks(text: str) -> list[tuple[int, str]]:
-    """The blocks of Python, each with the number of lines before it: those that are marked, or where none is, what parses as a program of PyTorch."""
-    marked = [(text.count("\n", 0, block.start(1)), textwrap.dedent(block.group(1))) for block in _BLOCK.finditer(text)]
+    """The blocks of Python, each with the number of lines before it: those that are marked, or where none is,
+    what parses as a program of PyTorch.
+    """
+    marked = [
+        (text.count("\n", 0, block.start(1)), textwrap.dedent(block.group(1)))
+        for block in _BLOCK.finditer(text)
+    ]
     return marked or _check_found.found(text)
 
 
 def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path | None = None) -> int:
     """Run each block as a program of its own, and print to standard error what the check says of it.
 
-    ``file`` gets the same as JSON. Returns 1 where a block races, else 3 where one does not run to its end or something was not
-    simulated, else 0; 2 where the text cannot be read.
+    ``file`` gets the same as JSON. Returns 1 where a block races, else 3 where one does not run to its end or
+    something was not simulated, else 0; 2 where the text cannot be read.
     """
     judged: list[dict[str, Any]] = []
     try:
@@ -38,18 +45,34 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path |
         with check(stacks=stacks, memory=memory, simulate=devices) as found:
             try:
                 # The lines are those of the text, so that the report names them.
-                exec(compile("\n" * before + source, str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})
+                exec(
+                    compile("\n" * before + source, str(path), "exec"),
+                    {"__name__": "__main__", "__file__": str(path)},
+                )
             except SystemExit:
                 pass
             except Exception as error:
                 failure = f"it ended with {type(error).__name__}: {error}"
         said = "\n\n".join(part for part in (str(found), failure) if part)
         print(f"{path}:{before + 1}: {said}", end="\n\n", file=sys.stderr)
-        judged.append({"line": before + 1, "verdict": _verdict(found, failure), "text": said, "failure": failure, "found": found.to_dict()})
+        judged.append(
+            {
+                "line": before + 1,
+                "verdict": _verdict(found, failure),
+                "text": said,
+                "failure": failure,
+                "found": found.to_dict(),
+            }
+        )
     if not every:
-        print(f"{path}: no code block is marked as python, and nothing in it parses as a program of PyTorch", file=sys.stderr)
+        print(
+            f"{path}: no code block is marked as python, and nothing in it parses as a program of PyTorch",
+            file=sys.stderr,
+        )
     if file is not None:
-        file.write_text(json.dumps({"schema": "sidestream.checked_text/1", "blocks": judged}) + "\n", encoding="utf-8")
+        file.write_text(
+            json.dumps({"schema": "sidestream.checked_text/1", "blocks": judged}) + "\n", encoding="utf-8"
+        )
     verdicts = [block["verdict"] for block in judged]
     return 1 if "race" in verdicts else 3 if "incomplete" in verdicts or not every else 0
 

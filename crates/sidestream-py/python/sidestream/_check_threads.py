@@ -1,7 +1,8 @@
 """What host threads hand over to each other, heard while a check runs.
 
-Each of these stands for an order of the host's: what the one thread did before it hands over comes before what the other does after it has
-taken over. Nothing else is told; which of two calls makes a race is for the checker to say.
+Each of these stands for an order of the host's: what the one thread did before it hands over comes before
+what the other does after it has taken over. Nothing else is told; which of two calls makes a race is for the
+checker to say.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from sidestream._sidestream import Recorder
 
 #: What is heard, as the documentation and the help of the command list it.
 HEARD = (
-    "queue.Queue, LifoQueue, PriorityQueue and SimpleQueue; threading.Thread.start and join, Lock, RLock, Condition, Event, Semaphore and Barrier; "
-    "the futures of concurrent.futures; asyncio's call_soon_threadsafe"
+    "queue.Queue, LifoQueue, PriorityQueue and SimpleQueue; threading.Thread.start and join, Lock, RLock, "
+    "Condition, Event, Semaphore and Barrier; the futures of concurrent.futures; asyncio's "
+    "call_soon_threadsafe"
 )
 #: The thread that keeps the report of a command up to date has no part in the program.
 OWN_THREAD = "sidestream-check"
@@ -152,7 +154,12 @@ def _threads(heard: _Heard) -> Changes:
         return lives
 
     owner = threading.Thread
-    return [(owner, "start", begins), (owner, "_bootstrap_inner", runs), (owner, "join", joins), (owner, "is_alive", is_alive)]
+    return [
+        (owner, "start", begins),
+        (owner, "_bootstrap_inner", runs),
+        (owner, "join", joins),
+        (owner, "is_alive", is_alive),
+    ]
 
 
 class _Items:
@@ -244,7 +251,10 @@ def _queues(heard: _Heard) -> Changes:
             join(self)
         heard.take_over(heard.key(self, "done"))
 
-    changes += [(queue.Queue, "put", putting(queue.Queue.put)), (queue.Queue, "get", getting(queue.Queue.get))]
+    changes += [
+        (queue.Queue, "put", putting(queue.Queue.put)),
+        (queue.Queue, "get", getting(queue.Queue.get)),
+    ]
     changes += [(queue.Queue, "task_done", task_done), (queue.Queue, "join", joins)]
     simple: Any = queue.SimpleQueue
     if not hasattr(simple, "_sidestream_plain"):
@@ -319,12 +329,17 @@ def _semaphores(heard: _Heard) -> Changes:
 
     acquire = acquiring(threading.Semaphore.acquire)
     changes += [(threading.Semaphore, "acquire", acquire), (threading.Semaphore, "__enter__", acquire)]
-    changes += [(owner, "release", releasing(owner.release)) for owner in (threading.Semaphore, threading.BoundedSemaphore)]
+    changes += [
+        (owner, "release", releasing(owner.release))
+        for owner in (threading.Semaphore, threading.BoundedSemaphore)
+    ]
     return changes
 
 
 def _conditions(heard: _Heard) -> Changes:
-    """A condition is a lock that is given up while it waits. One that shares its lock with another is that lock."""
+    """A condition is a lock that is given up while it waits. One that shares its lock with another is that
+    lock.
+    """
     condition = threading.Condition
     plain_enter, plain_exit, plain_wait = condition.__enter__, condition.__exit__, condition.wait
 
@@ -399,7 +414,9 @@ def _futures(heard: _Heard) -> Changes:
 
         return ask
 
-    changes: Changes = [(future, name, settling(getattr(future, name))) for name in ("set_result", "set_exception")]
+    changes: Changes = [
+        (future, name, settling(getattr(future, name))) for name in ("set_result", "set_exception")
+    ]
     changes += [(future, name, asking(getattr(future, name))) for name in ("result", "exception", "done")]
     if item is not None:
         make, run = item.__init__, item.run
@@ -436,7 +453,9 @@ def _loops(heard: _Heard) -> Changes:
 
 
 class _Lock:
-    """A lock of the interpreter's whose holders are heard. It cannot be a subclass: the interpreter allows none."""
+    """A lock of the interpreter's whose holders are heard. It cannot be a subclass: the interpreter allows
+    none.
+    """
 
     def __init__(self, plain: Any, heard: _Heard) -> None:
         self._plain = plain
@@ -467,7 +486,9 @@ class _Lock:
 
 
 def _locks(heard: _Heard) -> Changes:
-    """Locks that are made while the check runs. Those from before are the interpreter's own, which nobody hears."""
+    """Locks that are made while the check runs. Those from before are the interpreter's own, which nobody
+    hears.
+    """
 
     def making(name: str) -> Any:
         plain = getattr(threading, name)
@@ -478,7 +499,9 @@ def _locks(heard: _Heard) -> Changes:
 
 
 def in_place_of(name: str, kind: type, base: type, make: Callable[..., None]) -> type:
-    """A class that takes the place of one that cannot be changed. What is of the one is of the other: programs ask."""
+    """A class that takes the place of one that cannot be changed. What is of the one is of the other:
+    programs ask.
+    """
 
     class Kind(type):
         def __instancecheck__(cls, thing: Any) -> bool:

@@ -1,7 +1,8 @@
 """Kernels that are no operators: what Triton and CuPy launch, with the tensors that they get.
 
-A kernel of Triton says in its intermediate representation which of its pointers it loads from and stores to, and not how far. So a tensor
-counts as touched over its whole length, and what is found for that is a warning. What a kernel that Inductor made stores to a result of its own is all of it.
+A kernel of Triton says in its intermediate representation which of its pointers it loads from and stores to,
+and not how far. So a tensor counts as touched over its whole length, and what is found for that is a warning.
+What a kernel that Inductor made stores to a result of its own is all of it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Given = list[tuple[Any, bool, bool, str | None]]
 
 
 def kernels_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, the recorder hears of the launches of Triton and CuPy, also where these are imported meanwhile."""
+    """While the stack is open, the recorder hears of the launches of Triton and CuPy, also where these are
+    imported meanwhile.
+    """
     import torch
 
     if torch.cuda.Stream.__module__.startswith("sidestream."):
@@ -112,7 +115,9 @@ class _Kernels:
                 values = _bound(function, args, kwargs)
                 if callable(grid):
                     grid = answers[-1] if answers else None
-                self._recorder.launched(_name(function), _given(values, _pointers(kernel)), stored=stored(kernel, values, grid))
+                self._recorder.launched(
+                    _name(function), _given(values, _pointers(kernel)), stored=stored(kernel, values, grid)
+                )
             return kernel
 
         yield module.__dict__["JITFunction"], "run", run
@@ -127,13 +132,17 @@ class _Kernels:
                 signature = (getattr(tuner, "triton_meta", None) or {}).get("signature") or {}
                 values = dict(zip(signature, args, strict=False))
                 values.update({name: value for name, value in kwargs.items() if name in signature})
-                self._recorder.launched(_name(tuner.fn), inductor_given(values, _pointers(_binary(tuner)), tuner))
+                self._recorder.launched(
+                    _name(tuner.fn), inductor_given(values, _pointers(_binary(tuner)), tuner)
+                )
             return result
 
         yield module.__dict__["CachingAutotuner"], "run", run
 
     def of_cupy(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
-        """CuPy's kernels in CUDA C++. Its classes cannot be changed, so others take the place of their names."""
+        """CuPy's kernels in CUDA C++. Its classes cannot be changed, so others take the place of their
+        names.
+        """
         heard = self
         for name, base in (("RawKernel", _CupyKernel), ("RawModule", _CupyModule)):
             plain = module.__dict__[name]
@@ -155,7 +164,12 @@ class _Kernels:
             pointer = getattr(getattr(value, "data", None), "ptr", None)
             if pointer is not None:
                 # It may have gaps, and lie within what it is a view of.
-                bytes_ = sum((n - 1) * abs(s) for n, s in zip(value.shape, value.strides, strict=True)) + value.itemsize if value.size else 0
+                bytes_ = (
+                    sum((n - 1) * abs(s) for n, s in zip(value.shape, value.strides, strict=True))
+                    + value.itemsize
+                    if value.size
+                    else 0
+                )
                 given.append(((int(pointer), bytes_, device), True, True, f"number {at}"))
             elif hasattr(value, "data_ptr"):
                 given.append((value, True, True, f"number {at}"))
@@ -226,7 +240,8 @@ def pointers_of(text: str, signature: Mapping[Any, Any] | None) -> Pointers | No
 
     Args:
         text: The representation.
-        signature: The type of each parameter by name, where known: constants are none of the function's arguments.
+        signature: The type of each parameter by name, where known: constants are none of the function's
+            arguments.
     """
     read = Recorder.pointers(text)
     if read is None:
@@ -242,13 +257,19 @@ _KEPT = 64
 
 
 def stored(kernel: Any, values: Mapping[str, Any], grid: Any) -> list[tuple[Any, int, int]]:
-    """What a compiled kernel certainly stores in a launch: the tensor, and from and up to which byte behind its address."""
+    """What a compiled kernel certainly stores in a launch: the tensor, and from and up to which byte behind
+    its address.
+    """
     asm: Any = getattr(kernel, "asm", None)
     text = asm.get("ttir") if hasattr(asm, "get") else None
     shape = _grid(grid)
     if not isinstance(text, str) or shape is None:
         return []
-    scalars = {name: int(value) for name, value in values.items() if isinstance(value, int) and -(1 << 63) <= value < 1 << 63}
+    scalars = {
+        name: int(value)
+        for name, value in values.items()
+        if isinstance(value, int) and -(1 << 63) <= value < 1 << 63
+    }
     known: dict[Any, list[tuple[str, int, int]]] = getattr(kernel, "_sidestream_stores", {})
     with contextlib.suppress(AttributeError):
         kernel._sidestream_stores = known
@@ -261,20 +282,32 @@ def stored(kernel: Any, values: Mapping[str, Any], grid: Any) -> list[tuple[Any,
             return []
         names = _names(read[0], signature)
         called = {at: names[at] if names else name for at, name, _, _ in read[1]}
-        known[key] = [(called[at], start, end) for at, start, end in Recorder.stores(text, shape, scalars, names) if at in called]
-    return [(values[name], start, end) for name, start, end in known[key] if hasattr(values.get(name), "data_ptr")]
+        known[key] = [
+            (called[at], start, end)
+            for at, start, end in Recorder.stores(text, shape, scalars, names)
+            if at in called
+        ]
+    return [
+        (values[name], start, end) for name, start, end in known[key] if hasattr(values.get(name), "data_ptr")
+    ]
 
 
 def _grid(grid: Any) -> tuple[int, int, int] | None:
     """How many programs there are along each axis."""
-    if not isinstance(grid, (tuple, list)) or not 1 <= len(grid) <= 3 or not all(isinstance(count, int) and 0 <= count < 1 << 31 for count in grid):
+    if (
+        not isinstance(grid, (tuple, list))
+        or not 1 <= len(grid) <= 3
+        or not all(isinstance(count, int) and 0 <= count < 1 << 31 for count in grid)
+    ):
         return None
     x, y, z = (*grid, 1, 1)[:3]
     return x, y, z
 
 
 def _names(count: int, signature: Mapping[Any, Any] | None) -> list[str] | None:
-    """The arguments of the function by the names that the program has for them, where there are as many: constants are none."""
+    """The arguments of the function by the names that the program has for them, where there are as many:
+    constants are none.
+    """
     names = [str(name) for name, kind in (signature or {}).items() if kind != "constexpr"]
     return names if len(names) == count else None
 
@@ -284,11 +317,17 @@ def _given(values: Mapping[str, Any], pointers: Pointers | None) -> Given:
     given: Given = []
     for name, value in values.items():
         # What is handed over as a description of a tensor, or as one of another type, has the tensor in it.
-        tensor = value if hasattr(value, "data_ptr") and hasattr(value, "stride") else getattr(value, "base", None)
+        tensor = (
+            value if hasattr(value, "data_ptr") and hasattr(value, "stride") else getattr(value, "base", None)
+        )
         if tensor is None or not hasattr(tensor, "data_ptr"):
             continue
         loads, stores = (True, True) if pointers is None else pointers.get(name, (False, False))
-        if pointers is not None and name not in pointers and any(known.startswith("arg") for known in pointers):
+        if (
+            pointers is not None
+            and name not in pointers
+            and any(known.startswith("arg") for known in pointers)
+        ):
             loads, stores = True, True
         if loads or stores:
             given.append((tensor, loads, stores, name))
@@ -301,13 +340,17 @@ def _binary(tuner: Any) -> Any:
 
 
 def inductor_given(values: Mapping[str, Any], pointers: Pointers | None, tuner: Any) -> Given:
-    """The same of a kernel that Inductor launches, whose names say what it does where its representation was not kept."""
+    """The same of a kernel that Inductor launches, whose names say what it does where its representation was
+    not kept.
+    """
     mutated = frozenset(getattr(tuner, "mutated_arg_names", None) or ())
     custom = bool(getattr(tuner, "custom_kernel", False))
     return by_name(values, pointers, mutated, custom)
 
 
-def by_name(values: Mapping[str, Any], pointers: Pointers | None, mutated: frozenset[str], custom: bool) -> Given:
+def by_name(
+    values: Mapping[str, Any], pointers: Pointers | None, mutated: frozenset[str], custom: bool
+) -> Given:
     """The tensors among the arguments of a generated kernel.
 
     Args:
@@ -317,11 +360,18 @@ def by_name(values: Mapping[str, Any], pointers: Pointers | None, mutated: froze
         custom: Whether the program wrote the kernel itself, so that its names say nothing.
     """
     if pointers is None:
-        result = {name for name in values if not custom and name.startswith(("out_ptr", "in_out_ptr", "ws_ptr"))}
-        pointers = {name: (not name.startswith("out_ptr") or custom, name in result or name in mutated) for name in values}
+        result = {
+            name for name in values if not custom and name.startswith(("out_ptr", "in_out_ptr", "ws_ptr"))
+        }
+        pointers = {
+            name: (not name.startswith("out_ptr") or custom, name in result or name in mutated)
+            for name in values
+        }
     given: Given = []
     for tensor, loads, stores, name in _given(values, pointers):
-        own = name is not None and (name.startswith("in_out_ptr") or (name.startswith("out_ptr") and name not in mutated))
+        own = name is not None and (
+            name.startswith("in_out_ptr") or (name.startswith("out_ptr") and name not in mutated)
+        )
         if own and not custom:
             # A result, or one that takes the place of what it is made of, element by element.
             given.append((tensor, loads, stores, None))

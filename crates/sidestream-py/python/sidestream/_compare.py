@@ -14,13 +14,15 @@ from sidestream._arguments import positive, truth, whole
 from sidestream._moves import Moved, moved
 from sidestream._results import Result
 
-#: Two functions whose times differ by no more than this are never called different: memory that lies elsewhere does as much.
+#: Two functions whose times differ by no more than this are never called different: memory that lies
+#: elsewhere does as much.
 SAME = 0.005
 #: And never equal where they may differ by so much.
 APART = 0.03
 #: So often both are measured, twice each, before the interval is looked at.
 LOOKS = (16, 32, 64, 128, 256)
-#: Half the width of an interval, in standard deviations: one in 3,000 misses, and it is looked at five times at most.
+#: Half the width of an interval, in standard deviations: one in 3,000 misses, and it is looked at five times
+#: at most.
 DEVIATIONS = 3.6
 #: A sample takes about so long: the moment between two events is short against it.
 SAMPLE_NS = 2_000_000
@@ -38,39 +40,47 @@ def compare(
     device: Any = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Measure ``f(*args)`` and ``g(*args)`` in turn, and say which takes longer: by how much, from where to where.
+    """Measure ``f(*args)`` and ``g(*args)`` in turn, and say which takes longer: by how much, from where to
+    where.
 
-    They are measured in groups of four samples, f, g, g, f, so that a device that gets slower or warmer does so for both. An interval for the ratio
-    of their times is taken from the groups without a word about how times are spread, and more are measured until it says one of two things:
-    the times differ by more than 0.5 %, or by less than 3 %. If it says neither when the time is over, the answer is that nobody can tell, and the
-    smallest difference that would have been seen is stated.
+    They are measured in groups of four samples, f, g, g, f, so that a device that gets slower or warmer does
+    so for both. An interval for the ratio of their times is taken from the groups without a word about how
+    times are spread, and more are measured until it says one of two things: the times differ by more than
+    0.5 %, or by less than 3 %. If it says neither when the time is over, the answer is that nobody can tell,
+    and the smallest difference that would have been seen is stated.
 
-    As in ``benchmark`` it is the device's time, with the device held back while the host submits a sample, where both
-    functions keep it busy. Where one of them waits for the device, or takes the host longer than the device, both are measured with the
-    host's time in it.
+    As in ``benchmark`` it is the device's time, with the device held back while the host submits a sample,
+    where both functions keep it busy. Where one of them waits for the device, or takes the host longer than
+    the device, both are measured with the host's time in it.
 
     Args:
         f: The first function.
         g: The second one.
         args: Their arguments.
         warmup: Calls of each before the first sample.
-        same_work: Refuse two functions of which one moves more bytes between host and device, or waits for the device more often. What is
-            compared then is seldom what was meant. With ``False`` the difference is noted instead.
+        same_work: Refuse two functions of which one moves more bytes between host and device, or waits for
+            the device more often. What is compared then is seldom what was meant. With ``False`` the
+            difference is noted instead.
         seconds: For how long it is measured at most.
         device: As for ``benchmark``.
         kwargs: Arguments by name, as in ``kwargs={"dim": 0}``.
 
     Raises:
         TypeError: ``f`` or ``g`` cannot be called, or an argument is of another kind.
-        ValueError: They do not do the same, a figure means nothing, one puts nothing on the device, or the device is simulated.
+        ValueError: They do not do the same, a figure means nothing, one puts nothing on the device, or the
+            device is simulated.
         DeviceError: There is no such device.
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """
     for name, fn in (("f", f), ("g", g)):
         if not callable(fn):
             raise TypeError(f"{name} is {fn!r}; give two functions, and their arguments behind them")
-    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
-        raise TypeError(f'kwargs is {kwargs!r}; give a dictionary of arguments by their names, as in {{"dim": 0}}')
+    if kwargs is not None and not (
+        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
+    ):
+        raise TypeError(
+            f'kwargs is {kwargs!r}; give a dictionary of arguments by their names, as in {{"dim": 0}}'
+        )
     truth("same_work", same_work)
     warmup = whole("warmup", warmup, 0, "the number of calls before the first sample")
     seconds = positive("seconds", seconds, "for how long it is measured at most")
@@ -82,7 +92,10 @@ def compare(
         second()
     unlike = _unlike(names, moved(first), moved(second))
     if unlike and same_work:
-        raise ValueError(f"{unlike}; a comparison of times is one of other work: let both do the same, or say same_work=False")
+        raise ValueError(
+            f"{unlike}; a comparison of times is one of other work: let both do the same, or say "
+            "same_work=False"
+        )
     with benchmark.without_collector():
         taken = benchmark.InTurn(cuda, (first, second), SAMPLE_NS)
         groups: list[tuple[float, float]] = []
@@ -105,7 +118,10 @@ def compare(
         ratio=ratio,
         interval=(low, high),
         smallest=SAME + (high - low),
-        median_ns=(benchmark.quantile([one for one, _ in groups], 0.5), benchmark.quantile([other for _, other in groups], 0.5)),
+        median_ns=(
+            benchmark.quantile([one for one, _ in groups], 0.5),
+            benchmark.quantile([other for _, other in groups], 0.5),
+        ),
         groups=len(groups),
         calls=(taken.calls[0], taken.calls[1]),
         includes_host=taken.includes_host,
@@ -114,9 +130,11 @@ def compare(
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return where the median of what the ratios are drawn from lies, whatever their distribution: between two of them in order.
+    """Return where the median of what the ratios are drawn from lies, whatever their distribution: between
+    two of them in order.
 
-    How many of ``n`` lie below the median is binomial. With fewer than are needed for the confidence it has no end.
+    How many of ``n`` lie below the median is binomial. With fewer than are needed for the confidence it has
+    no end.
     """
     ordered = sorted(ratios)
     count = len(ordered)
@@ -150,7 +168,8 @@ class Comparison(Result):
         median_ns: What a call of each takes.
         groups: How many groups of four samples there are.
         calls: How many calls a sample of each was.
-        includes_host: The times have the host's in them: one of the two waits for the device, or takes the host longer than it.
+        includes_host: The times have the host's in them: one of the two waits for the device, or takes the
+            host longer than it.
         unlike: In which way the two do not do the same, where that was allowed.
     """
 
@@ -169,9 +188,15 @@ class Comparison(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as new dictionaries and lists, of the schema ``sidestream.compare/1``."""
-        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        fields = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
+        }
         low, high = self.interval
-        return {"schema": "sidestream.compare/1", **fields, "interval": [low, high if high < math.inf else None]}
+        return {
+            "schema": "sidestream.compare/1",
+            **fields,
+            "interval": [low, high if high < math.inf else None],
+        }
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -186,12 +211,21 @@ class Comparison(Result):
         elif self.verdict == "equal":
             yield f"equal: {other} against {one} {by}, less than 3 % apart"
         else:
-            yield f"cannot tell: {other} against {one} {by}; a difference of {100 * self.smallest:.1f} % would have been seen"
+            yield (
+                f"cannot tell: {other} against {one} {by}; a difference of {100 * self.smallest:.1f} % would "
+                "have been seen"
+            )
         where = self.device if self.device == "cpu" else f"{self.device} ({self.device_name})"
         first, second = (units.time(ns) for ns in self.median_ns)
-        yield f"  {one} {first}, {other} {second} in the median on {where}, {self.groups} groups of two samples each"
+        yield (
+            f"  {one} {first}, {other} {second} in the median on {where}, {self.groups} groups of two samples"
+            " each"
+        )
         if self.includes_host and self.device != "cpu":
-            yield "  with the host's time in it: one of them waits for the device, or takes the host longer than the device"
+            yield (
+                "  with the host's time in it: one of them waits for the device, or takes the host longer "
+                "than the device"
+            )
         if self.unlike is not None:
             yield f"  {self.unlike}"
 
@@ -208,10 +242,16 @@ def _names(f: Any, g: Any) -> tuple[str, str]:
 def _unlike(names: tuple[str, str], one: Moved, other: Moved) -> str:
     """Say in which way the second does not do what the first does; nothing where it does."""
     parts = []
-    for verb, first, second in (("uploads", one.uploaded, other.uploaded), ("downloads", one.downloaded, other.downloaded)):
+    for verb, first, second in (
+        ("uploads", one.uploaded, other.uploaded),
+        ("downloads", one.downloaded, other.downloaded),
+    ):
         if first != second:
             parts.append(f"{names[0]} {verb} {units.size(first)} a call and {names[1]} {units.size(second)}")
     if len(one.waits) != len(other.waits):
-        told = [f"{len(moved.waits)} times" + (f" ({', '.join(sorted(set(moved.waits)))})" if moved.waits else "") for moved in (one, other)]
+        told = [
+            f"{len(moved.waits)} times" + (f" ({', '.join(sorted(set(moved.waits)))})" if moved.waits else "")
+            for moved in (one, other)
+        ]
         parts.append(f"{names[0]} waits for the device {told[0]} a call and {names[1]} {told[1]}")
     return ", and ".join(parts)

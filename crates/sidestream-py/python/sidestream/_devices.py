@@ -1,7 +1,8 @@
 """What the functions take as a device, and the CUDA device of PyTorch that is meant.
 
-What is neither a text, a number nor a ``torch.device`` is a ``TypeError``, a device that a function does not run on a
-``ValueError``, and a text that no device has as its name, or a device that cannot be opened, a ``DeviceError``.
+What is neither a text, a number nor a ``torch.device`` is a ``TypeError``, a device that a function does not
+run on a ``ValueError``, and a text that no device has as its name, or a device that cannot be opened, a
+``DeviceError``.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ def device_name(device: Any) -> str:
         name = f"cuda:{number}"
     else:
         raise TypeError(
-            f'device is {device!r}; give a name such as "cuda", "cuda:1" or "sim:h200", a torch.device, or a number'
+            f'device is {device!r}; give a name such as "cuda", "cuda:1" or "sim:h200", a torch.device, or a'
+            " number"
         )
     if not _NAME.fullmatch(name):
         raise DeviceError(
-            f"device is {name!r}, which names no device; there are NVIDIA's GPUs, as cuda, cuda:0, cuda:1 and so on, simulated ones as "
-            f"{', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, auto for what there is of these, and cpu: no other accelerators"
+            f"device is {name!r}, which names no device; there are NVIDIA's GPUs, as cuda, cuda:0, cuda:1 and"
+            f" so on, simulated ones as {', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, "
+            "auto for what there is of these, and cpu: no other accelerators"
         )
     return "cpu" if is_of("cpu", name) else name
 
@@ -122,7 +125,8 @@ def of_torch(device: Any, torch: Any, user: str) -> Any:
     """Return a CUDA device as a ``torch.device`` with its number, or None for the processor.
 
     Args:
-        device: What a caller gave. None is PyTorch's current CUDA device, or the processor where there is none.
+        device: What a caller gave. None is PyTorch's current CUDA device, or the processor where there is
+            none.
         torch: PyTorch.
         user: What is to run there, for the text of an error: ``"a pipeline"``.
 
@@ -143,5 +147,7 @@ def of_torch(device: Any, torch: Any, user: str) -> Any:
     number = int(name.removeprefix("cuda:"))
     count = torch.cuda.device_count()
     if number >= count:
-        raise DeviceError(f'device is {name!r}; PyTorch finds {", ".join(f"cuda:{one}" for one in range(count))} here')
+        raise DeviceError(
+            f'device is {name!r}; PyTorch finds {", ".join(f"cuda:{one}" for one in range(count))} here'
+        )
     return torch.device("cuda", number)

@@ -1,7 +1,9 @@
-"""Why a call is far off the roofline, as far as its kernels' launches tell: from PyTorch's profiler, in sentences that follow from its figures.
+"""Why a call is far off the roofline, as far as its kernels' launches tell: from PyTorch's profiler, in
+sentences that follow from its figures.
 
-How many blocks fit on a multiprocessor is computed as in CUDA's occupancy calculator: by threads, by registers, which a warp has in units of 256, and by
-shared memory, of which each block takes 1 KiB for the system from compute capability 8.0 on.
+How many blocks fit on a multiprocessor is computed as in CUDA's occupancy calculator: by threads, by
+registers, which a warp has in units of 256, and by shared memory, of which each block takes 1 KiB for the
+system from compute capability 8.0 on.
 """
 
 from __future__ import annotations
@@ -52,12 +54,17 @@ def sentences(events: Iterable[Mapping[str, Any]], devices: Iterable[Mapping[str
     for kernel in kernels:
         by_name[kernel["name"]] += kernel["dur"]
     name = max(by_name, key=lambda each: by_name[each])
-    longest = max((kernel for kernel in kernels if kernel["name"] == name), key=lambda kernel: float(kernel["dur"]))
+    longest = max(
+        (kernel for kernel in kernels if kernel["name"] == name), key=lambda kernel: float(kernel["dur"])
+    )
     total = sum(by_name.values())
     short = name.replace("(anonymous namespace)::", "").split("(")[0].removeprefix("void ")
     short = short if len(short) <= 60 else f"{short[:57]}..."
     count = "one kernel" if len(kernels) == 1 else f"{len(kernels)} kernels"
-    said = [f"a call is {count} of {units.time(1e3 * total)} in all; {short} takes {100 * by_name[name] / total:.0f} % of it"]
+    said = [
+        f"a call is {count} of {units.time(1e3 * total)} in all; {short} takes "
+        f"{100 * by_name[name] / total:.0f} % of it"
+    ]
     given = longest["args"]
     device = next((device for device in devices if device.get("id") == given.get("device")), None)
     return [*said, *(_of_launch(given, device) if device is not None else ())]
@@ -71,9 +78,15 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
     if blocks < multiprocessors:
         idle = f"{multiprocessors - blocks} of {multiprocessors} multiprocessors"
         leaves = "leaves" if blocks == 1 else "leave"
-        return [f"its {_blocks(blocks)} {leaves} {idle} without work: more work a call, or other work beside it"]
+        return [
+            f"its {_blocks(blocks)} {leaves} {idle} without work: more work a call, or other work beside it"
+        ]
     by_threads = most_warps // warps
-    by_registers = device["regsPerMultiprocessor"] // (-(-registers * warp // 256) * 256 * warps) if registers else by_threads
+    by_registers = (
+        device["regsPerMultiprocessor"] // (-(-registers * warp // 256) * 256 * warps)
+        if registers
+        else by_threads
+    )
     reserved = 1024 if device.get("computeMajor", 0) >= 8 else 0
     by_shared = device["sharedMemPerMultiprocessor"] // (shared + reserved) if shared else by_threads
     fit = min(by_threads, by_registers, by_shared)
@@ -83,14 +96,24 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
         last = rounds % 1
         if 1 < rounds < _MOST_ROUNDS and 0 < last < 0.5:
             said.append(
-                f"its {_blocks(blocks)} are {rounds:.2f} times as many as are there at once: while the last ones run, {100 * (1 - last):.0f} % of the room is "
-                "empty if all take the same time"
+                f"its {_blocks(blocks)} are {rounds:.2f} times as many as are there at once: while the last "
+                f"ones run, {100 * (1 - last):.0f} % of the room is empty if all take the same time"
             )
         if 2 * fit * warps <= most_warps:
-            what = f"{registers} registers a thread" if by_registers <= by_shared else f"{units.size(shared)} of shared memory a block"
-            said.append(f"its {what} leave room for {fit * warps} of {most_warps} warps on a multiprocessor: fewer hide less of the time that memory takes")
+            what = (
+                f"{registers} registers a thread"
+                if by_registers <= by_shared
+                else f"{units.size(shared)} of shared memory a block"
+            )
+            said.append(
+                f"its {what} leave room for {fit * warps} of {most_warps} warps on a multiprocessor: fewer "
+                "hide less of the time that memory takes"
+            )
     if not said:
-        said.append(f"its launch gives no reason ({_blocks(blocks)} of {threads} threads, {registers} registers each); Nsight Compute looks into the kernel")
+        said.append(
+            f"its launch gives no reason ({_blocks(blocks)} of {threads} threads, {registers} registers "
+            "each); Nsight Compute looks into the kernel"
+        )
     return said
 
 

@@ -24,8 +24,8 @@ from sidestream._modes import Modes
 #: Feeds whose threads have to end before the interpreter does.
 _running: weakref.WeakSet[Feed] = weakref.WeakSet()
 
-#: How long ``close`` and the end of the program wait in all for loaders that do not return. Their threads die with the program.
-#: A DataLoader whose worker was killed notices it within 5 seconds.
+#: How long ``close`` and the end of the program wait in all for loaders that do not return. Their threads die
+#: with the program. A DataLoader whose worker was killed notices it within 5 seconds.
 PATIENCE_S = 10.0
 
 #: How long Ctrl-C may go unseen at worst.
@@ -102,11 +102,13 @@ class Feed:
         # Queues and no condition: an interrupt that comes while a condition waits may find its lock not held.
         #: Batches for the caller. None stands behind the last, and stays there.
         self._ready: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
-        #: Where no ring limits how far the thread runs ahead: one token for each batch that it may still pull.
+        #: Where no ring limits how far the thread runs ahead: one token for each batch that it may still
+        #: pull.
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(depth):
             self._room.put(None)
-        #: Over who is stopped and what is over. Held for moments only. A collector may stop the feed while this thread holds it.
+        #: Over who is stopped and what is over. Held for moments only. A collector may stop the feed while
+        #: this thread holds it.
         self._ends = threading.RLock()
         self._error: BaseException | None = None
         self._is_over = False
@@ -136,7 +138,10 @@ class Feed:
             RuntimeError: This process is a child of the one that began.
         """
         if os.getpid() != self._process:
-            raise RuntimeError("this iteration began before the process was forked, and its thread is the parent's; iterate anew")
+            raise RuntimeError(
+                "this iteration began before the process was forked, and its thread is the parent's; iterate "
+                "anew"
+            )
         entry: Entry | None
         try:
             entry = self._ready.get_nowait()
@@ -211,7 +216,8 @@ class Feed:
         if os.getpid() != self._process or threading.current_thread() is self._thread:
             return
         deadline = time.monotonic() + timeout_s
-        # Not `join` of the thread: before Python 3.13 it takes a thread that runs for ended where it is interrupted.
+        # Not `join` of the thread: before Python 3.13 it takes a thread that runs for ended where it is
+        # interrupted.
         while not self._is_over:
             left_s = deadline - time.monotonic()
             if left_s <= 0.0:
@@ -297,8 +303,8 @@ class Feed:
     def _note_what_stays(self, classes: list[str]) -> None:
         for name in classes:
             text = (
-                f"what a {name} holds stays on the host, since nobody knows how to make one anew: let the loader give a "
-                "dictionary or a dataclass"
+                f"what a {name} holds stays on the host, since nobody knows how to make one anew: let the "
+                "loader give a dictionary or a dataclass"
             )
             if text not in self._noted.warnings:
                 self._noted.warnings.append(text)
@@ -315,7 +321,12 @@ class Feed:
         direct: list[int] = []
 
         def describe(at: int, leaf: Any) -> Any:
-            if self._ordinal is not None and _leaves.is_tensor(leaf) and leaf.is_cuda and leaf.device.index == self._ordinal:
+            if (
+                self._ordinal is not None
+                and _leaves.is_tensor(leaf)
+                and leaf.is_cuda
+                and leaf.device.index == self._ordinal
+            ):
                 here[at] = leaf.detach()
                 return None
             try:
@@ -361,8 +372,8 @@ class Feed:
                 except MemoryError as again:
                     error = again
             text = (
-                f"batch {index}: there is no memory for it on {ring.device} ({error}); use a smaller depth or smaller "
-                'batches, let go of earlier ones, or use keep="copy"'
+                f"batch {index}: there is no memory for it on {ring.device} ({error}); use a smaller depth or"
+                ' smaller batches, let go of earlier ones, or use keep="copy"'
             )
             out_of_memory: Any = MemoryError if torch is None else torch.cuda.OutOfMemoryError
             raise out_of_memory(text) from None

@@ -1,4 +1,6 @@
-"""Results out of the GPU while it works on: a download on a stream of its own, and a mean of losses that never stops the loop."""
+"""Results out of the GPU while it works on: a download on a stream of its own, and a mean of losses that
+never stops the loop.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,34 @@ Tree = TypeVar("Tree")
 
 #: What downloads are made with, by the device's number.
 _sides: dict[int, _Side] = {}
-#: A tensor of up to so many elements is small: to start a copy of its own costs the host more than its bytes do.
+#: A tensor of up to so many elements is small: to start a copy of its own costs the host more than its bytes
+#: do.
 _SMALL = 4096
 #: Small results are put into pages of so many elements.
 _PAGE = 1024
-#: Numbers that a page of them has. Each is a tensor before it is asked for, since to make one takes as long as to send it.
+#: Numbers that a page of them has. Each is a tensor before it is asked for, since to make one takes as long
+#: as to send it.
 _NUMBERS = 128
 #: Of how many losses that are under way a `RunningMean` that is not asked looks which have arrived.
 _MANY = 32
 
 
 def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
-    """Download tensors of the device into pinned memory, and return a future of the same structure with tensors of the host.
+    """Download tensors of the device into pinned memory, and return a future of the same structure with
+    tensors of the host.
 
-    Tensors of up to 4,096 elements are written to the host by a kernel on the current stream, larger ones come on a stream of their own behind all that
-    the current stream was given so far. Neither the host nor the current stream waits for a download, so this replaces ``.item()``, ``.cpu()`` and
-    ``.tolist()`` in a loop whose next steps do not depend on the value.
+    Tensors of up to 4,096 elements are written to the host by a kernel on the current stream, larger ones
+    come on a stream of their own behind all that the current stream was given so far. Neither the host nor
+    the current stream waits for a download, so this replaces ``.item()``, ``.cpu()`` and ``.tolist()`` in a
+    loop whose next steps do not depend on the value.
 
-    ``values`` is a tensor, or nested dictionaries and other mappings, lists, tuples, named tuples and dataclasses of them; what is
-    no tensor is handed on as it is. What comes out requires no grad.
+    ``values`` is a tensor, or nested dictionaries and other mappings, lists, tuples, named tuples and
+    dataclasses of them; what is no tensor is handed on as it is. What comes out requires no grad.
 
-    The values are those of the moment of the call: large ones are copied on the device first, so that whatever the current stream does to the
-    tensors later changes nothing. With ``snapshot=False`` there is no such copy. Then nothing may write to the tensors until the result is
-    there; to let go of them is allowed either way.
+    The values are those of the moment of the call: large ones are copied on the device first, so that
+    whatever the current stream does to the tensors later changes nothing. With ``snapshot=False`` there is no
+    such copy. Then nothing may write to the tensors until the result is there; to let go of them is allowed
+    either way.
 
     Args:
         values: What to download.
@@ -62,7 +69,10 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
     devices: dict[int, list[int]] = {}
     for at, leaf in enumerate(leaves):
         if leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_nested:
-            raise TypeError("a tensor is sparse, nested or quantized, and only dense ones are fetched; convert it on the device before")
+            raise TypeError(
+                "a tensor is sparse, nested or quantized, and only dense ones are fetched; convert it on the "
+                "device before"
+            )
         if leaf.is_cuda:
             devices.setdefault(leaf.get_device(), []).append(at)
     for at, leaf in enumerate(leaves):
@@ -71,7 +81,11 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
         if leaf.is_conj() or leaf.is_neg():
             leaf = leaf.resolve_conj().resolve_neg()
         leaves[at] = leaf.clone() if snapshot and not leaf.is_cuda else leaf
-    events = [event for device, places in devices.items() for event in _download(torch, device, leaves, places, snapshot)]
+    events = [
+        event
+        for device, places in devices.items()
+        for event in _download(torch, device, leaves, places, snapshot)
+    ]
     return Fetched(shape.unflatten(leaves), events)
 
 
@@ -115,7 +129,10 @@ def _download(torch: Any, device: int, leaves: list[Any], places: list[int], sna
 
 def _refuse_capture(torch: Any) -> None:
     if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("the current stream is being captured, and a download in a graph has no future; fetch behind the replay")
+        raise RuntimeError(
+            "the current stream is being captured, and a download in a graph has no future; fetch behind the "
+            "replay"
+        )
 
 
 def _placed(leaves: list[Any], ats: list[int], host: Any) -> None:
@@ -131,7 +148,8 @@ def _placed(leaves: list[Any], ats: list[int], host: Any) -> None:
 
 
 def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
-    """Copy a small tensor by a kernel on the current stream. Return where it will be and what to wait for, or nothing for what is no such tensor.
+    """Copy a small tensor by a kernel on the current stream. Return where it will be and what to wait for, or
+    nothing for what is no such tensor.
 
     A loop calls this in each step: it makes one call of PyTorch and one of the extension.
     """
@@ -140,9 +158,17 @@ def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
     count = tensor.numel()
     if not 0 < count <= _SMALL:
         return None
-    # Whoever listens to operators, such as a check, hears those of the other way. What only shows where a bit of the tensor is set has no address to read.
+    # Whoever listens to operators, such as a check, hears those of the other way. What only shows where a bit
+    # of the tensor is set has no address to read.
     core = torch._C
-    if core._len_torch_dispatch_stack() or not tensor.is_contiguous() or tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+    if (
+        core._len_torch_dispatch_stack()
+        or not tensor.is_contiguous()
+        or tensor.is_quantized
+        or tensor.is_nested
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
         return None
     device = tensor.get_device()
     side = _side(torch, device)
@@ -173,7 +199,9 @@ def _together(leaves: list[Any], places: list[int]) -> list[list[int]]:
 
 
 class _Side:
-    """What leaves a device: small tensors by kernels on the caller's stream, others on a stream of downloads."""
+    """What leaves a device: small tensors by kernels on the caller's stream, others on a stream of
+    downloads.
+    """
 
     def __init__(self, torch: Any, device: int) -> None:
         self.kind = torch.cuda.Stream
@@ -182,7 +210,9 @@ class _Side:
         #: An event of each thread: between its record and the wait for it no other may record it.
         self._own = threading.local()
         #: A simulated GPU has no driver.
-        self.outbox = None if getattr(torch.cuda, "is_simulated", False) else _sidestream.Outbox(f"cuda:{device}")
+        self.outbox = (
+            None if getattr(torch.cuda, "is_simulated", False) else _sidestream.Outbox(f"cuda:{device}")
+        )
         #: By type: numbers to be, and where they lie.
         self._numbers: dict[Any, list[tuple[Any, int]]] = {}
         #: By type: memory for small results, where it lies, and how many elements of it are given away.
@@ -190,7 +220,9 @@ class _Side:
         self._lock = threading.Lock()
 
     def room(self, torch: Any, like: Any, count: int) -> tuple[Any, int]:
-        """Return pinned memory for a small tensor, as a tensor and as an address. A page goes when all that lies in it is gone."""
+        """Return pinned memory for a small tensor, as a tensor and as an address. A page goes when all that
+        lies in it is gone.
+        """
         if count == 1 and not like.dim():
             numbers = self._numbers.setdefault(like.dtype, [])
             while True:
@@ -225,7 +257,9 @@ class _Side:
         if getattr(own, "ids", None) != current:
             stream_id, device_index, device_type = current
             own.ids, own.event = current, torch.cuda.Event()
-            own.stream = torch.cuda.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+            own.stream = torch.cuda.Stream(
+                stream_id=stream_id, device_index=device_index, device_type=device_type
+            )
         own.event.record(own.stream)
         own.event.wait(self.stream)
 
@@ -257,7 +291,8 @@ class Fetched(Generic[Tree]):
         return True
 
     def result(self) -> Tree:
-        """Wait until the values are there, and return them, in pinned memory. Other threads of Python run meanwhile.
+        """Wait until the values are there, and return them, in pinned memory. Other threads of Python run
+        meanwhile.
 
         The host waits for this download and what it is behind, not for what the device was given since.
         """
@@ -267,7 +302,9 @@ class Fetched(Generic[Tree]):
         return self._values
 
     def __await__(self) -> Generator[Any, None, Tree]:
-        """Let the tasks of ``asyncio`` go on until the values are there: a thread of the loop's executor waits."""
+        """Let the tasks of ``asyncio`` go on until the values are there: a thread of the loop's executor
+        waits.
+        """
         if not self.done():
             import asyncio
 
@@ -281,8 +318,8 @@ class Fetched(Generic[Tree]):
 class RunningMean:
     """The mean of losses of a loop that does not wait for them.
 
-    Each ``update`` fetches the loss, and the host adds up in double precision what has arrived. A number of the host counts at once. Losses may come
-    from several devices, and be made on several streams.
+    Each ``update`` fetches the loss, and the host adds up in double precision what has arrived. A number of
+    the host counts at once. Losses may come from several devices, and be made on several streams.
     """
 
     def __init__(self) -> None:
@@ -353,4 +390,3 @@ class RunningMean:
 
     def __repr__(self) -> str:
         return f"<RunningMean: {self.value():.6g}>"
-

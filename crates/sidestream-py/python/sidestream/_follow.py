@@ -1,8 +1,9 @@
-"""What a loader says beside its batches, as of the batch that was taken and not of the one that was read last.
+"""What a loader says beside its batches, as of the batch that was taken and not of the one that was read
+last.
 
 A loader of accelerate says whether a batch is the last one, and ``accumulate`` steps by that. A loader with a
-``state_dict`` says how far it has come. Both change while a batch is read, and batches are read ahead: so it is noted
-with each batch, and comes true when that one is handed over.
+``state_dict`` says how far it has come. Both change while a batch is read, and batches are read ahead: so it
+is noted with each batch, and comes true when that one is handed over.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Follower:
         return iter(self.loader)
 
     def note(self) -> Any:
-        """Return what the loader says now. It is called in the thread that reads, behind each batch and behind the last."""
+        """Return what the loader says now. It is called in the thread that reads, behind each batch and
+        behind the last.
+        """
         return None
 
     def taken(self, note: Any, is_first: bool) -> None:
@@ -115,8 +118,9 @@ class _Stateful(Follower):
 class _OfAccelerate(Follower):
     """Of a loader that accelerate prepared.
 
-    What is iterated over is a twin: a second object on the same data, whose flags nobody sees. The loader gets them with the
-    batch that they belong to, and so does the prefetcher, which is the one that is active for accelerate.
+    What is iterated over is a twin: a second object on the same data, whose flags nobody sees. The loader
+    gets them with the batch that they belong to, and so does the prefetcher, which is the one that is active
+    for accelerate.
     """
 
     notes = True
@@ -127,9 +131,9 @@ class _OfAccelerate(Follower):
         dispatcher = getattr(accelerate, "DataLoaderDispatcher", None)
         if dispatcher is not None and issubclass(type(loader), dispatcher) and loader.state.num_processes > 1:
             raise ValueError(
-                "accelerate hands out the batches of this loader by collective calls, which all ranks have to make in one order, "
-                "and a thread that reads ahead would make them beside those of the training; prepare the loader with "
-                "DataLoaderConfiguration(dispatch_batches=False)"
+                "accelerate hands out the batches of this loader by collective calls, which all ranks have to"
+                " make in one order, and a thread that reads ahead would make them beside those of the "
+                "training; prepare the loader with DataLoaderConfiguration(dispatch_batches=False)"
             )
         self._accelerate = accelerate
         # The prefetcher has this.

@@ -13,17 +13,18 @@ from sidestream._feed import Entry
 from sidestream._stream import Stream
 
 
-#: Streams of transforms that have no prefetcher at the moment, by the GPU's number. PyTorch keeps memory for each stream, so the next
-#: prefetcher goes on with one of these.
+#: Streams of transforms that have no prefetcher at the moment, by the GPU's number. PyTorch keeps memory for
+#: each stream, so the next prefetcher goes on with one of these.
 _idle_streams: dict[int | None, list[Any]] = {}
 
 
 def empty_cache() -> None:
     """Give back the memory that prefetchers have left for the next.
 
-    A prefetcher that is closed or gone leaves its memory, streams and threads to the next one on the same device: at most 512 MiB of device
-    memory and 512 MiB of pinned memory, in eight pieces of each. When there is no memory for a batch they are given back without being
-    asked for. Like ``torch.cuda.empty_cache()``, this takes nothing away from prefetchers and batches that are there.
+    A prefetcher that is closed or gone leaves its memory, streams and threads to the next one on the same
+    device: at most 512 MiB of device memory and 512 MiB of pinned memory, in eight pieces of each. When there
+    is no memory for a batch they are given back without being asked for. Like ``torch.cuda.empty_cache()``,
+    this takes nothing away from prefetchers and batches that are there.
 
     Blocks until the uses of the memory are complete on the device.
     """
@@ -163,7 +164,9 @@ class _Torch(Target):
         return entry.tree.unflatten(tensors)
 
     def side_stream(self) -> Any:
-        """Return the stream of the transforms. It is one for all iterations, since PyTorch keeps memory for each stream."""
+        """Return the stream of the transforms. It is one for all iterations, since PyTorch keeps memory for
+        each stream.
+        """
         if self._side is None:
             try:
                 self._side = _idle_streams[self.ordinal].pop()
@@ -178,7 +181,9 @@ class _Torch(Target):
             return torch.cuda.current_stream(self.ordinal)
         if isinstance(self._stream, torch.cuda.Stream):
             return self._stream
-        stream = self._stream if isinstance(self._stream, Stream) else Stream.of(self._stream, device=self.name)
+        stream = (
+            self._stream if isinstance(self._stream, Stream) else Stream.of(self._stream, device=self.name)
+        )
         return stream.torch()
 
     def _copied(self, tensors: list[Any]) -> list[Any]:
@@ -208,10 +213,11 @@ class _Torch(Target):
 class Transformer:
     """A transform on a stream of its own, of one iteration.
 
-    The transform of a batch is issued when that batch is asked for, which is when the step on the one before has been put into the
-    current stream. It does not wait for that step, and so the two overlap: while the device is at the step, the host issues the
-    transform, and the device takes it up beside the step. Issued before the step it would hold that up for as long as the
-    host takes. What it does wait for is what was put into the current stream before the last batch was handed over.
+    The transform of a batch is issued when that batch is asked for, which is when the step on the one before
+    has been put into the current stream. It does not wait for that step, and so the two overlap: while the
+    device is at the step, the host issues the transform, and the device takes it up beside the step. Issued
+    before the step it would hold that up for as long as the host takes. What it does wait for is what was put
+    into the current stream before the last batch was handed over.
     """
 
     def __init__(self, target: Target, transform: Callable[[Any], Any]) -> None:
@@ -229,8 +235,8 @@ class Transformer:
         target, stream = self._target, self._stream
         torch, current = target.torch, target.on_stream()
         if self._before_step is None or self._hides:
-            # Memory of tensors that could not be named to the allocator is used again by transforms only, and these then wait
-            # for every use.
+            # Memory of tensors that could not be named to the allocator is used again by transforms only, and
+            # these then wait for every use.
             stream.wait_stream(current)
         else:
             stream.wait_event(self._before_step)
@@ -263,7 +269,9 @@ _hears = False
 
 
 def _hear_of_missing_memory(torch: Any) -> None:
-    """Give back what is kept when PyTorch has no memory left: it then fails once, and not again when it is asked for less or once more."""
+    """Give back what is kept when PyTorch has no memory left: it then fails once, and not again when it is
+    asked for less or once more.
+    """
     global _hears
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if not _hears and attach is not None:
@@ -274,7 +282,9 @@ def _hear_of_missing_memory(torch: Any) -> None:
 
 
 def _note_streams_of_our_memory(torch: Any) -> None:
-    """Let ``tensor.record_stream`` work on memory of a ring, and on views of it. PyTorch passes over memory that is not its own."""
+    """Let ``tensor.record_stream`` work on memory of a ring, and on views of it. PyTorch passes over memory
+    that is not its own.
+    """
     known = torch.Tensor.record_stream
     if getattr(known, "_is_of_sidestream", False):
         return

@@ -1,7 +1,8 @@
 """Ends a thread's wait for the workers of a DataLoader.
 
-A DataLoader looks for its workers' batches in turns of five seconds, and nobody can wake it. On the threads that
-prefetch the turns are short, and one ends the wait when the thread is to end. Other threads wait as ever.
+A DataLoader looks for its workers' batches in turns of five seconds, and nobody can wake it. On the threads
+that prefetch the turns are short, and one ends the wait when the thread is to end. Other threads wait as
+ever.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ _of_thread = threading.local()
 
 
 class Stopped(BaseException):
-    """Nobody wants the batch any more. Like ``GeneratorExit`` no error, so that loaders do not take it for one."""
+    """Nobody wants the batch any more. Like ``GeneratorExit`` no error, so that loaders do not take it for
+    one.
+    """
 
 
 def let_waits_end(is_stopped: Callable[[], bool]) -> None:
-    """From here on a wait of this thread for workers ends with ``Stopped`` as soon as ``is_stopped`` says so."""
+    """From here on a wait of this thread for workers ends with ``Stopped`` as soon as ``is_stopped`` says
+    so.
+    """
     _of_thread.is_stopped = is_stopped
 
 

@@ -9,7 +9,8 @@ from sidestream import _sidestream
 
 #: What there are GPU types for, among numpy's.
 _NUMPY = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+    .split()
 )
 
 #: PyTorch's types by name, without its prefix.
@@ -17,7 +18,9 @@ _names: dict[Any, str] = {}
 
 
 def plain_tensor() -> tuple[Any, Any]:
-    """Return the type of PyTorch's plain tensors, and what exports one as a capsule; nothing where PyTorch is not imported."""
+    """Return the type of PyTorch's plain tensors, and what exports one as a capsule; nothing where PyTorch is
+    not imported.
+    """
     torch = sys.modules.get("torch")
     # A module that is being imported has not all its parts.
     if torch is None or not hasattr(torch, "_C") or not hasattr(torch, "Tensor"):
@@ -39,7 +42,8 @@ def is_array(value: Any) -> bool:
 
 
 def on_host(leaf: Any) -> tuple[Any, int, int, bool, Any, str]:
-    """Return the array as contiguous memory of the host; its address; its bytes; whether it is copied from where it is; shape; type.
+    """Return the array as contiguous memory of the host; its address; its bytes; whether it is copied from
+    where it is; shape; type.
 
     Raises:
         TypeError: It has no memory of the host, or no type that GPUs have.
@@ -63,7 +67,8 @@ def is_sole_owner(leaves: list[Any], index: int) -> bool:
     if uses is None or not hasattr(storage, "resizable"):
         # An older PyTorch, which does not say.
         return False
-    # Memory of numpy or another library has an owner that nobody counts. So has no memory that can be resized.
+    # Memory of numpy or another library has an owner that nobody counts. So has no memory that can be
+    # resized.
     if not storage.resizable():
         return False
     # The tensor's, and ours of this moment.
@@ -82,13 +87,13 @@ def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
     torch: Any = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise TypeError(
-            "this tensor is sparse, nested or quantized, and only dense ones are prefetched; convert it in the loader, "
-            "or put it into an object that is handed on as it is"
+            "this tensor is sparse, nested or quantized, and only dense ones are prefetched; convert it in "
+            "the loader, or put it into an object that is handed on as it is"
         )
     if not tensor.is_cpu:
         raise TypeError(
-            f"this tensor is on {tensor.device}, and what is prefetched comes from the host; give it as a tensor of the "
-            "host, or of the device that is prefetched to"
+            f"this tensor is on {tensor.device}, and what is prefetched comes from the host; give it as a "
+            "tensor of the host, or of the device that is prefetched to"
         )
     if tensor.requires_grad:
         tensor = tensor.detach()
@@ -103,7 +108,9 @@ def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
 
 def _array(array: Any) -> tuple[Any, int, int, bool, Any, str]:
     if type(array).__name__ == "MaskedArray":
-        raise TypeError("a masked array would lose its mask; give its data and its mask, or call .filled() in the loader")
+        raise TypeError(
+            "a masked array would lose its mask; give its data and its mask, or call .filled() in the loader"
+        )
     dtype = array.dtype
     if dtype.name not in _NUMPY:
         raise TypeError(f"GPUs have no type {dtype.name}; convert the array in the loader, as to float32")

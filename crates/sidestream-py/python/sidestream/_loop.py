@@ -27,17 +27,24 @@ WORTH = 0.05
 def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOverlap:
     """Measure the parts of a loop and the loop in its three forms, in turn."""
     if batches is None:
-        raise TypeError("there are no batches; give some that the loader gave, as in overlap(step, list(islice(loader, 8)))")
+        raise TypeError(
+            "there are no batches; give some that the loader gave, as in overlap(step, list(islice(loader, "
+            "8)))"
+        )
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         raise ValueError(
-            "overlap(step, batches) measures on a GPU of PyTorch, and there is none here; overlap(\"sim:h200\", kernel_ms=…, upload_ms=…) "
-            "says what times that you know would give"
+            'overlap(step, batches) measures on a GPU of PyTorch, and there is none here; overlap("sim:h200",'
+            " kernel_ms=…, upload_ms=…) says what times that you know would give"
         )
     items("batches", batches)
     given = list(islice(batches, 64))
-    pageable = [_with_tensors(batch, lambda leaf: leaf.clone() if leaf.is_pinned() else leaf) for batch in given]
-    pinned = [_with_tensors(batch, lambda leaf: leaf if leaf.is_pinned() else leaf.pin_memory()) for batch in given]
+    pageable = [
+        _with_tensors(batch, lambda leaf: leaf.clone() if leaf.is_pinned() else leaf) for batch in given
+    ]
+    pinned = [
+        _with_tensors(batch, lambda leaf: leaf if leaf.is_pinned() else leaf.pin_memory()) for batch in given
+    ]
     sizes = [sum(leaf.nbytes for leaf in _tree.tensors_of(batch)[0]) for batch in given]
     if not given or not any(sizes):
         raise ValueError("the batches hold no tensors of the host; give some of those that the loader gives")
@@ -122,7 +129,8 @@ class LoopOverlap(Result):
         batch_bytes: What one holds, in the mean.
         step_ns: The step alone, on a batch that is there.
         upload_ns: The upload of a batch alone, from ``pinned`` and from ``pageable`` memory.
-        loop_ns: A batch of the whole loop: with ``.to()`` of ``pageable`` batches, with ``non_blocking`` copies of ``pinned`` ones, and with ``prefetch``.
+        loop_ns: A batch of the whole loop: with ``.to()`` of ``pageable`` batches, with ``non_blocking``
+            copies of ``pinned`` ones, and with ``prefetch``.
         rounds: How often each was measured, in turn. All times are medians, in nanoseconds.
     """
 
@@ -147,31 +155,57 @@ class LoopOverlap(Result):
         by = "the step" if self.step_ns >= self.upload_ns["pinned"] else "the uploads"
         best = min(pinned, ahead)
         if best > (1 - WORTH) * before:
-            return f"Do not bother: no form of the loop takes {100 * WORTH:.0f} % less time, as {by} take{'s' if by == 'the step' else ''} nearly all of it."
+            return (
+                f"Do not bother: no form of the loop takes {100 * WORTH:.0f} % less time, as {by} "
+                f"take{'s' if by == 'the step' else ''} nearly all of it."
+            )
         if ahead <= (1 - 0.02) * pinned or ahead <= pinned and ahead < (1 - WORTH) * before:
             text = f"Worth it: with prefetch the loop is {before / ahead:.2f} times as fast."
         else:
-            text = f"Worth it: pinned memory alone makes the loop {before / pinned:.2f} times as fast; prefetch adds nothing here."
+            text = (
+                f"Worth it: pinned memory alone makes the loop {before / pinned:.2f} times as fast; prefetch "
+                "adds nothing here."
+            )
         if by == "the uploads":
-            text += " What is left is set by the uploads: a smaller type or a transform on the device would gain more."
+            text += (
+                " What is left is set by the uploads: a smaller type or a transform on the device would gain "
+                "more."
+            )
         return text
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as new dictionaries, of the schema ``sidestream.overlap.loop/1``."""
-        return {"schema": "sidestream.overlap.loop/1", **asdict(self), "limit_ns": self.limit_ns, "verdict": self.verdict}
+        return {
+            "schema": "sidestream.overlap.loop/1",
+            **asdict(self),
+            "limit_ns": self.limit_ns,
+            "verdict": self.verdict,
+        }
 
     def __str__(self) -> str:
         best = min(self.loop_ns, key=lambda form: self.loop_ns[form])
         lines = [
-            f"{self.name} on {self.device_name}: batches of {units.size(self.batch_bytes)}, medians of {self.rounds} rounds, a batch each",
+            (
+                f"{self.name} on {self.device_name}: batches of {units.size(self.batch_bytes)}, medians of "
+                f"{self.rounds} rounds, a batch each"
+            ),
             f"  {'step alone':<28} {units.time(self.step_ns):>10}",
         ]
         for memory, ns in self.upload_ns.items():
-            lines.append(f"  {f'upload alone, {memory}':<28} {units.time(ns):>10}   {self.batch_bytes / ns:.1f} GB/s")
-        names = {"pageable": "loop with .to()", "pinned": "loop, pinned, non_blocking", "prefetch": "loop with prefetch"}
+            lines.append(
+                f"  {f'upload alone, {memory}':<28} {units.time(ns):>10}   {self.batch_bytes / ns:.1f} GB/s"
+            )
+        names = {
+            "pageable": "loop with .to()",
+            "pinned": "loop, pinned, non_blocking",
+            "prefetch": "loop with prefetch",
+        }
         for form, ns in self.loop_ns.items():
             mark = "  <- best" if form == best else ""
-            lines.append(f"  {names[form]:<28} {units.time(ns):>10}   {100 * self.limit_ns / ns:.1f} % of the limit{mark}")
+            lines.append(
+                f"  {names[form]:<28} {units.time(ns):>10}   {100 * self.limit_ns / ns:.1f} % of the "
+                f"limit{mark}"
+            )
         return "\n".join([*lines, self.verdict])
 
     def _repr_html_(self) -> str:

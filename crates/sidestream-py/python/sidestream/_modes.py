@@ -14,8 +14,8 @@ _KINDS = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "ipu", "xla")
 class Modes:
     """The modes of the thread that makes it, for the one that enters it.
 
-    These are grad mode, inference mode, autocast, and the modes that see calls of PyTorch's functions, to which
-    ``with torch.device(…)`` and ``torch.set_default_device`` belong. Modes that see operators
+    These are grad mode, inference mode, autocast, and the modes that see calls of PyTorch's functions, to
+    which ``with torch.device(…)`` and ``torch.set_default_device`` belong. Modes that see operators
     (``TorchDispatchMode``) stay: they count or change what runs in their thread, and need not bear two.
     """
 
@@ -75,5 +75,7 @@ def _autocasts(torch: Any) -> list[tuple[str, Any, bool]]:
 
 def _function_modes(torch: Any) -> list[Any]:
     stack = getattr(torch.overrides, "_get_current_function_mode_stack", None)
-    can_push = hasattr(torch._C, "_push_on_torch_function_stack") and hasattr(torch._C, "_pop_torch_function_stack")
+    can_push = hasattr(torch._C, "_push_on_torch_function_stack") and hasattr(
+        torch._C, "_pop_torch_function_stack"
+    )
     return list(stack()) if stack is not None and can_push else []

@@ -22,7 +22,9 @@ class Moved:
 
 
 def moved(call: Callable[[], object]) -> Moved:
-    """Make a call once, and say what its operators and its own waits did. Without PyTorch nothing is known, and nothing said."""
+    """Make a call once, and say what its operators and its own waits did. Without PyTorch nothing is known,
+    and nothing said.
+    """
     found = Moved()
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
@@ -46,7 +48,11 @@ def moved(call: Callable[[], object]) -> Moved:
         return waits
 
     with contextlib.ExitStack() as stack:
-        for owner, name in ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize")):
+        for owner, name in (
+            (torch.cuda, "synchronize"),
+            (torch.cuda.Stream, "synchronize"),
+            (torch.cuda.Event, "synchronize"),
+        ):
             put(stack, owner, name, noted(name, getattr(owner, name)))
         stack.enter_context(Mode())
         call()
@@ -61,7 +67,11 @@ def _note(found: Moved, name: str, args: Any, kwargs: Any, result: Any) -> None:
             found.downloaded += args[0].nbytes
         return
     if name == "aten::copy_":
-        target, source, is_async = args[0], args[1], bool(args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+        target, source, is_async = (
+            args[0],
+            args[1],
+            bool(args[2] if len(args) > 2 else kwargs.get("non_blocking")),
+        )
     elif name == "aten::_to_copy":
         target, source, is_async = result, args[0], bool(kwargs.get("non_blocking"))
     else:

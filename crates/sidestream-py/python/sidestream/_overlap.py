@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 @overload
-def overlap(device: Callable[[Any], object], batches: Iterable[Any], /, *, rounds: int = 5) -> LoopOverlap: ...
+def overlap(
+    device: Callable[[Any], object], batches: Iterable[Any], /, *, rounds: int = 5
+) -> LoopOverlap: ...
+
+
 @overload
 def overlap(
     device: Any = "auto",
@@ -48,23 +52,27 @@ def overlap(
 ) -> Any:
     """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare.
 
-    This is the command ``sidestream overlap``. On a simulated device nothing runs and no GPU is needed; on a real
-    one each time is measured, on streams of its own that wait for nothing else. Other threads run meanwhile.
+    This is the command ``sidestream overlap``. On a simulated device nothing runs and no GPU is needed; on a
+    real one each time is measured, on streams of its own that wait for nothing else. Other threads run
+    meanwhile.
 
-    ``overlap(step, batches)`` does it for a loop of yours on PyTorch's GPU: it measures ``step(batch)`` on batches that are on the device already, their
-    uploads from pinned and from pageable memory, and the whole loop with ``.to()``, with ``non_blocking`` copies of pinned batches and with
-    ``prefetch``, in turn. The step is called some hundred times, as training would.
+    ``overlap(step, batches)`` does it for a loop of yours on PyTorch's GPU: it measures ``step(batch)`` on
+    batches that are on the device already, their uploads from pinned and from pageable memory, and the whole
+    loop with ``.to()``, with ``non_blocking`` copies of pinned batches and with ``prefetch``, in turn. The
+    step is called some hundred times, as training would.
 
     Args:
-        device: ``"sim:h200"``, ``"sim:a100"`` and so on (`sidestream devices` lists them), ``"sim:FILE.toml"``; ``"cuda:0"``
-            and so on, also as a ``torch.device`` or a number. By default ``"auto"``: the first GPU, or ``"sim:h200"`` where
-            there is none. Or a function of a batch.
+        device: ``"sim:h200"``, ``"sim:a100"`` and so on (`sidestream devices` lists them),
+            ``"sim:FILE.toml"``; ``"cuda:0"`` and so on, also as a ``torch.device`` or a number. By default
+            ``"auto"``: the first GPU, or ``"sim:h200"`` where there is none. Or a function of a batch.
         batches: Where that is a function, some batches of the host, which are used again and again.
-        batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the ``i``.
+        batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the
+            ``i``.
         count: How many batches, at most 100,000.
-        work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000. Choose it so that
-            the kernel's time in the result is that of your kernel.
-        kernel_ms: Milliseconds of computing for a batch of your own, in the place of ``batch`` and ``work``; simulated devices only.
+        work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.
+            Choose it so that the kernel's time in the result is that of your kernel.
+        kernel_ms: Milliseconds of computing for a batch of your own, in the place of ``batch`` and ``work``;
+            simulated devices only.
         upload_ms: Milliseconds of its upload from pinned memory; without it there is none.
         download_ms: Milliseconds of its download; without it there is none.
         download: Whether the results of ``batch`` and ``work`` are copied back.
@@ -81,13 +89,26 @@ def overlap(
 
         return measured(device, batches, whole("rounds", rounds, 1, "how often each loop is measured"))
     if batches is not None:
-        raise TypeError("batches belong to a function: overlap(step, batches); for a device give batch, the size of one")
+        raise TypeError(
+            "batches belong to a function: overlap(step, batches); for a device give batch, the size of one"
+        )
     where = name_with_streams(device)
     options = [("count", str(whole("count", count, 1, "the number of batches")))]
     if batch is not None:
-        options.append(("batch", batch if isinstance(batch, str) else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))))
+        options.append(
+            (
+                "batch",
+                (
+                    batch
+                    if isinstance(batch, str)
+                    else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))
+                ),
+            )
+        )
     if work is not None:
-        options.append(("work", str(whole("work", work, 1, "the multiplications and additions for each four bytes"))))
+        options.append(
+            ("work", str(whole("work", work, 1, "the multiplications and additions for each four bytes")))
+        )
     for name, ms in (("kernel-ms", kernel_ms), ("upload-ms", upload_ms), ("download-ms", download_ms)):
         if ms is not None:
             options.append((name, repr(positive(name.replace("-", "_"), ms, "the milliseconds of a batch"))))
@@ -103,8 +124,8 @@ class Arrangement:
     """One arrangement of the job, and how it did.
 
     Attributes:
-        layout: ``streams`` (k of them, a batch on each in turn), ``ring`` (a stream for each stage, k slots), or
-            ``pipeline`` (the library's, with k slots).
+        layout: ``streams`` (k of them, a batch on each in turn), ``ring`` (a stream for each stage, k slots),
+            or ``pipeline`` (the library's, with k slots).
         k: How many streams, or slots.
         time_ns: The time of the whole job.
         share: The limit divided by the time: 1 is all that the device can do.
@@ -117,7 +138,8 @@ class Arrangement:
 
 
 class Overlap(Told):
-    """What each arrangement takes, and whether overlapping is worth it. ``print`` shows it as the command does.
+    """What each arrangement takes, and whether overlapping is worth it. ``print`` shows it as the command
+    does.
 
     As JSON it is of the schema ``sidestream.overlap/1``.
     """
@@ -148,11 +170,23 @@ class Overlap(Told):
     def _repr_html_(self) -> str:
         from sidestream._draw import bars
 
-        names = {"streams": "{} streams", "ring": "stream per stage, {} slots", "pipeline": "pipeline, {} slots"}
-        rows = [("1 stream" if (row.layout, row.k) == ("streams", 1) else names[row.layout].format(row.k), float(row.time_ns)) for row in self.rows]
+        names = {
+            "streams": "{} streams",
+            "ring": "stream per stage, {} slots",
+            "pipeline": "pipeline, {} slots",
+        }
+        rows = [
+            (
+                "1 stream" if (row.layout, row.k) == ("streams", 1) else names[row.layout].format(row.k),
+                float(row.time_ns),
+            )
+            for row in self.rows
+        ]
         text = str(self)
         drawn = bars(rows, self.limit_ns, [text.split("\n")[0], self.verdict])
-        return f"{drawn}<details><summary>as text</summary><pre{self._style}>{html.escape(text)}</pre></details>"
+        return (
+            f"{drawn}<details><summary>as text</summary><pre{self._style}>{html.escape(text)}</pre></details>"
+        )
 
     def __repr__(self) -> str:
         return f"<Overlap: {self.verdict}>"

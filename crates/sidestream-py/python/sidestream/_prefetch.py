@@ -72,57 +72,65 @@ def prefetch(
 ) -> Prefetcher[Any]:
     """Return the batches of ``loader`` on the device, each uploaded while those before it are computed.
 
-    ``loader`` gives nested dictionaries, lists, tuples, named tuples and dataclasses of PyTorch tensors and numpy arrays,
-    pinned or not. Each batch is packed into pinned memory and uploaded in one copy on a separate stream; large pinned tensors
-    are copied from where they are. Everything else in a batch, such as texts, is passed through, and so are tensors that are
-    already on the device. Objects with tensors and a method ``to`` are moved to a GPU with it.
+    ``loader`` gives nested dictionaries, lists, tuples, named tuples and dataclasses of PyTorch tensors and
+    numpy arrays, pinned or not. Each batch is packed into pinned memory and uploaded in one copy on a
+    separate stream; large pinned tensors are copied from where they are. Everything else in a batch, such as
+    texts, is passed through, and so are tensors that are already on the device. Objects with tensors and a
+    method ``to`` are moved to a GPU with it.
 
-    Which stream waits for which: the stream that is current where a batch is taken waits for its upload and its transform.
-    The host waits only for the loader. A batch is valid as long as you hold it, for work on the stream that was current where
-    it was taken, and on streams that were named to it by ``tensor.record_stream`` or ``__dlpack__(stream=…)``. When all its
-    tensors are gone and their uses on these streams are over, its memory is used for another batch.
+    Which stream waits for which: the stream that is current where a batch is taken waits for its upload and
+    its transform. The host waits only for the loader. A batch is valid as long as you hold it, for work on
+    the stream that was current where it was taken, and on streams that were named to it by
+    ``tensor.record_stream`` or ``__dlpack__(stream=…)``. When all its tensors are gone and their uses on
+    these streams are over, its memory is used for another batch.
 
-    With PyTorch imported the arrays become ordinary tensors with the values that ``.to(device)`` would give. Without it, and
-    on simulated devices, they become ``DeviceArray``.
+    With PyTorch imported the arrays become ordinary tensors with the values that ``.to(device)`` would give.
+    Without it, and on simulated devices, they become ``DeviceArray``.
 
     Args:
-        loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your thread, and a thread
-            of the prefetcher pulls the batches ahead of you: what you do not take is lost. When it is asked for the next batch,
-            the loader may refill arrays of numbers that go to a device, but nothing else, and on ``"cpu"`` nothing at all. Its
-            attributes are reached through the prefetcher. A loader that accelerate has prepared, or one with a ``state_dict``,
-            reports the batches that you took.
-        device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only read ahead;
-            ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there is one, and else ``"cpu"``.
-        depth: How many batches fit in device memory at once, including the one in use; a transform adds one more. On
-            ``"cpu"``, how many are read ahead.
-        transform: A function from batch to batch, on the device. It runs in your thread with your autocast and grad
-            modes when its batch is asked for, on a separate stream, beside what you have put into the current stream since the
-            previous batch was handed out. It must not read what you write there. It draws random numbers as in a plain loop.
-            On ``"cpu"`` and for ``DeviceArray`` it is simply called.
-        keep: What happens when you hold ``depth`` batches and take another: ``"grow"`` adds memory for one more; ``"copy"``
-            gives you a copy of each batch, so that the memory never grows.
-        stream: Take the batches on this stream instead of the current one. A simulated device has no current stream: by default
-            the prefetcher makes one.
-        max_pinned: How many bytes of pinned memory it may pack batches into. Without a limit it takes those of the largest batch twice, and up to a quarter
-            more where batches grow, or what an earlier prefetcher has left; with room for one alone, packing a batch waits until the one before is uploaded. A batch that does not fit is a
-            ``ValueError`` where it is taken.
+        loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your
+            thread, and a thread of the prefetcher pulls the batches ahead of you: what you do not take is
+            lost. When it is asked for the next batch, the loader may refill arrays of numbers that go to a
+            device, but nothing else, and on ``"cpu"`` nothing at all. Its attributes are reached through the
+            prefetcher. A loader that accelerate has prepared, or one with a ``state_dict``, reports the
+            batches that you took.
+        device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only
+            read ahead; ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there
+            is one, and else ``"cpu"``.
+        depth: How many batches fit in device memory at once, including the one in use; a transform adds one
+            more. On ``"cpu"``, how many are read ahead.
+        transform: A function from batch to batch, on the device. It runs in your thread with your autocast
+            and grad modes when its batch is asked for, on a separate stream, beside what you have put into
+            the current stream since the previous batch was handed out. It must not read what you write there.
+            It draws random numbers as in a plain loop. On ``"cpu"`` and for ``DeviceArray`` it is simply
+            called.
+        keep: What happens when you hold ``depth`` batches and take another: ``"grow"`` adds memory for one
+            more; ``"copy"`` gives you a copy of each batch, so that the memory never grows.
+        stream: Take the batches on this stream instead of the current one. A simulated device has no current
+            stream: by default the prefetcher makes one.
+        max_pinned: How many bytes of pinned memory it may pack batches into. Without a limit it takes those
+            of the largest batch twice, and up to a quarter more where batches grow, or what an earlier
+            prefetcher has left; with room for one alone, packing a batch waits until the one before is
+            uploaded. A batch that does not fit is a ``ValueError`` where it is taken.
 
     Raises:
-        TypeError: ``loader`` cannot be iterated over, or is one tensor, a dictionary or a model; ``device`` names no device, or an argument is of
-            another kind.
+        TypeError: ``loader`` cannot be iterated over, or is one tensor, a dictionary or a model; ``device``
+            names no device, or an argument is of another kind.
         ValueError: An argument means nothing.
         DeviceError: The device cannot be opened.
     """
     warn_of_samples(loader, stacklevel=2)
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
-    return kind(loader, device, depth, transform, keep=keep, stream=stream, max_pinned=max_pinned)  # type: ignore[no-any-return]
+    made = kind(loader, device, depth, transform, keep=keep, stream=stream, max_pinned=max_pinned)
+    return made  # type: ignore[no-any-return]
 
 
 class Prefetcher(Generic[Batch]):
-    """Batches that are on the device before they are asked for. ``prefetch`` makes these, and says what it promises.
+    """Batches that are on the device before they are asked for. ``prefetch`` makes these, and says what it
+    promises.
 
-    It can be iterated again and again, as the loader can. A new iteration ends the one before. An iteration that is left early
-    ends with its iterator.
+    It can be iterated again and again, as the loader can. A new iteration ends the one before. An iteration
+    that is left early ends with its iterator.
     """
 
     def __init__(
@@ -139,7 +147,9 @@ class Prefetcher(Generic[Batch]):
         """Take the arguments of ``prefetch``."""
         depth = whole("depth", depth, 1, "the number of batches to have on the device")
         if depth > MOST_DEPTH:
-            raise ValueError(f"depth is {depth}; give at most {MOST_DEPTH} batches, for each of which there is memory")
+            raise ValueError(
+                f"depth is {depth}; give at most {MOST_DEPTH} batches, for each of which there is memory"
+            )
         one_of("keep", keep, ("grow", "copy"))
         if max_pinned is not None:
             max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
@@ -150,9 +160,14 @@ class Prefetcher(Generic[Batch]):
         self._depth = depth
         self._transform = transform
         self._target = _hand_over.target(device, keep == "copy", stream)
-        # One batch is in use, one is being transformed, and may still lie where it was uploaded when the next one comes.
+        # One batch is in use, one is being transformed, and may still lie where it was uploaded when the next
+        # one comes.
         slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
-        self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, slots, max_pinned)
+        self._ring = (
+            None
+            if self._target.ring_device is None
+            else _sidestream.Ring(self._target.ring_device, slots, max_pinned)
+        )
         self._device = "cpu" if self._ring is None else self._ring.device
         self._grows = keep == "grow"
         self._noted = Noted()
@@ -162,14 +177,18 @@ class Prefetcher(Generic[Batch]):
         self._follower = _follow.follower(loader, self, self._target.ordinal)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the loader has: ``dataset``, ``batch_size``, ``sampler``, ``set_epoch`` and whatever else."""
+        """Return what the loader has: ``dataset``, ``batch_size``, ``sampler``, ``set_epoch`` and whatever
+        else.
+        """
         if not name.startswith("_"):
             try:
                 return getattr(self._loader, name)
             except AttributeError:
                 pass
             kind = type(self._loader).__name__
-            raise AttributeError(f"neither the Prefetcher nor the {kind} in it has an attribute {name!r}", name=name, obj=self)
+            raise AttributeError(
+                f"neither the Prefetcher nor the {kind} in it has an attribute {name!r}", name=name, obj=self
+            )
         raise AttributeError(f"a Prefetcher has no attribute {name!r}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -215,17 +234,18 @@ class Prefetcher(Generic[Batch]):
     def _refuse_child(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError(
-                "this process was forked from the one that made the prefetcher, and has neither its thread nor its device; "
-                "call sidestream.prefetch here"
+                "this process was forked from the one that made the prefetcher, and has neither its thread "
+                "nor its device; call sidestream.prefetch here"
             )
 
     def close(self) -> None:
-        """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what they are.
+        """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what
+        they are.
 
         The memory is for the next prefetcher, and ``sidestream.empty_cache()`` gives it back.
 
-        Waits for the loader if it is giving a batch, for 10 seconds at most, which the end of the program does not do once
-        more. The thread ends, and lets go of the memory, as soon as the loader has given it.
+        Waits for the loader if it is giving a batch, for 10 seconds at most, which the end of the program
+        does not do once more. The thread ends, and lets go of the memory, as soon as the loader has given it.
         """
         if os.getpid() != self._process or self._is_closed:
             return
@@ -288,7 +308,9 @@ class Prefetcher(Generic[Batch]):
 
 
 class _StatefulPrefetcher(Prefetcher[Batch]):
-    """Of a loader with ``state_dict``. The methods are the class's own, since that is where protocols look for them."""
+    """Of a loader with ``state_dict``. The methods are the class's own, since that is where protocols look
+    for them.
+    """
 
     def state_dict(self) -> Any:
         """Return how far you have come: the loader's state as of the batch that was taken last."""
@@ -313,10 +335,12 @@ class PrefetchStatistics(Result):
         grown: How many of them were added because all others were held.
         retired: How many are not used again; ``warnings`` says why.
         pinned_bytes: Pinned memory that batches are packed into, which the prefetcher has until it is closed.
-        elapsed_s: Seconds from the first batch that you asked for to the last that you took, your steps included.
+        elapsed_s: Seconds from the first batch that you asked for to the last that you took, your steps
+            included.
         waited_for_loader_s: Seconds that you waited for the loader to give a batch.
         waited_for_slots_s: Seconds that you waited while a batch was packed, or for memory of the device.
-        warnings: What a reader has to know: memory that is not used again, and objects whose arrays stayed on the host.
+        warnings: What a reader has to know: memory that is not used again, and objects whose arrays stayed on
+            the host.
     """
 
     device: str
@@ -335,11 +359,18 @@ class PrefetchStatistics(Result):
     @property
     def verdict(self) -> str:
         """Whether the loader keeps up, in a sentence."""
-        return _waits.verdict(self.batches, "batches", self.waited_for_loader_s, self.elapsed_s, "was spent waiting for it")
+        return _waits.verdict(
+            self.batches, "batches", self.waited_for_loader_s, self.elapsed_s, "was spent waiting for it"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a new dictionary, of the schema ``sidestream.prefetch/1``."""
-        return {"schema": "sidestream.prefetch/1", **asdict(self), "warnings": list(self.warnings), "verdict": self.verdict}
+        return {
+            "schema": "sidestream.prefetch/1",
+            **asdict(self),
+            "warnings": list(self.warnings),
+            "verdict": self.verdict,
+        }
 
     def __str__(self) -> str:
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
@@ -347,10 +378,18 @@ class PrefetchStatistics(Result):
             waited = f"waited {self.waited_for_loader_s:.3f} s for the loader, of {self.elapsed_s:.3f} s"
             return f"{batches} read ahead on the processor\n{waited}\n{self.verdict}"
         lines = [
-            f"{batches} to {self.device}: {units.size(self.bytes)}, {units.size(self.bytes_from_pinned)} of it "
-            "from pinned memory where it was",
-            f"memory for {self.slots} batches, {self.grown} of them added because all others were held; {units.size(self.pinned_bytes)} of pinned memory to pack into",
-            f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for packing and memory, of {self.elapsed_s:.3f} s",
+            (
+                f"{batches} to {self.device}: {units.size(self.bytes)}, {units.size(self.bytes_from_pinned)} "
+                "of it from pinned memory where it was"
+            ),
+            (
+                f"memory for {self.slots} batches, {self.grown} of them added because all others were held; "
+                f"{units.size(self.pinned_bytes)} of pinned memory to pack into"
+            ),
+            (
+                f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for"
+                f" packing and memory, of {self.elapsed_s:.3f} s"
+            ),
             self.verdict,
         ]
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
@@ -415,7 +454,8 @@ class _Batches(Iterator[Batch]):
         self._is_over = True
         if self._feed.is_stopped:
             raise RuntimeError(
-                "this iteration was ended, by another one of the same prefetcher or by close(); use one iteration at a time"
+                "this iteration was ended, by another one of the same prefetcher or by close(); use one "
+                "iteration at a time"
             )
         self.note = self._feed.last_note
         if self._follower is not None:

@@ -38,7 +38,8 @@ def profile(
     link_gbps: float | None = None,
     **options: Any,
 ) -> Profile:
-    """Time the steps of a ``with`` block, record some with PyTorch's profiler, and diagnose the trace at its end.
+    """Time the steps of a ``with`` block, record some with PyTorch's profiler, and diagnose the trace at its
+    end.
 
     ::
 
@@ -48,28 +49,33 @@ def profile(
                 profiled.step()
         print(profiled)
 
-    Nothing is printed unless you do. The profiler slows the host down, and no trace says by how much. So steps are timed before it
-    starts, in windows of 50 milliseconds and at least 5 steps: once two in a row agree within 3 %, five more are taken. The host waits
-    for the devices at the start and the end of a window, and for nothing inside it. Then the profiler starts, and the diagnosis predicts
-    from the timed step. At the end of the block the host waits for the device.
+    Nothing is printed unless you do. The profiler slows the host down, and no trace says by how much. So
+    steps are timed before it starts, in windows of 50 milliseconds and at least 5 steps: once two in a row
+    agree within 3 %, five more are taken. The host waits for the devices at the start and the end of a
+    window, and for nothing inside it. Then the profiler starts, and the diagnosis predicts from the timed
+    step. At the end of the block the host waits for the device.
 
     Args:
-        steps: Record this many steps after a first one that is left out, and nothing after them. By default the whole block is
-            recorded, which takes memory and time in proportion to its length.
-        timed: Whether steps are timed before the profiler starts: 37 or more, as many as it takes. A number of steps is timed as given,
-            and then the profiler starts. By default they are timed if ``steps`` is given without a schedule of your own; with several
-            ranks, 100 of them, so that all ranks record the same steps.
-        every: N, if the loop does something different in every Nth step, such as updating the weights: a window holds a multiple of it.
-        path: Where to keep the trace: ``.json``, or ``.json.gz`` for a compressed one. By default it is not kept.
+        steps: Record this many steps after a first one that is left out, and nothing after them. By default
+            the whole block is recorded, which takes memory and time in proportion to its length.
+        timed: Whether steps are timed before the profiler starts: 37 or more, as many as it takes. A number
+            of steps is timed as given, and then the profiler starts. By default they are timed if ``steps``
+            is given without a schedule of your own; with several ranks, 100 of them, so that all ranks record
+            the same steps.
+        every: N, if the loop does something different in every Nth step, such as updating the weights: a
+            window holds a multiple of it.
+        path: Where to keep the trace: ``.json``, or ``.json.gz`` for a compressed one. By default it is not
+            kept.
         what_if: As for ``diagnose``.
         link_gbps: As for ``diagnose``.
         options: Handed to ``torch.profiler.profile``, such as ``with_stack=True``.
 
     Raises:
         ImportError: PyTorch is not installed.
-        TypeError: ``steps``, ``timed`` or ``every`` is no whole number, or an option is none of PyTorch's profiler.
-        ValueError: ``steps`` or ``every`` is less than 1, ``timed`` is too small for the windows, ``link_gbps`` is no speed, or there is no
-            such change as in ``what_if``.
+        TypeError: ``steps``, ``timed`` or ``every`` is no whole number, or an option is none of PyTorch's
+            profiler.
+        ValueError: ``steps`` or ``every`` is less than 1, ``timed`` is too small for the windows,
+            ``link_gbps`` is no speed, or there is no such change as in ``what_if``.
         OSError: No file can be made at ``path``.
     """
     if steps is not None:
@@ -78,9 +84,17 @@ def profile(
     if timed is None:
         timed = steps is not None and "schedule" not in options
     elif not isinstance(timed, bool):
-        timed = whole("timed", timed, least_steps(every), "True, False, or how many steps are timed before the profiler starts")
+        timed = whole(
+            "timed",
+            timed,
+            least_steps(every),
+            "True, False, or how many steps are timed before the profiler starts",
+        )
     if "on_trace_ready" in options:
-        raise TypeError("profile has a handler of its own for the trace; give path= to keep it, and leave on_trace_ready out")
+        raise TypeError(
+            "profile has a handler of its own for the trace; give path= to keep it, and leave "
+            "on_trace_ready out"
+        )
     if path is not None:
         file_name("path", path)
     # What the end of the block would refuse is refused before it.
@@ -145,8 +159,9 @@ class Profile:
     def step(self) -> None:
         """Say that a step of the program is over, and the next one begins. Waits for nothing.
 
-        While steps are timed it waits for the devices at the end of every window. Of the steps that are recorded without ``steps`` the first
-        call begins the first one that counts: what came before is taken as start-up.
+        While steps are timed it waits for the devices at the end of every window. Of the steps that are
+        recorded without ``steps`` the first call begins the first one that counts: what came before is taken
+        as start-up.
         """
         if not self._is_entered:
             raise RuntimeError("the profile is not entered; call step() inside its `with` block")
@@ -173,10 +188,14 @@ class Profile:
         if self._is_entered or self._is_over:
             raise RuntimeError("this profile was entered before; make another one")
         if not _recording.acquire(blocking=False):
-            raise RuntimeError("another profile is entered, and PyTorch records one at a time; leave it first")
+            raise RuntimeError(
+                "another profile is entered, and PyTorch records one at a time; leave it first"
+            )
         try:
             if self._timed:
-                self._windows = Windows(_clock, lambda: _synchronize(self._torch), self._every, self._steps_timed())
+                self._windows = Windows(
+                    _clock, lambda: _synchronize(self._torch), self._every, self._steps_timed()
+                )
             else:
                 self._start()
         except BaseException:
@@ -246,7 +265,10 @@ class Profile:
         if self._planned is not None and self._count <= self._planned:
             self.remark = f"the block ended when {self._count - 1} of {self._planned} steps were recorded"
         elif self._stepped == 0:
-            self.remark = "step() was never called, so that the trace does not say where a step ends; call it at the end of each step"
+            self.remark = (
+                "step() was never called, so that the trace does not say where a step ends; call it at the "
+                "end of each step"
+            )
         try:
             self.diagnosis = diagnose(self._trace, **self._diagnose)  # type: ignore[arg-type]
         except TraceError as refused:
@@ -254,27 +276,35 @@ class Profile:
                 self.problem = str(refused)
             else:
                 self.problem = (
-                    "nothing ran on a GPU: PyTorch finds no CUDA here, and a diagnosis explains what a GPU did; run "
-                    "this on a machine with a GPU and a PyTorch built for CUDA"
+                    "nothing ran on a GPU: PyTorch finds no CUDA here, and a diagnosis explains what a GPU "
+                    "did; run this on a machine with a GPU and a PyTorch built for CUDA"
                 )
                 if self.unprofiled is not None:
-                    self.problem += f". Without the profiler a step took {self.unprofiled.median_ns / 1e6:.3f} ms in the median"
+                    self.problem += (
+                        f". Without the profiler a step took {self.unprofiled.median_ns / 1e6:.3f} ms in the "
+                        "median"
+                    )
             return
         self.problem = None
 
     def _missing(self) -> str:
         """Why nothing was recorded."""
         if self._stepped == 0:
-            return "step() was never called in the block, so that nothing was recorded; call it at the end of each step"
+            return (
+                "step() was never called in the block, so that nothing was recorded; call it at the end of "
+                "each step"
+            )
         windows, recorded = self._windows, 1 + (self._planned or 0)
         if windows is None:
             return (
-                f"the block ended after {self._stepped} steps, before anything was recorded: the first step that the profiler sees is left "
-                f"out; give the block {self._stepped - self._count + recorded} steps or more"
+                f"the block ended after {self._stepped} steps, before anything was recorded: the first step "
+                "that the profiler sees is left out; give the block "
+                f"{self._stepped - self._count + recorded} steps or more"
             )
         return (
-            f"the block ended after {self._stepped} steps, while they were timed without the profiler, which takes {windows.least()} or more "
-            f"(so far {windows}); give the block {windows.least() + recorded} steps or more, or have fewer timed "
+            f"the block ended after {self._stepped} steps, while they were timed without the profiler, which "
+            f"takes {windows.least()} or more (so far {windows}); give the block "
+            f"{windows.least() + recorded} steps or more, or have fewer timed "
             f"(timed={least_steps(self._every)} is the least), or none (timed=False)"
         )
 
@@ -284,7 +314,9 @@ class Profile:
         return str(self.diagnosis) if self.remark is None else f"{self.remark}\n\n{self.diagnosis}"
 
     def __repr__(self) -> str:
-        return f"<Profile: {self.diagnosis!r}>" if self.diagnosis is not None else f"<Profile: {self.problem}>"
+        return (
+            f"<Profile: {self.diagnosis!r}>" if self.diagnosis is not None else f"<Profile: {self.problem}>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the diagnosis as ``Diagnosis.to_dict`` does, or ``{"problem": …}``."""
@@ -295,7 +327,9 @@ class Profile:
         return self.diagnosis.json() if self.diagnosis is not None else json.dumps(self.to_dict())
 
     def _repr_html_(self) -> str:
-        return self.diagnosis._repr_html_() if self.diagnosis is not None else f"<p>{html.escape(str(self))}</p>"
+        return (
+            self.diagnosis._repr_html_() if self.diagnosis is not None else f"<p>{html.escape(str(self))}</p>"
+        )
 
 
 def _writable(path: Path) -> Path:

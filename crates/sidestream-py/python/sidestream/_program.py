@@ -34,7 +34,10 @@ def check_program(
     if (path is None) == (text is None):
         raise TypeError("check_program takes either a path or text=; give one of them")
     if not isinstance(text if path is None else path, (str, os.PathLike) if text is None else str):
-        raise TypeError(f"check_program takes the name of a file, or text= with a program; this is {path if text is None else text!r}")
+        raise TypeError(
+            "check_program takes the name of a file, or text= with a program; this is "
+            f"{path if text is None else text!r}"
+        )
     values, pages = _sidestream.check_program(path, text)
     programs = zip(json.loads(values), pages, strict=True)
     return CheckReport(tuple(_program(value, page) for value, page in programs))
@@ -143,7 +146,10 @@ class CheckReport(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as new dictionaries and lists: ``schema``, and ``programs`` with that of each."""
-        return {"schema": "sidestream.check.programs/1", "programs": [program.to_dict() for program in self.programs]}
+        return {
+            "schema": "sidestream.check.programs/1",
+            "programs": [program.to_dict() for program in self.programs],
+        }
 
     def __str__(self) -> str:
         return "\n\n".join(str(program) for program in self.programs)

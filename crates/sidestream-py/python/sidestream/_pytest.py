@@ -11,9 +11,13 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of the fixture."""
     group = parser.getgroup("sidestream", "races between streams, in tests with the fixture sidestream_check")
-    group.addoption("--sidestream-suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each")
     group.addoption(
-        "--sidestream-require-gpu", action="store_true", help="fail a test with the fixture if nothing of it ran on a GPU"
+        "--sidestream-suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each"
+    )
+    group.addoption(
+        "--sidestream-require-gpu",
+        action="store_true",
+        help="fail a test with the fixture if nothing of it ran on a GPU",
     )
 
 

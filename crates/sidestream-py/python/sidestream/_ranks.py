@@ -18,15 +18,18 @@ def warn(loader: Any, stacklevel: int) -> None:
     if world > 1 and _is_plain(loader) and _gives_all(loader):
         _warn_once(
             "ranks",
-            f"each of the {world} ranks goes through all that this DataLoader has, unless its data set is one rank's part already: "
-            "give it sampler=DistributedSampler(dataset), or prefetch what accelerate or Lightning have made of it, "
-            "sidestream.prefetch(accelerator.prepare(loader)) or callbacks=[sidestream.lightning.Prefetch()]",
+            f"each of the {world} ranks goes through all that this DataLoader has, unless its data set is one"
+            " rank's part already: give it sampler=DistributedSampler(dataset), or prefetch what accelerate "
+            "or Lightning have made of it, sidestream.prefetch(accelerator.prepare(loader)) or "
+            "callbacks=[sidestream.lightning.Prefetch()]",
             stacklevel,
         )
 
 
 def unknown_to_accelerate(loader: Any) -> Unknown | None:
-    """Return what looks whether a loop over this loader accumulates gradients by accelerate, if that has not prepared it."""
+    """Return what looks whether a loop over this loader accumulates gradients by accelerate, if that has not
+    prepared it.
+    """
     steps = _accumulated()
     if steps < 2 or not _is_plain(loader):
         return None
@@ -45,12 +48,15 @@ class Unknown:
         self._before = self._state.sync_gradients
 
     def look(self, stacklevel: int) -> None:
-        """Warn once in a program if a step of the loop has accumulated: that changes whether the next one does."""
+        """Warn once in a program if a step of the loop has accumulated: that changes whether the next one
+        does.
+        """
         if self._state.sync_gradients is not self._before and not self._state.in_dataloader:
             _warn_once(
                 "accelerate",
-                f"accelerate accumulates gradients over {self._steps} batches and does not know this DataLoader, so that it does not step at its end: "
-                "prefetch the one that it has prepared, sidestream.prefetch(accelerator.prepare(loader))",
+                f"accelerate accumulates gradients over {self._steps} batches and does not know this "
+                "DataLoader, so that it does not step at its end: prefetch the one that it has prepared, "
+                "sidestream.prefetch(accelerator.prepare(loader))",
                 stacklevel,
             )
 

@@ -52,7 +52,8 @@ class Told(Result):
 
 
 def made(of: Any, value: Any) -> Any:
-    """Make what a type says of a value of JSON: tuples of lists, and data classes of objects, by the names of their fields.
+    """Make what a type says of a value of JSON: tuples of lists, and data classes of objects, by the names of
+    their fields.
 
     A field that only the object has is left out: a later version of a schema may have more.
     """
@@ -66,5 +67,7 @@ def made(of: Any, value: Any) -> Any:
         return tuple(made(kind, one) for kind, one in zip(kinds, value, strict=True))
     if hasattr(of, "__dataclass_fields__"):
         types_of = typing.get_type_hints(of)
-        return of(**{name: made(types_of[name], value[name]) for name in of.__dataclass_fields__ if name in value})
+        return of(
+            **{name: made(types_of[name], value[name]) for name in of.__dataclass_fields__ if name in value}
+        )
     return value

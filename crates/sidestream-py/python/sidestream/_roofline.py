@@ -11,23 +11,33 @@ from sidestream._leaves import name_of
 from sidestream._results import Told
 
 
-def roofline(flops: float | str, bytes: float | str, dtype: Any = "fp32", device: Any = "auto", *, measured_ms: float | None = None) -> RooflineEstimate:
+def roofline(
+    flops: float | str,
+    bytes: float | str,
+    dtype: Any = "fp32",
+    device: Any = "auto",
+    *,
+    measured_ms: float | None = None,
+) -> RooflineEstimate:
     """Say how long work takes on a device at the least, and whether computing or memory sets that.
 
-    This is the command ``sidestream roofline``. Nothing runs: the peaks are those of the file that describes the device, with tensor cores where
-    they take the type, and without sparsity.
+    This is the command ``sidestream roofline``. Nothing runs: the peaks are those of the file that describes
+    the device, with tensor cores where they take the type, and without sparsity.
 
     Args:
         flops: Its multiplications and additions: a number, or a text such as ``"3 TFLOP"``.
-        bytes: Bytes of device memory that it has to read and write: a number, or a text such as ``"1.2 GB"`` (by 1000) or ``"50 GiB"`` (by 1024).
-        dtype: ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"fp8"``, ``"int8"``, or a ``torch.dtype`` of these.
+        bytes: Bytes of device memory that it has to read and write: a number, or a text such as ``"1.2 GB"``
+            (by 1000) or ``"50 GiB"`` (by 1024).
+        dtype: ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"fp8"``, ``"int8"``, or a
+            ``torch.dtype`` of these.
         device: As for ``overlap``: of a GPU there has to be a description.
         measured_ms: What it took, for the share of that.
 
     Raises:
         DeviceError: There is no such device, or no description of it.
         TypeError: A figure is neither a number nor a text, or the device no name.
-        ValueError: A figure is not above 0, its unit is none, or the type is none, or one that the device has no peak for.
+        ValueError: A figure is not above 0, its unit is none, or the type is none, or one that the device has
+            no peak for.
     """
     options = [("flops", _figure("flops", flops)), ("bytes", _figure("bytes", bytes))]
     options.append(("dtype", name_of(dtype)))
@@ -42,7 +52,9 @@ def _figure(name: str, value: float | str) -> str:
 
 
 class RooflineEstimate(Told):
-    """The least time of work on a device. ``print`` shows it. As JSON it is of the schema ``sidestream.roofline/1``."""
+    """The least time of work on a device. ``print`` shows it. As JSON it is of the schema
+    ``sidestream.roofline/1``.
+    """
 
     def __init__(self, as_json: str, as_text: str) -> None:
         """Take the result as JSON and as text. ``roofline`` makes these."""

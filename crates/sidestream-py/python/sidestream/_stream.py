@@ -20,19 +20,20 @@ _entered = threading.local()
 class Stream(_sidestream.Stream):
     """A stream of a GPU, real or simulated, beside PyTorch's.
 
-    Work in one stream runs in the order in which it was put there. Nothing orders two streams until one of them waits for
-    the other; nor do they and the default stream wait for each other by themselves.
+    Work in one stream runs in the order in which it was put there. Nothing orders two streams until one of
+    them waits for the other; nor do they and the default stream wait for each other by themselves.
 
-    Wherever a stream is asked for, a ``torch.cuda.Stream``, any object with ``__cuda_stream__``, a handle as a number, or
-    ``None`` for PyTorch's current stream will do as well. The NULL stream is taken as the legacy default stream, and never
-    handed out. ``with stream:`` makes it PyTorch's current stream, as ``torch.cuda.stream`` does.
+    Wherever a stream is asked for, a ``torch.cuda.Stream``, any object with ``__cuda_stream__``, a handle as
+    a number, or ``None`` for PyTorch's current stream will do as well. The NULL stream is taken as the legacy
+    default stream, and never handed out. ``with stream:`` makes it PyTorch's current stream, as
+    ``torch.cuda.stream`` does.
 
-    A stream whose handle was handed out is not destroyed with its last object, because PyTorch's allocator may
-    still use the handle: the next ``Stream`` of the same device, priority and name gets it.
+    A stream whose handle was handed out is not destroyed with its last object, because PyTorch's allocator
+    may still use the handle: the next ``Stream`` of the same device, priority and name gets it.
 
     Args:
-        device: ``"cuda"`` (PyTorch's current device), ``"cuda:1"``, a ``torch.device`` or its number; or a simulated
-            device such as ``"sim:h200"``, whose streams have no handles.
+        device: ``"cuda"`` (PyTorch's current device), ``"cuda:1"``, a ``torch.device`` or its number; or a
+            simulated device such as ``"sim:h200"``, whose streams have no handles.
         priority: Lower is more urgent, as in PyTorch.
         name: What traces call it. Use few names.
 
@@ -55,8 +56,8 @@ class Stream(_sidestream.Stream):
         """Return a stream of another library as one of these. It stays the other's, and is kept alive.
 
         Args:
-            other: A ``torch.cuda.Stream``, an object with ``__cuda_stream__``, a handle, or ``None`` for PyTorch's
-                current stream. A handle has to stay valid as long as this object is used.
+            other: A ``torch.cuda.Stream``, an object with ``__cuda_stream__``, a handle, or ``None`` for
+                PyTorch's current stream. A handle has to stay valid as long as this object is used.
             device: Its device, where ``other`` does not say; by default PyTorch's current one.
             name: What traces call it.
 
@@ -91,7 +92,11 @@ class Stream(_sidestream.Stream):
         handle = self.cuda_stream
         cuda = _torch_cuda()
         # PyTorch would take the name of the legacy stream for an id of its own.
-        external = cuda.default_stream(self.device) if handle == 1 else cuda.ExternalStream(handle, device=self.device)
+        external = (
+            cuda.default_stream(self.device)
+            if handle == 1
+            else cuda.ExternalStream(handle, device=self.device)
+        )
         external._sidestream = self
         return external
 
@@ -155,7 +160,9 @@ class Stream(_sidestream.Stream):
         super().synchronize()
 
     def __enter__(self) -> Stream:
-        """Make it PyTorch's current stream, and its device the current one, for this thread. Nothing waits."""
+        """Make it PyTorch's current stream, and its device the current one, for this thread. Nothing
+        waits.
+        """
         external = self.torch()
         context = _torch_cuda().stream(external)
         context.__enter__()
@@ -175,13 +182,13 @@ class Stream(_sidestream.Stream):
 class Event(_sidestream.Event):
     """A point in a stream. A record takes the place of the one before.
 
-    A wait that was placed keeps to the record that there was then. Until the first record the event stands for
-    nothing, and every wait for it is over.
+    A wait that was placed keeps to the record that there was then. Until the first record the event stands
+    for nothing, and every wait for it is over.
 
     Args:
         timing: Whether it keeps the device's time, for ``elapsed_time``.
-        blocking: Whether a thread that waits in ``synchronize`` sleeps until the device wakes it. By default it asks again and again, which
-            keeps a core busy and returns some microseconds sooner.
+        blocking: Whether a thread that waits in ``synchronize`` sleeps until the device wakes it. By default
+            it asks again and again, which keeps a core busy and returns some microseconds sooner.
         device: As for ``Stream``.
 
     Raises:
@@ -196,7 +203,10 @@ class Event(_sidestream.Event):
             raise TypeError(f"timing is {timing!r}; give True or False, and the device as device=")
         truth("blocking", blocking)
         if timing and blocking:
-            raise ValueError("an event keeps time or lets its waiting thread sleep; make one with timing=True and another with blocking=True")
+            raise ValueError(
+                "an event keeps time or lets its waiting thread sleep; make one with timing=True and another "
+                "with blocking=True"
+            )
         return super().__new__(cls, timing, blocking, name_with_streams(device))
 
     def record(self, stream: Any = None) -> None:
@@ -211,7 +221,8 @@ class Event(_sidestream.Event):
         """Make what is put into ``stream`` from here on wait for the last record. The host is not held up.
 
         Args:
-            stream: Any stream; by default PyTorch's current one. For one of another real device PyTorch is needed.
+            stream: Any stream; by default PyTorch's current one. For one of another real device PyTorch is
+                needed.
         """
         if _elsewhere(self, stream):
             self.torch().wait(_as_torch_stream(stream))
@@ -247,15 +258,18 @@ class Event(_sidestream.Event):
     def torch(self) -> Any:
         """Return a ``torch.cuda.Event`` that is over when the last record of this one is.
 
-        It is recorded in a stream of its own, which waits for this event: later records change nothing in it, and
-        its time, if this one keeps time, is a few microseconds later. The host is not held up.
+        It is recorded in a stream of its own, which waits for this event: later records change nothing in it,
+        and its time, if this one keeps time, is a few microseconds later. The host is not held up.
 
         Raises:
             ImportError: PyTorch is not installed.
             ValueError: The device is simulated.
         """
         if self.device.startswith("sim:"):
-            raise ValueError(f'an event of {self.device} is no event of CUDA: the device is simulated; make the event on "cuda"')
+            raise ValueError(
+                f"an event of {self.device} is no event of CUDA: the device is simulated; make the event on"
+                ' "cuda"'
+            )
         bridge = Stream(self.device, name="bridge")
         external = bridge.torch()
         bridge.wait_event(self)
@@ -282,7 +296,8 @@ def _torch_cuda() -> Any:
         raise ImportError("this needs PyTorch, which is not installed; pip install torch") from error
     if not torch.cuda.is_available():
         raise _sidestream.DeviceError(
-            "PyTorch cannot use CUDA here: it was built without, or finds no driver; install a PyTorch with CUDA"
+            "PyTorch cannot use CUDA here: it was built without, or finds no driver; install a PyTorch with "
+            "CUDA"
         )
     torch.cuda.init()
     return torch.cuda

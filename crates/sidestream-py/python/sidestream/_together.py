@@ -50,10 +50,10 @@ def diagnose(
         link_gbps: How fast copies from and to pinned memory go, in GB/s. By default what the trace
             shows, or a table of devices.
         what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``async-output``,
-            ``fused=RANGE``, ``graphs``, ``workers=N``, ``host-work=N``, ``second-stream``, ``pipeline=RANGE,RANGE``,
-            ``non-blocking-streams``, ``drop-wait=STREAM:STREAM``. One text is one prediction, of the
-            changes in it together, as in ``"pinned,no-sync"``; several texts are several predictions. By
-            default, and with ``"all"``, the usual ones.
+            ``fused=RANGE``, ``graphs``, ``workers=N``, ``host-work=N``, ``second-stream``,
+            ``pipeline=RANGE,RANGE``, ``non-blocking-streams``, ``drop-wait=STREAM:STREAM``. One text is one
+            prediction, of the changes in it together, as in ``"pinned,no-sync"``; several texts are several
+            predictions. By default, and with ``"all"``, the usual ones.
 
     Raises:
         TraceError: The file is no trace that can be read, or the folder has none. The text says what to
@@ -71,7 +71,11 @@ def diagnose(
 def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return the files that were named, and those of the folders that were."""
     # An open file is iterable, too, and so are bytes.
-    if not isinstance(paths, (str, os.PathLike, Iterable)) or isinstance(paths, (bytes, bytearray)) or hasattr(paths, "read"):
+    if (
+        not isinstance(paths, (str, os.PathLike, Iterable))
+        or isinstance(paths, (bytes, bytearray))
+        or hasattr(paths, "read")
+    ):
         raise TypeError(f"path is {reprlib.repr(paths)}; give a file, a folder, or a list of these")
     named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not named:
@@ -96,7 +100,8 @@ def diagnosis_or_failure(
 
 @dataclass(frozen=True)
 class RankDigest:
-    """What a trace says of its rank among the others, without what it says alone: some 24 bytes an exchange of data.
+    """What a trace says of its rank among the others, without what it says alone: some 24 bytes an exchange
+    of data.
 
     Attributes:
         file: Its path.
@@ -161,7 +166,9 @@ class Diagnoses(Result):
         self.ranks = None if together is None else _ranks(*together)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as new dictionaries and lists: ``schema``, ``reports``, ``failed`` and ``ranks``."""
+        """Return all of it as new dictionaries and lists: ``schema``, ``reports``, ``failed`` and
+        ``ranks``.
+        """
         return {
             "schema": "sidestream.diagnoses/1",
             "reports": [report.to_dict() for report in self.reports],
@@ -172,7 +179,9 @@ class Diagnoses(Result):
     @cached_property
     def _text(self) -> str:
         # As the command does: what a rank says alone is long, and much the same as what the others say.
-        shown = self.reports if self._count <= _MOST_SHORT else [one for one in self.reports if one.rank is None]
+        shown = (
+            self.reports if self._count <= _MOST_SHORT else [one for one in self.reports if one.rank is None]
+        )
         parts = [one._short if self._count > 1 and one.rank is not None else str(one) for one in shown]
         parts += [f"failed: {one.file}: {one.why.removeprefix(f'{one.file}: ')}" for one in self.failed]
         if self.ranks is not None:
@@ -189,7 +198,8 @@ class Diagnoses(Result):
 
 @dataclass(frozen=True)
 class RankStep:
-    """What the devices of a rank did in a step, in nanoseconds: each figure is the median of its own, and the mean of the devices.
+    """What the devices of a rank did in a step, in nanoseconds: each figure is the median of its own, and the
+    mean of the devices.
 
     Attributes:
         count: How many steps there were; 0 if the figures are of the whole trace.
@@ -197,7 +207,8 @@ class RankStep:
         p10_ns: The time that a tenth of the steps stays below.
         p90_ns: The time that nine tenths stay below.
         busy_ns: The union of kernels, copies and memsets.
-        idle_ns: What of the step is none of that; as a median of its own it need not be the difference of the two.
+        idle_ns: What of the step is none of that; as a median of its own it need not be the difference of the
+            two.
         kernel_ns: The union of kernels.
         copy_ns: Copies from and to the host.
         exposed_copy_ns: What of them no kernel ran through.
@@ -230,7 +241,8 @@ class Rank:
         waits_ns: How long it waits for others in a step, in exchanges of data.
         late_ns: How long it is waited for in a step, by the one that waits longest each time.
         pairs_ns: What of ``waits_ns`` is in sends and receives: the bubbles of a pipeline.
-        parts: What a step has of its own, in the mean: ``compute``, ``copies``, ``loader``, ``host``, ``other``.
+        parts: What a step has of its own, in the mean: ``compute``, ``copies``, ``loader``, ``host``,
+            ``other``.
     """
 
     rank: int
@@ -249,10 +261,12 @@ class SlowRank:
 
     Attributes:
         rank: Its number.
-        cause: What its step has most of beyond that of the others: ``compute``, ``copies``, ``loader``, ``host`` or ``other``.
+        cause: What its step has most of beyond that of the others: ``compute``, ``copies``, ``loader``,
+            ``host`` or ``other``.
         cause_ns: How much more.
         name: What stands for it, where the trace names anything, such as a range of the host's.
-        excess_ns: How much longer its own work in a step is than the median of those that it is compared with.
+        excess_ns: How much longer its own work in a step is than the median of those that it is compared
+            with.
         compared: How many these are.
         is_alike: Whether they exchange the same as it does; else they are all others.
         step_ns: A step, as all ranks were run again.
@@ -374,7 +388,9 @@ class Ranks(Told):
         return self._text
 
     def html(self) -> str:
-        """Return them as one page for a browser: who waited in which exchange, and the ten worst. It loads nothing."""
+        """Return them as one page for a browser: who waited in which exchange, and the ten worst. It loads
+        nothing.
+        """
         return self._html
 
 

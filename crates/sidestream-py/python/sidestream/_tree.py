@@ -1,8 +1,8 @@
 """Nested containers, taken apart into their arrays and put together again.
 
-PyTorch has such functions, which need PyTorch. These know dictionaries and other mappings, lists, tuples, named tuples
-and dataclasses. What holds no array is passed through as the same object. Lists, tuples and dictionaries are the
-extension's; the others are taken apart here.
+PyTorch has such functions, which need PyTorch. These know dictionaries and other mappings, lists, tuples,
+named tuples and dataclasses. What holds no array is passed through as the same object. Lists, tuples and
+dictionaries are the extension's; the others are taken apart here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _DEPTH, _MOST = 3, 100
 class Objects:
     """What becomes of the objects of a batch that are no containers.
 
-    Where batches go to a GPU of PyTorch, one with tensors and a method ``to`` is asked to move. Others are handed on as
-    they are.
+    Where batches go to a GPU of PyTorch, one with tensors and a method ``to`` is asked to move. Others are
+    handed on as they are.
     """
 
     def __init__(self, device: Any) -> None:
@@ -82,13 +82,18 @@ def _has_tensors(value: Any) -> bool:
         if _leaves.is_tensor(at):
             return True
         if depth < _DEPTH:
-            inside = list(at.values()) if type(at) is dict else at if type(at) in (list, tuple) else _attributes(at)
+            inside = (
+                list(at.values())
+                if type(at) is dict
+                else at if type(at) in (list, tuple) else _attributes(at)
+            )
             left += [(each, depth + 1) for each in inside[:_MOST]]
     return False
 
 
 def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[Any], _sidestream.Shape]:
-    """Return the tensors and the numpy arrays of numbers of ``tree`` in sequence, and its shape, which does not hold them.
+    """Return the tensors and the numpy arrays of numbers of ``tree`` in sequence, and its shape, which does
+    not hold them.
 
     Args:
         tree: What to take apart. What a mapping of the caller's own class holds is asked for once.
@@ -121,7 +126,9 @@ def tensors_of(tree: Any) -> tuple[list[Any], _sidestream.Shape]:
 
 
 def _open(tree: Any) -> _Opened | None:
-    """Return the class of a container, the names of its values, these, and how to come by what makes one of other values."""
+    """Return the class of a container, the names of its values, these, and how to come by what makes one of
+    other values.
+    """
     kind = type(tree)
     if kind.__module__.startswith("tensordict"):
         # Mappings by their methods, which index their batch.
@@ -143,7 +150,9 @@ def _open(tree: Any) -> _Opened | None:
 
 
 def _tensor_dict(tree: Any) -> _Opened:
-    """A dictionary of tensors that share a batch size. Arrays that are no tensors it cannot hold: those stand in a `dict`."""
+    """A dictionary of tensors that share a batch size. Arrays that are no tensors it cannot hold: those stand
+    in a `dict`.
+    """
     kind, size = type(tree), tree.batch_size
     keys = list(tree.keys())
     names = list(tree.names) if any(tree.names) else None
@@ -152,7 +161,9 @@ def _tensor_dict(tree: Any) -> _Opened:
     def make(values: list[Any]) -> Any:
         if any(type(value).__name__ == "DeviceArray" or type(value) is dict for value in values):
             return dict(zip(keys, values))
-        device = next((value.device for value in values if hasattr(value, "device")), None) if has_device else None
+        device = (
+            next((value.device for value in values if hasattr(value, "device")), None) if has_device else None
+        )
         made = kind(dict(zip(keys, values)), batch_size=size, names=names, device=device)
         return made.lock_() if is_locked else made
 
@@ -163,7 +174,12 @@ def _packed(tree: Any) -> _Opened:
     """PyTorch's packed sequences, of which one part stays on the host."""
     names = ("data", "sorted_indices", "unsorted_indices")
     kind, sizes = type(tree), tree.batch_sizes
-    return kind, names, [getattr(tree, name) for name in names], lambda: lambda values: kind(values[0], sizes, *values[1:])
+    return (
+        kind,
+        names,
+        [getattr(tree, name) for name in names],
+        lambda: lambda values: kind(values[0], sizes, *values[1:]),
+    )
 
 
 def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
@@ -178,7 +194,10 @@ def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
         empty[name] = None
         if tree[name] is not value:
             tree[name] = value
-            raise TypeError(f"a copy of {kind.__qualname__} is not independent of it; give it a `__copy__`, or put a dict into the batch")
+            raise TypeError(
+                f"a copy of {kind.__qualname__} is not independent of it; give it a `__copy__`, or put a dict"
+                " into the batch"
+            )
 
     def make(values: list[Any]) -> Any:
         made = copy.copy(empty)

@@ -1,7 +1,7 @@
 """What a step takes without the profiler: windows of steps, timed before it starts.
 
-What the profiler adds to a step cannot be seen in its trace. So the same loop is timed first. The host waits for the devices at the
-edges of a window only: inside it, it runs ahead of them as it always does.
+What the profiler adds to a step cannot be seen in its trace. So the same loop is timed first. The host waits
+for the devices at the edges of a window only: inside it, it runs ahead of them as it always does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MOST_DROPPED = 12
 WINDOW_NS = 50_000_000
 #: and has as many steps as that takes, within these bounds.
 LEAST_STEPS, MOST_STEPS = 5, 1_000
-#: So many steps are timed where several programs run together: all of them have to start their profilers at the same step.
+#: So many steps are timed where several programs run together: all of them have to start their profilers at
+#: the same step.
 TOGETHER = 100
 
 
@@ -33,16 +34,19 @@ class Unprofiled:
 
     Attributes:
         median_ns: The median of the windows.
-        mean_ns: Their mean: far from the median where windows have another number of slow steps each, or one of them was held up.
+        mean_ns: Their mean: far from the median where windows have another number of slow steps each, or one
+            of them was held up.
         quartiles_ns: The first and the third quartile.
-        drift: How much longer a step was in the second half of the windows than in the first, as a part of the median; less than 0 where it
-            was shorter.
-        edge_ns: By how much a step may have come out too long at the most, since the host waited for the devices at the edges of the windows.
+        drift: How much longer a step was in the second half of the windows than in the first, as a part of
+            the median; less than 0 where it was shorter.
+        edge_ns: By how much a step may have come out too long at the most, since the host waited for the
+            devices at the edges of the windows.
         agreed: Whether two windows in a row were within 3 % of each other before any was taken.
         window_steps: How many steps a window has.
         dropped: How many windows came before those that were taken, the two that agreed among them.
         taken: How many windows were taken.
-        after_profiler: Whether ``profile`` had run before in the program: parts of PyTorch's profiler may have stayed, and slow down a step.
+        after_profiler: Whether ``profile`` had run before in the program: parts of PyTorch's profiler may
+            have stayed, and slow down a step.
     """
 
     median_ns: int
@@ -78,7 +82,11 @@ class Windows:
     """
 
     def __init__(
-        self, clock: Callable[[], int], synchronize: Callable[[], None], every: int = 1, steps: int | None = None
+        self,
+        clock: Callable[[], int],
+        synchronize: Callable[[], None],
+        every: int = 1,
+        steps: int | None = None,
     ) -> None:
         self._clock, self._synchronize = clock, synchronize
         self._every, self._steps = every, steps
@@ -109,8 +117,9 @@ class Windows:
         self._synchronize()
         now_ns = self._clock()
         step_ns = (now_ns - self._began_ns) / self._size
-        # Without the wait the host would have gone on at once, and the devices as soon as the host had submitted something, for
-        # which it takes no longer than for its first step: by the less of the two at the most the window is too long.
+        # Without the wait the host would have gone on at once, and the devices as soon as the host had
+        # submitted something, for which it takes no longer than for its first step: by the less of the two at
+        # the most the window is too long.
         edge_ns = min(now_ns - before_ns, self._first_ns) / self._size
         self._inside, self._began_ns = 0, now_ns
         if self._takes:
@@ -164,7 +173,9 @@ class Windows:
         )
 
     def least(self) -> int:
-        """How many steps are timed, as far as that can be said by now: at the least, where no window has shown yet how long a step is."""
+        """How many steps are timed, as far as that can be said by now: at the least, where no window has
+        shown yet how long a step is.
+        """
         if self._steps is not None:
             return self._steps
         size = self._size if self._is_sized else max(LEAST_STEPS // self._every, 1) * self._every

@@ -25,6 +25,6 @@ def verdict(count: int, noun: str, waited_s: float, elapsed_s: float, spent: str
         return f"the loader keeps up: {100 * share:.0f} % of the time {spent}"
     most = f"{1 / (1 - share):.1f} times as fast" if share < 0.99 else "many times as fast"
     return (
-        f"your loader is the limit: {100 * share:.0f} % of the time {spent}, without which the loop would be {most} at most; "
-        "more workers (num_workers), or less work for a sample"
+        f"your loader is the limit: {100 * share:.0f} % of the time {spent}, without which the loop would be "
+        f"{most} at most; more workers (num_workers), or less work for a sample"
     )

@@ -47,26 +47,49 @@ class _Callable(types.ModuleType):
 def main(arguments: list[str]) -> int:
     """Runs what the arguments name and prints the report to standard error.
 
-    Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with; 3 where that is
-    nothing, and something was not simulated.
+    Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with; 3
+    where that is nothing, and something was not simulated.
     """
     parser = argparse.ArgumentParser(
         prog="python -m sidestream.check",
         usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
         description="Run a program of PyTorch and say where it races.",
-        epilog=f"Order between threads of the host is heard where they hand over by {HEARD}. Without it two are a warning, which does not change how this ends.",
+        epilog=(
+            f"Order between threads of the host is heard where they hand over by {HEARD}. Without it two are "
+            "a warning, which does not change how this ends."
+        ),
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--fix", action="store_true", help="print the calls that mend the races as a patch, to standard output")
-    parser.add_argument("--reduce", metavar="FILE", help="write the shortest stream program (YAML) that still has the first race")
-    parser.add_argument("--suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each")
-    parser.add_argument("--steps", metavar="A:B", help="check the steps from A on and before B, as the first optimizer makes them")
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="print the calls that mend the races as a patch, to standard output",
+    )
+    parser.add_argument(
+        "--reduce",
+        metavar="FILE",
+        help="write the shortest stream program (YAML) that still has the first race",
+    )
+    parser.add_argument(
+        "--suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each"
+    )
+    parser.add_argument(
+        "--steps",
+        metavar="A:B",
+        help="check the steps from A on and before B, as the first optimizer makes them",
+    )
     parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
-    parser.add_argument("--raise", dest="raises", action="store_true", help="raise RaceError at the first race")
+    parser.add_argument(
+        "--raise", dest="raises", action="store_true", help="raise RaceError at the first race"
+    )
     parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
     parser.add_argument("--no-host", action="store_true", help="do not hear the host's own loads and stores")
-    parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
-    parser.add_argument("--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it")
+    parser.add_argument(
+        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold"
+    )
+    parser.add_argument(
+        "--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it"
+    )
     parser.add_argument("--devices", type=int, metavar="N", help="how many GPUs are simulated: 1")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -77,13 +100,16 @@ def main(arguments: list[str]) -> int:
     if not program:
         parser.error("name a script, or a module with -m")
     if given.module is None and given.program[0] != "--":
-        own = {name for action in parser._actions for name in action.option_strings if name.startswith("--")} - {"--help"}
+        own = {
+            name for action in parser._actions for name in action.option_strings if name.startswith("--")
+        } - {"--help"}
         behind = list(dict.fromkeys(name for word in program[1:] if (name := word.partition("=")[0]) in own))
         if behind:
             it, stands = ("it", "stands") if len(behind) == 1 else ("them", "stand")
             print(
-                f"{', '.join(behind)} {stands} behind {program[0]}, so the program gets {it} and the check does not; options of the check stand in "
-                f"front of the script, and with -- in front of it this is not said",
+                f"{', '.join(behind)} {stands} behind {program[0]}, so the program gets {it} and the check "
+                "does not; options of the check stand in front of the script, and with -- in front of it "
+                "this is not said",
                 file=sys.stderr,
             )
     # What can be known before the program runs is said before.
@@ -100,7 +126,9 @@ def main(arguments: list[str]) -> int:
             parser.error(f"--steps {given.steps}: give two whole numbers, as in 10:20")
         steps = Steps(int(bounds[1] or 0), int(bounds[2] or sys.maxsize))
         if steps.first >= steps.last:
-            parser.error(f"--steps {given.steps}: there is no step from {steps.first} on and before {steps.last}")
+            parser.error(
+                f"--steps {given.steps}: there is no step from {steps.first} on and before {steps.last}"
+            )
     if given.require_gpu and given.simulate:
         parser.error("--require-gpu wants a GPU, and --simulate stands in for one; give one of the two")
     if given.require_gpu and not _has_gpu():
@@ -117,9 +145,13 @@ def main(arguments: list[str]) -> int:
     if suffix in (".yaml", ".yml"):
         parser.error(f"{program[0]} is a stream program; `sidestream check {program[0]}` checks these")
     if suffix in (".json", ".gz", ".sqlite"):
-        parser.error(f"{program[0]} is a trace; `sidestream diagnose {program[0]}` says why the GPU idled there")
+        parser.error(
+            f"{program[0]} is a trace; `sidestream diagnose {program[0]}` says why the GPU idled there"
+        )
     if is_module and not _is_module(program[0]):
-        parser.error(f"there is no module {program[0]}; name one that `python -m` finds, or a script without -m")
+        parser.error(
+            f"there is no module {program[0]}; name one that `python -m` finds, or a script without -m"
+        )
     if not is_module and not (path.is_file() or is_folder):
         parser.error(f"there is no file {program[0]}; name a script, or a module with -m")
     rank = _rank()
@@ -137,11 +169,20 @@ def main(arguments: list[str]) -> int:
         left = Path(given.reduce)
         left = left if rank is None else left.with_name(f"{left.stem}.rank{rank}{left.suffix}")
         if not left.parent.is_dir() or left.is_dir() or left.suffix == ".py":
-            parser.error(f"--reduce {given.reduce}: name a file for a stream program, such as race.yaml, in a folder that is there")
+            parser.error(
+                f"--reduce {given.reduce}: name a file for a stream program, such as race.yaml, in a folder "
+                "that is there"
+            )
     if suffix == ".md":
         if not given.simulate:
             parser.error(f"{program[0]} is a text; its blocks of Python are checked with --simulate")
-        others = {"--fix": given.fix, "--reduce": given.reduce, "--raise": given.raises, "--suppress": given.suppress, "--steps": given.steps}
+        others = {
+            "--fix": given.fix,
+            "--reduce": given.reduce,
+            "--raise": given.raises,
+            "--suppress": given.suppress,
+            "--steps": given.steps,
+        }
         if unfit := ", ".join(name for name, value in others.items() if value):
             parser.error(f"a text has a report for each of its blocks; leave out {unfit}")
         return check_text(path, devices, not given.no_stacks, given.memory, file)
@@ -208,7 +249,10 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
         # Printed here, so that the report comes last.
         shown = error.with_traceback(_of_program(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
-        print(f"the program ended with {type(error).__name__}; the report is of what it did before that", file=sys.stderr)
+        print(
+            f"the program ended with {type(error).__name__}; the report is of what it did before that",
+            file=sys.stderr,
+        )
         if str(error) in found.skipped:
             return NOT_SIMULATED
         # As Python itself ends, and as a shell says that of SIGINT.
@@ -217,8 +261,10 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
 
 
 def _end(code: int) -> None:
-    """Ends the process. PyTorch goes on calling what hears of its events and memory while Python is taken down, and each
-    such call prints an error; so all that a program may have asked for at its end is done, and then nothing more."""
+    """Ends the process. PyTorch goes on calling what hears of its events and memory while Python is taken
+    down, and each such call prints an error; so all that a program may have asked for at its end is done, and
+    then nothing more.
+    """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         sys.exit(code)
@@ -277,7 +323,9 @@ _SECONDS = 10.0
 
 @contextlib.contextmanager
 def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
-    """Keeps the report in a file up to date, for a program that is ended from outside without having been told."""
+    """Keeps the report in a file up to date, for a program that is ended from outside without having been
+    told.
+    """
     if file is None:
         yield
         return
@@ -305,7 +353,9 @@ def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
 
 
 def _write(file: Path, text: str) -> bool:
-    """All of it or nothing: who is ended in between leaves the last one. Returns whether it could be written."""
+    """All of it or nothing: who is ended in between leaves the last one. Returns whether it could be
+    written.
+    """
     part = file.with_name(file.name + ".part")
     try:
         part.write_text(text + "\n", encoding="utf-8")

@@ -1,4 +1,5 @@
-"""Prefetching in a ``Trainer`` of Lightning, whose loaders are shared out among the ranks before they are iterated over.
+"""Prefetching in a ``Trainer`` of Lightning, whose loaders are shared out among the ranks before they are
+iterated over.
 
 Importing this needs Lightning: ``lightning`` or ``pytorch_lightning``.
 """
@@ -20,9 +21,10 @@ __all__ = ["Prefetch"]
 class Prefetch(Callback):  # type: ignore[misc]
     """Prefetch the batches of every loader of a trainer to its device.
 
-    ``Trainer(callbacks=[Prefetch()])`` is all: ``train_dataloader()`` and the others return their loaders as they are. The
-    trainer gives each loader the sampler of its rank first, and what comes of that is prefetched. A loader that is prefetched
-    already it would leave as it is, and each rank would train on all of the data.
+    ``Trainer(callbacks=[Prefetch()])`` is all: ``train_dataloader()`` and the others return their loaders as
+    they are. The trainer gives each loader the sampler of its rank first, and what comes of that is
+    prefetched. A loader that is prefetched already it would leave as it is, and each rank would train on all
+    of the data.
     """
 
     def __init__(self, depth: int = 2, *, keep: Literal["grow", "copy"] = "grow") -> None:

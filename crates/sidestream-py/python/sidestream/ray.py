@@ -34,11 +34,11 @@ def diagnose(
 ) -> Diagnoses:
     """Diagnose traces as tasks of Ray, one each, and look at the ranks of one run together.
 
-    The result is that of ``sidestream.diagnose`` for a folder or a list; one file gives ``Diagnoses``, too. A trace
-    that cannot be read, and one whose task fails, stand in ``Diagnoses.failed`` with their names; the others stay.
-    Where Ray is not running in this process, it starts or joins a cluster as it always does (``ray.init``). Waits
-    until all tasks are over. At most twice as many are handed to Ray at a time as the cluster has processors;
-    after Ctrl-C no other is, and those that were handed over still run.
+    The result is that of ``sidestream.diagnose`` for a folder or a list; one file gives ``Diagnoses``, too. A
+    trace that cannot be read, and one whose task fails, stand in ``Diagnoses.failed`` with their names; the
+    others stay. Where Ray is not running in this process, it starts or joins a cluster as it always does
+    (``ray.init``). Waits until all tasks are over. At most twice as many are handed to Ray at a time as the
+    cluster has processors; after Ctrl-C no other is, and those that were handed over still run.
 
     Args:
         paths: A folder of traces, or a list of files and folders. Folders are listed here, and the files
@@ -52,15 +52,15 @@ def diagnose(
         reports: Whether the diagnosis of each trace comes back as well. Without them a task returns what
             its rank is joined with the others by, some 24 bytes an exchange of data, so that a thousand
             ranks take little memory here: ``Diagnoses.reports`` is empty, ``Diagnoses.ranks`` the same.
-        on_each_machine: Traces lie on the disk of the machine that wrote them: the paths are looked up on every
-            machine of the cluster, and each trace is read where it lies. Not for a file system that all of them
-            see, where each trace would be read once by each.
+        on_each_machine: Traces lie on the disk of the machine that wrote them: the paths are looked up on
+            every machine of the cluster, and each trace is read where it lies. Not for a file system that all
+            of them see, where each trace would be read once by each.
 
     Raises:
         ImportError: Ray is not installed.
         TraceError: A folder has no traces; with ``on_each_machine``, on no machine.
-        TypeError: ``paths`` is no path and no list of them, ``link_gbps`` no number, ``what_if`` no text and no
-            list of texts, or ``options`` no dictionary.
+        TypeError: ``paths`` is no path and no list of them, ``link_gbps`` no number, ``what_if`` no text and
+            no list of texts, or ``options`` no dictionary.
         ValueError: ``link_gbps`` is no speed, there is no such change, or the list is empty.
     """
     try:
@@ -75,7 +75,9 @@ def diagnose(
     # What is wrong for all of them is said before any of them begins.
     check_options(speed(link_gbps), wanted)
     if not isinstance(options, (Mapping, type(None))):
-        raise TypeError(f'options is {options!r}; give what a task needs as a dictionary, as in {{"memory": 4e9}}')
+        raise TypeError(
+            f'options is {options!r}; give what a task needs as a dictionary, as in {{"memory": 4e9}}'
+        )
     if on_each_machine:
         traces = _of_machines(ray, paths)
     else:
@@ -96,8 +98,9 @@ def diagnose(
         place = running.pop(over[0])
         results[place] = _of_task(ray, place[0], over[0])
 
-    # Not all at once: after Ctrl-C those that were handed over go on to their end, and no other is. `ray.cancel`
-    # would end them, too, but Ray 2.60 aborts this process where a task that is cancelled ends at that moment.
+    # Not all at once: after Ctrl-C those that were handed over go on to their end, and no other is.
+    # `ray.cancel` would end them, too, but Ray 2.60 aborts this process where a task that is cancelled ends
+    # at that moment.
     for place in dict.fromkeys(traces):
         running[hand_over(place)] = place
         while len(running) >= _at_once(ray):
@@ -124,12 +127,16 @@ def _of_machines(ray: Any, paths: str | os.PathLike[str] | Iterable[str | os.Pat
         ray.init()
     machines = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     listing = ray.remote(_there)
-    tasks = [listing.options(num_cpus=0, scheduling_strategy=_strategy(one)).remote(named) for one in machines]
+    tasks = [
+        listing.options(num_cpus=0, scheduling_strategy=_strategy(one)).remote(named) for one in machines
+    ]
     places: list[_Place] = []
     for machine, task in zip(machines, tasks, strict=True):
         places += [(path, machine) for path in ray.get(task)]
     if not places:
-        raise TraceError(f"{', '.join(os.fspath(one) for one in named)}: no machine of the cluster has traces there")
+        raise TraceError(
+            f"{', '.join(os.fspath(one) for one in named)}: no machine of the cluster has traces there"
+        )
     return places
 
 

@@ -45,6 +45,12 @@ pub struct RawStream {
     pub raw: u64,
 }
 
+impl RawStream {
+    pub fn of(device: u32, raw: u64) -> RawStream {
+        RawStream { device, raw }
+    }
+}
+
 /// Where an operation was called: the operator, the stack, and the thread, each by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Site {
@@ -170,10 +176,7 @@ impl Core {
             2 => stream,
             raw if raw & COLLECTIVES != 0 => stream,
             // A handle is one stream of one device.
-            _ => RawStream {
-                device: 0,
-                ..stream
-            },
+            raw => RawStream::of(0, raw),
         };
         if let Some(&known) = self.streams.get(&key) {
             return known;
@@ -232,6 +235,12 @@ impl Core {
         self.known_sites.insert(site, id);
         self.sink.take(&Record::site(""));
         id
+    }
+
+    /// Where an operation was called, by its number.
+    pub fn site_of(&self, site: SiteId) -> Site {
+        let known = self.sites.get(site.0 as usize);
+        known.copied().unwrap_or_default()
     }
 
     // -------------------------------------------------------------- telling the checker

@@ -1,5 +1,5 @@
-//! The recorder driven by hand, with made-up addresses: for tests, and for whoever has calls of their own to
-//! tell.
+//! The recorder driven by hand, with made-up addresses: for tests, in whose build alone it is (the feature `drive`). What it has
+//! for Python stands in `tests/driven.py`.
 
 use std::sync::atomic::Ordering;
 
@@ -8,21 +8,14 @@ use sidestream::op::Memory;
 
 use super::Recorder;
 use super::core::RawStream;
-use super::idle::How;
 use super::touch::Touch;
 
 /// Addresses with sizes.
 type Ranges = Vec<(u64, u64)>;
 
 fn touches(ranges: Ranges, write: bool, device: i32) -> impl Iterator<Item = Touch> {
-    ranges.into_iter().map(move |(ptr, bytes)| Touch {
-        ptr,
-        end: ptr.saturating_add(bytes),
-        device,
-        write,
-        rows: None,
-        may: None,
-    })
+    let range = move |(ptr, bytes)| Touch::of(ptr, u64::saturating_add(ptr, bytes), device, write);
+    ranges.into_iter().map(range)
 }
 
 #[pymethods]
@@ -44,16 +37,12 @@ impl Recorder {
         let all: Vec<Touch> = touches(reads, false, on)
             .chain(touches(writes, true, on))
             .collect();
-        let raw = RawStream {
-            device,
-            raw: stream,
-        };
+        let raw = RawStream::of(device, stream);
         let site = self.named(py, name);
         let mut core = self.core.lock();
-        let found = if product {
-            core.product(site, raw, &all)
-        } else {
-            core.operator(site, raw, &all)
+        let found = match product {
+            true => core.product(site, raw, &all),
+            false => core.operator(site, raw, &all),
         };
         drop(core);
         self.look(py, found, &[], &[])
@@ -62,59 +51,19 @@ impl Recorder {
     /// Memory from PyTorch's allocator, whose home is the stream.
     #[pyo3(signature = (ptr, stream, device=0))]
     fn allocated(&self, ptr: u64, stream: u64, device: u32) {
-        let raw = RawStream {
-            device,
-            raw: stream,
-        };
+        let raw = RawStream::of(device, stream);
         self.core.lock().allocated(ptr, raw);
     }
 
     /// `tensor.record_stream(stream)`.
     #[pyo3(signature = (ptr, bytes, stream, device=0))]
     fn record_stream(&self, py: Python<'_>, ptr: u64, bytes: u64, stream: u64, device: u32) {
-        let raw = RawStream {
-            device,
-            raw: stream,
-        };
+        let raw = RawStream::of(device, stream);
         let site = self.named(py, "record_stream");
         let touch = touches(vec![(ptr, bytes)], false, device as i32).next();
         if let Some(touch) = touch {
             self.core.lock().record_stream(site, &touch, raw);
         }
-    }
-
-    /// `event.record(stream)`.
-    #[pyo3(signature = (event, stream, device=0))]
-    fn event_record(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
-        let raw = RawStream {
-            device,
-            raw: stream,
-        };
-        let site = self.named(py, "Event.record");
-        self.core.lock().event_record(site, event, raw);
-    }
-
-    /// `stream.wait_event(event)`.
-    #[pyo3(signature = (event, stream, device=0))]
-    fn event_wait(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
-        let raw = RawStream {
-            device,
-            raw: stream,
-        };
-        let site = self.named(py, "Stream.wait_event");
-        self.core.lock().event_wait(site, event, raw);
-    }
-
-    /// `stream.synchronize()`.
-    #[pyo3(signature = (stream, device=0))]
-    fn stream_synchronize(&self, py: Python<'_>, stream: u64, device: u32) {
-        let raw = RawStream {
-            device,
-            raw: stream,
-        };
-        self.told_that_waits(py, "Stream.synchronize", |core, site| {
-            core.stream_done(site, raw, Some(How::Stream));
-        });
     }
 
     /// `torch.cuda.synchronize(device)`.
@@ -127,15 +76,15 @@ impl Recorder {
 
     /// Host memory that copies use.
     fn host_memory(&self, ptr: u64, bytes: u64, pinned: bool) {
-        let memory = if pinned {
-            Memory::Pinned
-        } else {
-            Memory::Pageable
+        let memory = match pinned {
+            true => Memory::Pinned,
+            false => Memory::Pageable,
         };
+        let end = ptr.saturating_add(bytes);
         let mut core = self.core.lock();
-        core.host_gone(ptr, ptr.saturating_add(bytes));
-        core.host.forget(ptr, ptr.saturating_add(bytes));
-        core.host_buffer(ptr, ptr.saturating_add(bytes), memory, (0, 0));
+        core.host_gone(ptr, end);
+        core.host.forget(ptr, end);
+        core.host_buffer(ptr, end, memory, (0, 0));
     }
 
     /// A copy of some bytes from the host's memory to a device's, or back.
@@ -152,10 +101,7 @@ impl Recorder {
         stream: u64,
         device: u32,
     ) -> PyResult<()> {
-        let raw = RawStream {
-            device,
-            raw: stream,
-        };
+        let raw = RawStream::of(device, stream);
         let site = self.named(py, name);
         let on_host = touches(vec![(host, bytes)], !upload, -1).next();
         let on_device = touches(vec![(memory, bytes)], upload, device as i32).next();
@@ -173,23 +119,11 @@ impl Recorder {
             .piece(host)
             .map_or(Memory::Pinned, |(_, piece)| piece.memory);
         let known = core.host.locate(host);
-        let found = if upload {
-            core.copy(
-                site,
-                raw,
-                (kind, Memory::Device),
-                (&on_host, &on_device),
-                known,
-            )
-        } else {
-            core.copy(
-                site,
-                raw,
-                (Memory::Device, kind),
-                (&on_device, &on_host),
-                known,
-            )
+        let (kinds, touches) = match upload {
+            true => ((kind, Memory::Device), (&on_host, &on_device)),
+            false => ((Memory::Device, kind), (&on_device, &on_host)),
         };
+        let found = core.copy(site, raw, kinds, touches, known);
         if known.is_some() {
             self.watch_copy(&mut core, raw, kind, &on_host, upload);
         }
@@ -217,14 +151,8 @@ impl Recorder {
             .chain(touches(vec![(target, bytes)], true, to as i32))
             .collect();
         let streams = (
-            RawStream {
-                device: from,
-                raw: source_stream,
-            },
-            RawStream {
-                device: to,
-                raw: target_stream,
-            },
+            RawStream::of(from, source_stream),
+            RawStream::of(to, target_stream),
         );
         let found = self.core.lock().copy_across(site, streams, &all);
         self.look(py, found, &[], &[])
@@ -260,19 +188,9 @@ impl Recorder {
     /// A captured graph is launched.
     #[pyo3(signature = (key, stream, device=0))]
     fn graph_launch(&self, py: Python<'_>, key: u64, stream: u64, device: u32) -> PyResult<()> {
-        let raw = RawStream {
-            device,
-            raw: stream,
-        };
+        let raw = RawStream::of(device, stream);
         let site = self.named(py, "CUDAGraph.replay");
         let found = self.core.lock().replay(site, key, raw);
         self.look(py, found, &[], &[])
-    }
-}
-
-impl Recorder {
-    fn named(&self, py: Python<'_>, name: &str) -> super::core::Site {
-        let name = self.names.lock().operator(name.to_owned());
-        self.site(py, name)
     }
 }

@@ -42,8 +42,7 @@ impl Recorder {
     /// Tells something that has a place in the program.
     fn told(&self, py: Python<'_>, name: &str, tell: impl FnOnce(&mut Core, Site)) {
         if self.is_on() {
-            let name = self.names.lock().operator(name.to_owned());
-            let site = self.site(py, name);
+            let site = self.named(py, name);
             tell(&mut self.core.lock(), site);
         }
     }
@@ -59,14 +58,28 @@ impl Recorder {
             return;
         }
         // PyTorch takes no exception here: what was found is raised by the next operator.
-        let site = || {
-            let name = self.names.lock().operator(name.to_owned());
-            self.site(py, name)
-        };
-        if let Err(race) = self.compare(py, super::host::ALL, site) {
+        if let Err(race) = self.compare(py, super::host::ALL, || self.named(py, name)) {
             *self.raised_late.lock() = Some(race);
         }
         self.told(py, name, tell);
+    }
+
+    /// The same of a call that names a stream, whose name is asked for where it is not known.
+    fn told_of(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        stream: RawStream,
+        tell: impl FnOnce(&mut Core, Site),
+    ) {
+        let mut lacks_name = false;
+        self.told(py, name, |core, site| {
+            tell(core, site);
+            lacks_name = core.lacks_name(site, stream);
+        });
+        if lacks_name {
+            self.ask_name(py, stream);
+        }
     }
 
     /// Asks what the program calls a stream, here where it names it.
@@ -103,7 +116,7 @@ impl Recorder {
     /// The stream behind a handle of the current device.
     fn raw(&self, py: Python<'_>, raw: u64) -> RawStream {
         let device = self.device(py);
-        RawStream { device, raw }
+        RawStream::of(device, raw)
     }
 }
 
@@ -124,28 +137,18 @@ impl Recorder {
 
     fn on_event_record(&self, py: Python<'_>, event: u64, stream: u64) {
         let stream = self.raw(py, stream);
-        let mut lacks_name = false;
-        self.told(py, "Event.record", |core, site| {
+        self.told_of(py, "Event.record", stream, |core, site| {
             core.event_record(site, event, stream);
-            lacks_name = core.lacks_name(site, stream);
         });
-        if lacks_name {
-            self.ask_name(py, stream);
-        }
     }
 
     fn on_event_wait(&self, py: Python<'_>, event: u64, stream: u64) {
         let stream = self.raw(py, stream);
         let in_backward = self.backwards.load(Ordering::Relaxed) > 0;
-        let mut lacks_name = false;
-        self.told(py, "Stream.wait_event", |core, mut site| {
+        self.told_of(py, "Stream.wait_event", stream, |core, mut site| {
             site.waits_by_itself |= in_backward;
             core.event_wait(site, event, stream);
-            lacks_name = core.lacks_name(site, stream);
         });
-        if lacks_name {
-            self.ask_name(py, stream);
-        }
     }
 
     fn on_memory_allocation(&self, py: Python<'_>, ptr: u64) {
@@ -214,8 +217,7 @@ impl Recorder {
         };
         self.leave_foreign(&mut touched);
         let stream = self.stream(py, device);
-        let name = self.names.lock().operator("print".to_owned());
-        let site = self.site(py, name);
+        let site = self.named(py, "print");
         self.compare(py, super::host::ALL, || site)?;
         let mut core = self.core.lock();
         let found = core.operator(site, stream, &touched.touches);
@@ -231,22 +233,41 @@ impl Recorder {
 
     /// `stream.query()` said yes.
     fn stream_complete(&self, py: Python<'_>, device: u32, stream: u64) {
-        let stream = RawStream {
-            device,
-            raw: stream,
-        };
+        let stream = RawStream::of(device, stream);
         self.told_that_waits(py, "Stream.query", |core, site| {
             core.stream_done(site, stream, None);
+        });
+    }
+
+    /// `event.record(stream)` of this package's own, which PyTorch does not hear of; the next two likewise.
+    #[pyo3(signature = (event, stream, device=0))]
+    fn event_record(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
+        let stream = RawStream::of(device, stream);
+        let site = self.named(py, "Event.record");
+        self.core.lock().event_record(site, event, stream);
+    }
+
+    /// `stream.wait_event(event)`.
+    #[pyo3(signature = (event, stream, device=0))]
+    fn event_wait(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
+        let stream = RawStream::of(device, stream);
+        let site = self.named(py, "Stream.wait_event");
+        self.core.lock().event_wait(site, event, stream);
+    }
+
+    /// `stream.synchronize()`.
+    #[pyo3(signature = (stream, device=0))]
+    fn stream_synchronize(&self, py: Python<'_>, stream: u64, device: u32) {
+        let stream = RawStream::of(device, stream);
+        self.told_that_waits(py, "Stream.synchronize", |core, site| {
+            core.stream_done(site, stream, Some(How::Stream));
         });
     }
 
     /// The program makes a stream: what to say when it lets it go.
     fn stream_made(&self, py: Python<'_>, device: u32, stream: u64) -> (usize, u32) {
         let mut made = (usize::MAX, 0);
-        let stream = RawStream {
-            device,
-            raw: stream,
-        };
+        let stream = RawStream::of(device, stream);
         self.told(py, "torch.cuda.Stream", |core, site| {
             made = core.stream_made(site, stream);
         });
@@ -255,10 +276,7 @@ impl Recorder {
 
     /// It has let it go.
     fn stream_let_go(&self, at: usize, steps: u32, device: u32, stream: u64) {
-        let stream = RawStream {
-            device,
-            raw: stream,
-        };
+        let stream = RawStream::of(device, stream);
         self.core.lock().stream_let_go(at, stream, steps);
     }
 
@@ -287,10 +305,7 @@ impl Recorder {
 
     /// Memory that was handed out before the check.
     fn existing(&self, ptr: u64, device: u32, stream: u64) {
-        let stream = RawStream {
-            device,
-            raw: stream,
-        };
+        let stream = RawStream::of(device, stream);
         self.core.lock().allocated(ptr, stream);
     }
 
@@ -432,10 +447,8 @@ impl Recorder {
         if self.is_on() {
             let streams: Vec<RawStream> = {
                 let core = self.core.lock();
-                core.stream_names
-                    .iter()
-                    .map(|(stream, _)| *stream)
-                    .collect()
+                let all = core.stream_names.iter();
+                all.map(|(stream, _)| *stream).collect()
             };
             let site = self.site(py, 0);
             for stream in streams {

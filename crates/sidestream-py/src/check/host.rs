@@ -1,12 +1,13 @@
 //! The host's own loads and stores of pinned memory that a copy uses, which no operator tells of.
 //!
-//! From the copy on, the whole pages inside its range are protected ([`crate::guard`]), until the clocks of the checker say that the host is
+//! From the copy on, the whole pages inside its range are protected ([`host_guard`]), until the clocks of the checker say that the host is
 //! ordered behind it, or until the storage goes. What is noted meanwhile is told to the checker as any other access of the host,
 //! with the line that made it. Of small ranges, and of the ends of others, the bytes of an upload are kept and compared where the host is about
 //! to be ordered behind it: a store shows in them, though not who made it. Loads there are not seen.
 
 use std::sync::atomic::Ordering;
 
+use host_guard::hits;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use sidestream::op::{Memory, StreamId};
@@ -15,7 +16,7 @@ use super::Recorder;
 use super::core::{Core, Site};
 use super::plan::{Plan, Touched};
 use super::touch::Touch;
-use crate::guard::{calls, frames, hits, stand_ins, table};
+use crate::frames;
 
 /// More of one copy is not protected: setting the pages takes longer, the more there are.
 const MOST_BYTES: usize = 64 << 20;
@@ -59,7 +60,7 @@ struct Copy {
     end: usize,
     upload: bool,
     pinned: bool,
-    piece: Option<table::Piece>,
+    piece: Option<host_guard::Piece>,
     kept: Vec<Kept>,
 }
 
@@ -109,7 +110,7 @@ impl Watch {
             "unwatched_bytes": seen.bytes - seen.guarded - seen.compared,
             "lost": hits::lost() - seen.lost_before,
             "refused": self.refused,
-            "problem": self.on.then(calls::why_off).flatten().or(self.ended.clone()),
+            "problem": self.on.then(host_guard::why_off).flatten().or(self.ended.clone()),
         })
     }
 
@@ -123,7 +124,7 @@ impl Watch {
             let copy = self.copies.swap_remove(at);
             self.kept_bytes -= copy.kept.iter().map(|kept| kept.bytes.len()).sum::<usize>();
             if let Some(piece) = copy.piece {
-                table::release(piece);
+                host_guard::release(piece);
             }
         }
     }
@@ -166,7 +167,7 @@ impl Core {
             self.watch.seen.lost_before = hits::lost();
             self.watch.refused = None;
         } else {
-            self.watch.ended = calls::why_off();
+            self.watch.ended = host_guard::why_off();
         }
         self.watch.on = on;
         self.watch.release(|_| !on);
@@ -199,12 +200,12 @@ impl Core {
         };
         // Later copies of the same memory on the same stream: whoever is ordered behind the last is so behind all.
         watch.release(same);
-        let (first, last) = table::whole_pages(start, end);
+        let (first, last) = host_guard::whole_pages(start, end);
         let last = last.min(first + MOST_BYTES);
-        let piece = match pinned && calls::is_ready() {
+        let piece = match pinned && host_guard::is_ready() {
             // SAFETY: whole pages of the storage, by the caller's promise; `watch_host` was told only where no device uses the
             // host's page tables.
-            true => unsafe { table::protect(first, last, !upload) },
+            true => unsafe { host_guard::protect(first, last, !upload) },
             false => None,
         };
         let mut kept = Vec::new();
@@ -280,15 +281,9 @@ impl Core {
     /// The same of an access that was noted. What is kept beside its pages was most likely stored to by the same line, and one
     /// mistake is told once.
     fn host_stored_around(&mut self, start: usize, end: usize) {
-        let page = table::page();
-        self.host_stored(&Touch {
-            ptr: start.saturating_sub(page) as u64,
-            end: (end + page) as u64,
-            device: -1,
-            write: true,
-            rows: None,
-            may: None,
-        });
+        let page = host_guard::page();
+        let around = (start.saturating_sub(page) as u64, (end + page) as u64);
+        self.host_stored(&Touch::of(around.0, around.1, -1, true));
     }
 
     /// The life of pinned memory ends, whoever uses it.
@@ -336,15 +331,7 @@ impl Core {
                     _ => break,
                 },
             };
-            let touch = Touch {
-                ptr: at,
-                end: stop,
-                device: -1,
-                write,
-                rows: None,
-                may: None,
-            };
-            found |= self.host_access(site, &touch);
+            found |= self.host_access(site, &Touch::of(at, stop, -1, write));
             at = stop;
         }
         found
@@ -411,7 +398,7 @@ impl Recorder {
             ("", false) => "load",
             (call, _) => call,
         };
-        let name = match frames::function_at(hit.code) {
+        let name = match hit.function() {
             Some(function) => format!("{what} ({function})"),
             None => what.to_owned(),
         };
@@ -509,7 +496,7 @@ impl Recorder {
         frames::learn(py);
         self.fetched.store(hits::noted(), Ordering::Relaxed);
         hits::take(|_| ());
-        calls::begin();
+        host_guard::begin();
         *self.keep.lock() = Some(keep);
         self.core.lock().watch_host(true);
     }
@@ -517,16 +504,13 @@ impl Recorder {
     /// What takes the place of the function of the C library at this address; none if it stays.
     #[staticmethod]
     fn stand_in(address: usize) -> Option<usize> {
-        stand_ins::at_address(address).map(|to| {
-            to.stands_for(address);
-            to.address
-        })
+        host_guard::in_place_of(address)
     }
 
     /// They cannot be heard, for this reason.
     #[expect(clippy::unused_self, reason = "a method, as its neighbours are")]
     fn leave_host(&self, why: &str) {
-        calls::off(why);
+        host_guard::off(why);
     }
 
     /// Memory of the program's own is no longer pinned: so many bytes from here on.
@@ -535,13 +519,9 @@ impl Recorder {
             return Ok(());
         }
         let end = start.saturating_add(bytes);
-        self.compare(py, (start, end), || {
-            let name = "cudaHostUnregister".to_owned();
-            let name = self.names.lock().operator(name);
-            self.site(py, name)
-        })?;
-        let name = self.names.lock().operator("cudaHostUnregister".to_owned());
-        let site = self.site(py, name);
+        let site = || self.named(py, "cudaHostUnregister");
+        self.compare(py, (start, end), site)?;
+        let site = site();
         let found = self.core.lock().host_unpinned(site, start, end);
         let looked = self.look(py, found, &[], &[]);
         self.forget(py, start, end);
@@ -550,13 +530,12 @@ impl Recorder {
 
     /// They are heard no more.
     fn unwatch_host(&self, py: Python<'_>) -> PyResult<()> {
-        let name = self.names.lock().operator("end of the check".to_owned());
-        let told = self.compare(py, ALL, || self.site(py, name));
+        let told = self.compare(py, ALL, || self.named(py, "end of the check"));
         let late = self.raised_late.lock().take().filter(|_| self.raises);
         let kept = self.keep.lock().take();
         if kept.is_some() {
             self.core.lock().watch_host(false);
-            calls::end();
+            host_guard::end();
         }
         told?;
         late.map_or(Ok(()), Err)
@@ -580,8 +559,7 @@ impl Recorder {
 impl Recorder {
     /// What can still be found in these bytes is told.
     pub(super) fn forget_watched(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
-        let name = self.names.lock().operator("end of the tensor".to_owned());
-        self.compare(py, (start, end), || self.site(py, name))
+        self.compare(py, (start, end), || self.named(py, "end of the tensor"))
     }
 
     /// Pinned memory is followed from here on.

@@ -77,8 +77,7 @@ impl Recorder {
             Some((device, raw)) => RawStream { device, raw },
             None => self.stream(py, device),
         };
-        let name = self.names.lock().operator(name.to_owned());
-        let site = self.site(py, name);
+        let site = self.named(py, name);
         let mut core = self.core.lock();
         // What a kernel was given within structures, or does by addresses it loads, is not told: a wait may be for that.
         core.noticed.has_unseen = true;
@@ -102,12 +101,8 @@ impl Recorder {
         };
         self.leave_foreign(&mut touched);
         let current = self.stream(py, device);
-        let own = RawStream {
-            device,
-            raw: COLLECTIVES | group,
-        };
-        let name = self.names.lock().operator(name.to_owned());
-        let site = self.site(py, name);
+        let own = RawStream::of(device, COLLECTIVES | group);
+        let site = self.named(py, name);
         let found = self
             .core
             .lock()
@@ -119,8 +114,7 @@ impl Recorder {
     /// The current stream waits for a collective.
     fn collective_waited(&self, py: Python<'_>, event: u64) {
         if self.is_on() {
-            let name = self.names.lock().operator("Work.wait".to_owned());
-            let site = self.site(py, name);
+            let site = self.named(py, "Work.wait");
             let stream = self.stream(py, self.device(py));
             self.core.lock().event_wait(site, event, stream);
         }
@@ -165,14 +159,8 @@ impl Recorder {
             for (does, write) in [(reads, false), (writes, true)] {
                 let touch = match what.extract::<(u64, u64, i32)>() {
                     _ if !does => continue,
-                    Ok((ptr, bytes, device)) => (ptr != 0 && bytes != 0).then(|| Touch {
-                        ptr,
-                        end: ptr.saturating_add(bytes),
-                        device,
-                        write,
-                        rows: None,
-                        may: None,
-                    }),
+                    Ok((ptr, bytes, device)) => (ptr != 0 && bytes != 0)
+                        .then(|| Touch::of(ptr, ptr.saturating_add(bytes), device, write)),
                     Err(_) => self.asked.touch(&what, write),
                 };
                 if let Some(touch) = touch {

@@ -7,6 +7,7 @@
 
 mod copies;
 mod core;
+#[cfg(feature = "drive")]
 mod drive;
 mod hooks;
 mod host;
@@ -132,8 +133,7 @@ impl Names {
     fn thread(&mut self, name: String) -> u32 {
         let number = self.threads.len() as u32;
         self.threads.push(name);
-        self.natives
-            .insert(crate::guard::hits::this_thread(), number);
+        self.natives.insert(host_guard::hits::this_thread(), number);
         number
     }
 
@@ -401,10 +401,8 @@ impl Recorder {
                 got.extract::<u64>().ok()
             }
         });
-        RawStream {
-            device,
-            raw: raw.unwrap_or_else(|| self.pretended.load(Ordering::Relaxed)),
-        }
+        let raw = raw.unwrap_or_else(|| self.pretended.load(Ordering::Relaxed));
+        RawStream::of(device, raw)
     }
 
     fn device(&self, py: Python<'_>) -> u32 {
@@ -432,6 +430,12 @@ impl Recorder {
             thread: self.thread(py, in_engine),
             waits_by_itself: called.is_some_and(|called| called.waits_by_itself),
         }
+    }
+
+    /// The same by the operator's name.
+    fn named(&self, py: Python<'_>, name: &str) -> Site {
+        let name = self.names.lock().operator(name.to_owned());
+        self.site(py, name)
     }
 
     fn thread(&self, py: Python<'_>, in_engine: bool) -> u32 {

@@ -143,8 +143,7 @@ impl Recorder {
         for origin in reduced.origins.iter().flatten() {
             let (operator, stack) = {
                 let (core, names) = (self.core.lock(), self.names.lock());
-                let site = core.sites.get(origin.site.0 as usize).copied();
-                let site = site.unwrap_or_default();
+                let site = core.site_of(origin.site);
                 let operator = names.operators.get(site.name as usize).cloned();
                 (operator.unwrap_or_default(), site.stack)
             };

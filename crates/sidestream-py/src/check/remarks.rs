@@ -299,11 +299,7 @@ impl Core {
 
     /// The steps of a stream that may not have been heard of.
     fn steps_so_far(&self, stream: RawStream) -> u32 {
-        let key = RawStream {
-            device: 0,
-            ..stream
-        };
-        let known = self.streams.get(&key);
+        let known = self.streams.get(&RawStream::of(0, stream.raw));
         known.map_or(0, |&stream| self.findings.steps(stream))
     }
 

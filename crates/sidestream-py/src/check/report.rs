@@ -56,17 +56,9 @@ impl Recorder {
                     false => race.second_site,
                 };
                 let may = match real {
-                    Real::May(by) => Some(by.map(|(name, op)| (name, site(op)))),
+                    Real::May(by) => Some(by.map(|(name, op)| (name, core.site_of(site(op)).name))),
                     Real::Yes | Real::No => None,
                 };
-                let may = may.map(|by| {
-                    by.map(|(name, site)| {
-                        (
-                            name,
-                            core.sites.get(site.0 as usize).map_or(0, |site| site.name),
-                        )
-                    })
-                });
                 fresh.push((
                     key(race),
                     real != Real::No,
@@ -91,13 +83,7 @@ impl Recorder {
             let is_certain = real && may.is_none();
             let doubt = may.map(|by| {
                 let names = self.names.lock();
-                let name = |at: u32| {
-                    names
-                        .operators
-                        .get(at as usize)
-                        .cloned()
-                        .unwrap_or_default()
-                };
+                let name = |at: u32| names.operators.get(at as usize).map_or("", |name| name);
                 match by {
                     Some((argument, kernel)) => format!(
                         "the kernel `{}` gets all of it by its argument `{}`, and may touch less",
@@ -162,10 +148,8 @@ impl Recorder {
             if !detail.real {
                 continue;
             }
-            let [first, second] = [race.first_site, race.second_site].map(|site| {
-                let known = core.sites.get(site.0 as usize);
-                known.copied().unwrap_or_default()
-            });
+            let [first, second] =
+                [race.first_site, race.second_site].map(|site| core.site_of(site));
             // What is not certain is said once of two places, whichever comes first and whatever it would be.
             let place = match detail.doubt {
                 None => (race.kind.code(), first, second),
@@ -186,10 +170,7 @@ impl Recorder {
         }
         let unheard = core.threads.iter().flat_map(|threads| &threads.found);
         for pair in unheard {
-            let sites = [pair.first.site, pair.second.site].map(|site| {
-                let known = core.sites.get(site.0 as usize);
-                known.copied().unwrap_or_default()
-            });
+            let sites = [pair.first.site, pair.second.site].map(|site| core.site_of(site));
             // What is a race whatever the threads do is listed as one.
             let is_listed = |kind: &str| {
                 RACES.contains(&kind) && known.contains_key(&(kind, sites[0], sites[1]))
@@ -282,6 +263,13 @@ fn shown(tensor: &Bound<'_, PyAny>) -> Option<(String, Vec<u64>)> {
     Some((dtype.trim_start_matches("torch.").to_owned(), shape))
 }
 
+fn shown_side(site: Site, stream: Option<StreamId>, core: &Core, names: &Names) -> Value {
+    let mut side = shown_site(site, names);
+    let name = stream.map_or_else(|| "host".to_owned(), |stream| stream_name(stream, core));
+    side["stream"] = name.into();
+    side
+}
+
 pub(super) fn shown_site(site: Site, names: &Names) -> Value {
     let operator = names.operators.get(site.name as usize);
     let thread = names.threads.get(site.thread as usize);
@@ -295,11 +283,7 @@ fn shown_race(
     core: &Core,
     names: &Names,
 ) -> Value {
-    let side = |site, chain| {
-        let mut side = shown_site(site, names);
-        side["stream"] = chain_name(chain, core).into();
-        side
-    };
+    let side = |site, chain| shown_side(site, stream_of(chain), core, names);
     let workspace = race.buffer.and_then(|buffer| core.workspace_of(buffer));
     json!({
         "kind": race.kind.code(),
@@ -343,14 +327,7 @@ const RACES: [&str; 8] = [
 
 /// Two calls by two threads without an order that was heard.
 fn shown_unheard(pair: &Unheard, sites: [Site; 2], core: &Core, names: &Names) -> Value {
-    let side = |site, deed: &Deed| {
-        let mut side = shown_site(site, names);
-        side["stream"] = deed
-            .stream
-            .map_or_else(|| "host".to_owned(), |stream| stream_name(stream, core))
-            .into();
-        side
-    };
+    let side = |site, deed: &Deed| shown_side(site, deed.stream, core, names);
     json!({
         "kind": pair.kind(),
         "text": "two threads make these calls, and which comes first is left to their timing",
@@ -370,10 +347,11 @@ fn shown_unheard(pair: &Unheard, sites: [Site; 2], core: &Core, names: &Names) -
     })
 }
 
-fn chain_name(chain: Chain, core: &Core) -> String {
+/// None for the host.
+fn stream_of(chain: Chain) -> Option<StreamId> {
     match chain {
-        Chain::Thread(_) => "host".to_owned(),
-        Chain::Stream(stream) => stream_name(stream, core),
+        Chain::Thread(_) => None,
+        Chain::Stream(stream) => Some(stream),
     }
 }
 
@@ -411,10 +389,7 @@ fn is_collectives(stream: StreamId, core: &Core) -> bool {
 
 /// The handle of a stream; none for the host.
 fn handle(chain: Chain, core: &Core) -> Option<(u32, u64)> {
-    let Chain::Stream(stream) = chain else {
-        return None;
-    };
-    let (known, _) = core.stream_names.get(stream.0 as usize)?;
+    let (known, _) = core.stream_names.get(stream_of(chain)?.0 as usize)?;
     Some((known.device, known.raw))
 }
 

@@ -22,6 +22,18 @@ pub struct Touch {
 }
 
 impl Touch {
+    /// All bytes from one to another.
+    pub fn of(ptr: u64, end: u64, device: i32, write: bool) -> Touch {
+        Touch {
+            ptr,
+            end,
+            device,
+            write,
+            rows: None,
+            may: None,
+        }
+    }
+
     pub fn mode(&self) -> Mode {
         if self.write { Mode::Write } else { Mode::Read }
     }

@@ -71,6 +71,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sidestream-program", &["sidestream"]),
     ("sidestream-diagnose", &["sidestream"]),
     ("sidestream-images", &["sidestream"]),
+    // Of pages and signals: it knows no stream.
+    ("host-guard", &[]),
     // The two faces: of the terminal, and of Python, which brings the command too.
     (
         "sidestream-cli",
@@ -89,6 +91,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "sidestream-diagnose",
             "sidestream-images",
             "sidestream-cli",
+            "host-guard",
         ],
     ),
     // It has a twin in Rust for each kernel of theirs.

@@ -1,4 +1,6 @@
-"""Stages of a model side by side, on streams of their own or as CUDA graphs, whichever was measured to be faster."""
+"""Stages of a model side by side, on streams of their own or as CUDA graphs, whichever was measured to be
+faster.
+"""
 
 from __future__ import annotations
 

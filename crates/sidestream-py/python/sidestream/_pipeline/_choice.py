@@ -1,4 +1,6 @@
-"""Which mode a pipeline runs in, and the measurement that decides it. Knows nothing of PyTorch, and reads no clock."""
+"""Which mode a pipeline runs in, and the measurement that decides it. Knows nothing of PyTorch, and reads no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ MODES = (SERIAL, STREAMS, SERIAL_GRAPHS, GRAPHS)
 
 #: Another mode has to take less than this part of the serial time. Below that, noise would decide.
 BETTER = 0.98
-#: And it has to take less in this part of the rounds: where a busy host decides, medians differ by more than that.
+#: And it has to take less in this part of the rounds: where a busy host decides, medians differ by more than
+#: that.
 MOST_ROUNDS = 0.8
 #: A mode that takes more than this many times the best one's is not measured any further.
 HOPELESS = 1.25
@@ -42,7 +45,8 @@ class Choice(Result):
 
     Attributes:
         mode: ``serial``, ``streams``, ``serial-graphs`` or ``graphs``.
-        measured: Whether it was measured. While it is being measured, ``mode`` is the one that items run in now.
+        measured: Whether it was measured. While it is being measured, ``mode`` is the one that items run in
+            now.
         reason: Why, in a sentence.
         seconds_per_item: The median of the segments that were measured, in seconds an item, by mode.
         segments: How many segments of each mode were measured.
@@ -72,17 +76,23 @@ class Choice(Result):
         lines = [f"{self.mode}: {self.reason}"]
         for mode, seconds in self.seconds_per_item.items():
             mark = "*" if mode == self.mode else " "
-            lines.append(f"{mark} {mode:<13} {_duration(seconds):>9} an item  {1 / seconds:9.1f} items/s  ({self.segments[mode]} segments)")
+            lines.append(
+                f"{mark} {mode:<13} {_duration(seconds):>9} an item  {1 / seconds:9.1f} items/s  "
+                f"({self.segments[mode]} segments)"
+            )
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{'<b>' if mode == self.mode else ''}{html.escape(mode)}{'</b>' if mode == self.mode else ''}</td>"
+            f"<tr><td>{'<b>' if mode == self.mode else ''}{html.escape(mode)}"
+            f"{'</b>' if mode == self.mode else ''}</td>"
             f"<td>{_duration(seconds)}</td><td>{1 / seconds:.1f}</td><td>{self.segments[mode]}</td></tr>"
             for mode, seconds in self.seconds_per_item.items()
         )
         table = (
-            f"<table><tr><th>mode</th><th>an item</th><th>items/s</th><th>segments</th></tr>{rows}</table>" if rows else ""
+            f"<table><tr><th>mode</th><th>an item</th><th>items/s</th><th>segments</th></tr>{rows}</table>"
+            if rows
+            else ""
         )
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         listed = f"<ul>{notes}</ul>" if notes else ""
@@ -92,12 +102,15 @@ class Choice(Result):
 class Chooser:
     """Measures modes in segments that alternate, and keeps the fastest.
 
-    The caller tells it of each item before it is issued (``due``), and where a segment begins or ends, waits for the device and
-    says what time it is then (``advance``). So a segment is the wall time of its items from one standstill to the next.
+    The caller tells it of each item before it is issued (``due``), and where a segment begins or ends, waits
+    for the device and says what time it is then (``advance``). So a segment is the wall time of its items
+    from one standstill to the next.
     """
 
     def __init__(self, modes: tuple[str, ...], segments: int, settle: int) -> None:
-        """Measure ``segments`` of each mode. Before the first of each, ``settle`` items run that do not count."""
+        """Measure ``segments`` of each mode. Before the first of each, ``settle`` items run that do not
+        count.
+        """
         self.modes = modes
         self.mode = modes[0]
         self.times: dict[str, list[float]] = {mode: [] for mode in modes}
@@ -119,11 +132,15 @@ class Chooser:
             self._next()
 
     def begin_run(self) -> None:
-        """Begin the current segment anew: the device stands still, and the time between two runs is nobody's."""
+        """Begin the current segment anew: the device stands still, and the time between two runs is
+        nobody's.
+        """
         self._items, self._start = 0, None
 
     def due(self, now: float) -> bool:
-        """Say, before an item is issued, whether the segment begins or ends here; count the item otherwise."""
+        """Say, before an item is issued, whether the segment begins or ends here; count the item
+        otherwise.
+        """
         if self._start is None:
             if not self._left:
                 return True
@@ -139,7 +156,9 @@ class Chooser:
         return False
 
     def advance(self, now: float) -> None:
-        """Take the time of a standstill where ``due`` said so, and go on. Ask ``due`` again for the same item."""
+        """Take the time of a standstill where ``due`` said so, and go on. Ask ``due`` again for the same
+        item.
+        """
         if self._start is None:
             self._items, self._start = 0, now
         else:
@@ -151,7 +170,8 @@ class Chooser:
 
         Args:
             now: The time of the standstill.
-            left: When the caller went away, where it did. A pause before that is nobody's time, so it drops the segment.
+            left: When the caller went away, where it did. A pause before that is nobody's time, so it drops
+                the segment.
         """
         if self._start is None or not self._items:
             return

@@ -2,14 +2,15 @@
 
 Which memory is safe why:
 
-- What a stage returns, and what was uploaded, is held until the slot's next item comes. By then the heads of the streams wait for
-  its last use, so the allocator may hand it on. ``record_stream`` would do as well for the order, but gives memory back only once
-  the host has seen the GPU finish: a host that runs ahead would take new memory for each item.
-- Items that were on the device belong to whoever made them, and may be freed at any time: ``record_stream`` notes the last level's
-  streams, which are behind all uses.
+- What a stage returns, and what was uploaded, is held until the slot's next item comes. By then the heads of
+  the streams wait for its last use, so the allocator may hand it on. ``record_stream`` would do as well for
+  the order, but gives memory back only once the host has seen the GPU finish: a host that runs ahead would
+  take new memory for each item.
+- Items that were on the device belong to whoever made them, and may be freed at any time: ``record_stream``
+  notes the last level's streams, which are behind all uses.
 - Results go to the caller, who may keep them: ``record_stream`` notes the stream that they are handed out on.
-- Objects may hold tensors that nobody sees. Where there are any, each item waits for the caller's stream first, which is behind all
-  uses that the caller has begun.
+- Objects may hold tensors that nobody sees. Where there are any, each item waits for the caller's stream
+  first, which is behind all uses that the caller has begun.
 - Buffers of captured stages are written again by a later item, so results that lie in them are cloned.
 """
 
@@ -57,7 +58,9 @@ class Slot:
 class OnCuda:
     """Issues items in one of the modes. May be asked for another mode with any item."""
 
-    def __init__(self, chain: Chain, captures: tuple[bool, ...], depth: int, device: int, max_pinned: int | None) -> None:
+    def __init__(
+        self, chain: Chain, captures: tuple[bool, ...], depth: int, device: int, max_pinned: int | None
+    ) -> None:
         """Make streams, events and slots.
 
         Args:
@@ -96,7 +99,8 @@ class OnCuda:
         self._may_refill = True
         # Some results hold objects, whose tensors could not be noted for the caller's stream.
         self._hides_results = False
-        # Behind the copy that reads the loader's own pinned memory, where the loader may fill that again for its next item.
+        # Behind the copy that reads the loader's own pinned memory, where the loader may fill that again for
+        # its next item.
         self.source: Any = None
         self._sources: list[Any] = []
         # The stages that are captured, and all about the captures.
@@ -112,12 +116,15 @@ class OnCuda:
     # What the pipeline asks for.
 
     def begin(self, may_refill: bool) -> None:
-        """Begin a run: its first item waits for the caller's stream. Say whether its loader may write to the memory of an item again."""
+        """Begin a run: its first item waits for the caller's stream. Say whether its loader may write to the
+        memory of an item again.
+        """
         self._fresh = True
         self._may_refill = may_refill
 
     def issue(self, number: int, item: Any, mode: str) -> tuple[Any, Slot | _Stream]:
-        """Issue all stages for an item. Returns at once, but for captures and where pinned memory is still being read.
+        """Issue all stages for an item. Returns at once, but for captures and where pinned memory is still
+        being read.
 
         Returns:
             The result, and what it is behind: a slot with its events, or the stream that it was issued on.
@@ -166,7 +173,9 @@ class OnCuda:
         return result
 
     def let_loader_go_on(self) -> None:
-        """Wait on the host until nothing reads the loader's memory any more. Needed while ``source`` is there."""
+        """Wait on the host until nothing reads the loader's memory any more. Needed while ``source`` is
+        there.
+        """
         if self.source is not None:
             self.source.synchronize()
             self.source = None
@@ -206,14 +215,21 @@ class OnCuda:
     def notes(self) -> list[str]:
         """Say what did not go as asked."""
         names = [stage.name for stage in self._flow.stages]
-        notes = [f"stage `{names[number]}` is not captured: {why}" for number, why in sorted(self._uncaptured.items())]
+        notes = [
+            f"stage `{names[number]}` is not captured: {why}"
+            for number, why in sorted(self._uncaptured.items())
+        ]
         for number in self._random[1:]:
             notes.append(
-                f"stage `{names[number]}` draws random numbers, as `{names[self._random[0]]}` does, and PyTorch's graphs share the state of "
-                "the generator; it runs without a graph where stages overlap"
+                f"stage `{names[number]}` draws random numbers, as `{names[self._random[0]]}` does, and "
+                "PyTorch's graphs share the state of the generator; it runs without a graph where stages "
+                "overlap"
             )
         if self.odd_items:
-            notes.append(f"{self.odd_items} of {self.items} items had other shapes than the captured ones, and ran without graphs")
+            notes.append(
+                f"{self.odd_items} of {self.items} items had other shapes than the captured ones, and ran "
+                "without graphs"
+            )
         return notes
 
     # Modes.
@@ -245,7 +261,9 @@ class OnCuda:
         flow, streams, events = self._flow, self._streams, slot.events
         values: list[Any] = []
         # An object may hold tensors of the device that nobody sees.
-        for step in self._plans[bool(uploads), self._fresh or bool(theirs) or shape.has_objects or self._hides_results]:
+        for step in self._plans[
+            bool(uploads), self._fresh or bool(theirs) or shape.has_objects or self._hides_results
+        ]:
             stream = caller if step.stream == CALLER else streams[step.stream]
             if step.do == "wait":
                 events[step.event].wait(stream)
@@ -256,7 +274,11 @@ class OnCuda:
                 if step.do == "upload":
                     item = self._uploaded(slot, shape, leaves, uploads, graphs and usual)
                 else:
-                    values.append(self._run(slot, step.stream, number, flow.given(step.stream, item, values), graphs, usual))
+                    values.append(
+                        self._run(
+                            slot, step.stream, number, flow.given(step.stream, item, values), graphs, usual
+                        )
+                    )
         slot.held += [item, *values[: flow.levels[-1][0]]]
         self._fresh, self._last = False, slot
         self._warm += not graphs
@@ -290,12 +312,16 @@ class OnCuda:
         # As `_uploaded` without buffers.
         if not is_plain(item):
             shape, leaves, _ = leaves_of(item)
-            return shape.unflatten([self._brought_one(slot, place, leaf) for place, leaf in enumerate(leaves)])
+            return shape.unflatten(
+                [self._brought_one(slot, place, leaf) for place, leaf in enumerate(leaves)]
+            )
         kind = type(item)
         if kind is PLAIN:
             return self._brought_one(slot, 0, item)
         if kind is dict:
-            return {name: self._brought_one(slot, place, leaf) for place, (name, leaf) in enumerate(item.items())}
+            return {
+                name: self._brought_one(slot, place, leaf) for place, (name, leaf) in enumerate(item.items())
+            }
         return kind([self._brought_one(slot, place, leaf) for place, leaf in enumerate(item)])
 
     def _brought_one(self, slot: Slot, place: int, leaf: Any) -> Any:
@@ -305,7 +331,9 @@ class OnCuda:
 
     # Items.
 
-    def _uploaded(self, slot: Slot, shape: Any, leaves: list[Any], uploads: list[int], into_buffers: bool) -> Any:
+    def _uploaded(
+        self, slot: Slot, shape: Any, leaves: list[Any], uploads: list[int], into_buffers: bool
+    ) -> Any:
         # On the current stream, behind the last use of the slot.
         moved = list(leaves)
         for place in uploads:
@@ -353,7 +381,8 @@ class OnCuda:
             return flow.call(stage, number, value)
         output = self._replayed(slot, stage, value) if usual and self._is_captured(stage) else None
         if output is None:
-            # The tree may be one that is handed out again for the slot's next item, and stages may change what they are given.
+            # The tree may be one that is handed out again for the slot's next item, and stages may change
+            # what they are given.
             output = (flow.call(stage, number, _retied(value)),)
         return self._own(slot, output[0]) if stage in self._final_stages else output[0]
 
@@ -367,7 +396,8 @@ class OnCuda:
         return (graph.output,)
 
     def _capture(self, slot: Slot, stage: int, value: Any) -> Captured | None:
-        # On the stage's own stream, which the libraries have set up for it, whatever stream it is replayed on.
+        # On the stage's own stream, which the libraries have set up for it, whatever stream it is replayed
+        # on.
         current = self._current_stream(self._index)
         torch.cuda.synchronize(self._index)
         stream = self._streams[stage]
@@ -383,7 +413,8 @@ class OnCuda:
         return graph
 
     def _watched(self, stage: int, number: int, value: Any) -> Any:
-        # The last run before the captures: does it do what no graph can hold, and does it draw random numbers?
+        # The last run before the captures: does it do what no graph can hold, and does it draw random
+        # numbers?
         generator = torch.cuda.default_generators[self._index]
         offset = generator.get_offset()
         with noting_synchronizations() as found:
@@ -403,8 +434,9 @@ class OnCuda:
     def _is_captured(self, stage: int) -> bool:
         if stage not in self._captures or stage in self._uncaptured:
             return False
-        # The graphs of a process share the state of the generator in device memory, each replay setting it for itself. So of graphs
-        # that draw random numbers only those of one stage may run beside one another's streams.
+        # The graphs of a process share the state of the generator in device memory, each replay setting it
+        # for itself. So of graphs that draw random numbers only those of one stage may run beside one
+        # another's streams.
         return self._entered != "overlapped" or stage not in self._random[1:]
 
     def _is_usual(self, shape: Any, leaves: list[Any]) -> bool:
@@ -422,7 +454,9 @@ class OnCuda:
     def _own(self, slot: Slot, result: Any) -> Any:
         # A later item writes the buffers again, and the caller may keep the result.
         leaves, shape = tensors_of(result)
-        return shape.unflatten([leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves])
+        return shape.unflatten(
+            [leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves]
+        )
 
     def _caller_of(self, stream: _Stream) -> Any:
         if stream != self._caller_known:

@@ -51,7 +51,8 @@ class Captured:
 
         Args:
             call: The stage.
-            value: What it is given. The slot's buffers among it are read where they are, all else is copied into new ones.
+            value: What it is given. The slot's buffers among it are read where they are, all else is copied
+                into new ones.
             buffers: The slot's buffers. The new ones, and the outputs, are added.
             device: The number of the device.
 
@@ -60,7 +61,9 @@ class Captured:
         """
         leaves, self._shape = tensors_of(value)
         if self._shape.has_objects:
-            raise CaptureFailed("it is given an object that may hold tensors, and a replay would use those of the capture")
+            raise CaptureFailed(
+                "it is given an object that may hold tensors, and a replay would use those of the capture"
+            )
         # Buffers that were made in inference mode could not be written outside of it.
         with torch.inference_mode(False):
             self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
@@ -75,17 +78,24 @@ class Captured:
             self.output = self._capture(call, given, device)
         leaves, shape = tensors_of(self.output)
         if shape.has_objects:
-            raise CaptureFailed("it returns an object that may hold tensors, which later items would overwrite")
+            raise CaptureFailed(
+                "it returns an object that may hold tensors, which later items would overwrite"
+            )
         buffers.add(*self._inputs, *leaves)
 
     def takes(self, value: Any) -> bool:
-        """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing is copied."""
+        """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing
+        is copied.
+        """
         if value is self._value and value is not None:
             return True
         leaves, shape = tensors_of(value)
         if not shape.is_same(self._shape):
             return False
-        if any(one.shape != other.shape or one.dtype != other.dtype for one, other in zip(leaves, self._inputs, strict=True)):
+        if any(
+            one.shape != other.shape or one.dtype != other.dtype
+            for one, other in zip(leaves, self._inputs, strict=True)
+        ):
             return False
         for leaf, buffer in zip(leaves, self._inputs, strict=True):
             if leaf is not buffer:
@@ -97,7 +107,8 @@ class Captured:
         self._graph.replay()
 
     def _capture(self, call: Callable[[Any], Any], value: Any, device: int) -> Any:
-        # With "global", an allocation by any other thread, such as one that pins the loader's batches, would end the capture.
+        # With "global", an allocation by any other thread, such as one that pins the loader's batches, would
+        # end the capture.
         self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             output = call(value)
@@ -132,7 +143,9 @@ def _address(tensor: Any) -> int:
 
 @contextlib.contextmanager
 def noting_synchronizations() -> Iterator[list[str]]:
-    """Collect what PyTorch says of calls that make the host wait for the device: a graph cannot hold these."""
+    """Collect what PyTorch says of calls that make the host wait for the device: a graph cannot hold
+    these.
+    """
     found: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
@@ -145,7 +158,10 @@ def noting_synchronizations() -> Iterator[list[str]]:
     for warning in caught:
         text = str(warning.message)
         if "synchronizing CUDA operation" in text:
-            found.append(f"{warning.filename}:{warning.lineno}: it makes the host wait for the device, which a graph cannot hold")
+            found.append(
+                f"{warning.filename}:{warning.lineno}: it makes the host wait for the device, which a graph "
+                "cannot hold"
+            )
         elif "set_sync_debug_mode" not in text and "synchronization debug mode" not in text.lower():
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
@@ -164,9 +180,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def _recover(device: int, pool: Any) -> None:
-    # A capture that was broken leaves PyTorch's allocator and its random generator behind in the state of a capture, so that memory
-    # is not given back and random numbers are refused. The first two calls are what a capture that ends well does to its pool, and
-    # a small capture that does end well resets the generator.
+    # A capture that was broken leaves PyTorch's allocator and its random generator behind in the state of a
+    # capture, so that memory is not given back and random numbers are refused. The first two calls are what a
+    # capture that ends well does to its pool, and a small capture that does end well resets the generator.
     for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
         with contextlib.suppress(RuntimeError):
             end(device, pool)

@@ -27,41 +27,47 @@ _SLOW_S = 0.0002
 class Pipeline:
     """A model that is split into stages, each of which runs beside the others, on another item.
 
-    ``pipe(loader)`` iterates over the results, one an item and in order. Stage ``k`` of item ``n`` runs beside stage ``k - 1`` of item
-    ``n + 1``, each on its own CUDA stream, unless running them one after the other was measured to be as fast. Without CUDA the
-    stages run one after the other, with the same results.
+    ``pipe(loader)`` iterates over the results, one an item and in order. Stage ``k`` of item ``n`` runs
+    beside stage ``k - 1`` of item ``n + 1``, each on its own CUDA stream, unless running them one after the
+    other was measured to be as fast. Without CUDA the stages run one after the other, with the same results.
 
-    **What waits for what.** An item on the host is copied to the device on a stream of its own, through pinned memory. Each stage waits
-    for those before it, and the first also for the caller's current stream if the item was on the device already. Each
-    stage runs the items in order. The caller's current stream waits for the last stage of an item when its result is handed out; the
-    host does not. A pinned item's memory is free to be filled again when the loader is asked for the next one, but for that of lists, tuples
-    and a DataLoader with workers, which is free when the item's result is there.
+    **What waits for what.** An item on the host is copied to the device on a stream of its own, through
+    pinned memory. Each stage waits for those before it, and the first also for the caller's current stream if
+    the item was on the device already. Each stage runs the items in order. The caller's current stream waits
+    for the last stage of an item when its result is handed out; the host does not. A pinned item's memory is
+    free to be filled again when the loader is asked for the next one, but for that of lists, tuples and a
+    DataLoader with workers, which is free when the item's result is there.
 
-    **When results come.** The result of item ``n`` is handed out when item ``n + depth - 1`` has been issued, on every device and in
-    every mode, so that the GPU has work while the caller looks at a result. What the loop does between two items, such as
-    another learning rate, therefore reaches the stages ``depth`` items later; what has to happen at each item belongs into a stage.
+    **When results come.** The result of item ``n`` is handed out when item ``n + depth - 1`` has been issued,
+    on every device and in every mode, so that the GPU has work while the caller looks at a result. What the
+    loop does between two items, such as another learning rate, therefore reaches the stages ``depth`` items
+    later; what has to happen at each item belongs into a stage.
 
-    **What stages may share.** Only the items. A stage may change its own parameters; another stage, or the body of the loop, that reads
-    them while items are under way races with it. After the loop the caller's stream has waited for everything.
+    **What stages may share.** Only the items. A stage may change its own parameters; another stage, or the
+    body of the loop, that reads them while items are under way races with it. After the loop the caller's
+    stream has waited for everything.
 
     Args:
-        stages: Callables or ``Stage`` objects, in the order in which an item passes them; at least one. A tuple of them is parallel
-            branches: each gets the same input, on a stream of its own, and the next stage gets the tuple of their results.
-            Stages return tensors that require no grad: a backward pass stays inside its stage.
-        mode: ``"auto"`` measures and keeps the fastest; ``"serial"``, ``"streams"``, ``"serial-graphs"`` and ``"graphs"`` are the single
-            ways to run, and are not measured. Those with graphs need a stage with ``capture``.
+        stages: Callables or ``Stage`` objects, in the order in which an item passes them; at least one. A
+            tuple of them is parallel branches: each gets the same input, on a stream of its own, and the next
+            stage gets the tuple of their results. Stages return tensors that require no grad: a backward pass
+            stays inside its stage.
+        mode: ``"auto"`` measures and keeps the fastest; ``"serial"``, ``"streams"``, ``"serial-graphs"`` and
+            ``"graphs"`` are the single ways to run, and are not measured. Those with graphs need a stage with
+            ``capture``.
         capture: Whether stages that do not say so themselves are captured into CUDA graphs.
         depth: How many items are in flight at most; by default one more than there are levels.
-        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor if there is none.
+        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor if
+            there is none.
         measure: How many segments of each mode are measured. A segment is 10 items and at least 50 ms.
-        max_pinned: How many bytes of pinned memory the items in flight may be packed into. An item with which that is not enough is a ``ValueError``
-            in its place.
+        max_pinned: How many bytes of pinned memory the items in flight may be packed into. An item with which
+            that is not enough is a ``ValueError`` in its place.
 
     Raises:
         ImportError: PyTorch is not installed.
         TypeError: A stage cannot be called, there is no list of stages, or an argument is of another kind.
-        ValueError: No stages, no such mode, no stage that may be captured for a mode with graphs, or a device that is neither a
-            CUDA device nor the processor.
+        ValueError: No stages, no such mode, no stage that may be captured for a mode with graphs, or a device
+            that is neither a CUDA device nor the processor.
         DeviceError: There is no such device.
     """
 
@@ -87,11 +93,15 @@ class Pipeline:
             max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
         captures = tuple(capture if stage.capture is None else stage.capture for stage in self._chain.stages)
         if mode in (GRAPHS, SERIAL_GRAPHS) and not any(captures):
-            raise ValueError(f"mode is {mode!r} and no stage may be captured; say capture=True, or Stage(…, capture=True)")
+            raise ValueError(
+                f"mode is {mode!r} and no stage may be captured; say capture=True, or Stage(…, capture=True)"
+            )
         self._mode = mode
         self._measure = measure
         self._any_capture = any(captures)
-        self._processor, self._cuda, self._why = _backends(self._chain, captures, self._depth, device, max_pinned)
+        self._processor, self._cuda, self._why = _backends(
+            self._chain, captures, self._depth, device, max_pinned
+        )
         self._running: weakref.ref[Run] | None = None
         self._items = 0
         self._elapsed_s = self._waited_s = self._idle_s = 0.0
@@ -107,18 +117,20 @@ class Pipeline:
     def __call__(self, items: Iterable[Any]) -> Run:
         """Run every item through the stages, and iterate over the results in the order of the items.
 
-        A run that was not iterated to its end is ended by the next one, or when its iterator is closed or collected. Work that it
-        has begun by then finishes on the device, and its results are lost. Iterating a run that another one has ended is an error.
+        A run that was not iterated to its end is ended by the next one, or when its iterator is closed or
+        collected. Work that it has begun by then finishes on the device, and its results are lost. Iterating
+        a run that another one has ended is an error.
 
         Args:
-            items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; numpy arrays become tensors. What is on the
-                host goes to the pipeline's device, everything else is passed through.
+            items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; numpy arrays
+                become tensors. What is on the host goes to the pipeline's device, everything else is passed
+                through.
 
         Raises:
-            StageError: A stage failed. It names the stage and the item, and comes after the results of all items before that one.
-                Nothing is running then.
-            RuntimeError: The pipeline is iterated over already, in one of its stages or in another thread. While iterating: another run
-                has ended this one.
+            StageError: A stage failed. It names the stage and the item, and comes after the results of all
+                items before that one. Nothing is running then.
+            RuntimeError: The pipeline is iterated over already, in one of its stages or in another thread.
+                While iterating: another run has ended this one.
             TypeError: Nothing can iterate over ``items``, or it is one tensor, a dictionary or a model.
 
         An error of ``items`` itself is raised as it is, after the results of all items before it.
@@ -129,7 +141,8 @@ class Pipeline:
                 running.end()
             except ValueError as error:
                 raise RuntimeError(
-                    "the pipeline is running, and a stage of it or another thread iterates over it too; make another pipeline for that"
+                    "the pipeline is running, and a stage of it or another thread iterates over it too; make "
+                    "another pipeline for that"
                 ) from error
         to_be_items("items", items)
         run = Run(self._run(iter(items), may_refill(items), _as_one_batch(items)), items, self)
@@ -178,11 +191,18 @@ class Pipeline:
         )
 
     def __reduce__(self) -> Any:
-        raise TypeError("a pipeline has streams of this process and cannot be pickled; make it in the process that runs it")
+        raise TypeError(
+            "a pipeline has streams of this process and cannot be pickled; make it in the process that "
+            "runs it"
+        )
 
     def __repr__(self) -> str:
         names = " > ".join(
-            f"({', '.join(self.stages[number].name for number in level)})" if tied else self.stages[level[0]].name
+            (
+                f"({', '.join(self.stages[number].name for number in level)})"
+                if tied
+                else self.stages[level[0]].name
+            )
             for level, tied in zip(self._chain.levels, self._chain.branches, strict=True)
         )
         return f"<Pipeline {names}: {self.choice.mode}>"
@@ -208,7 +228,9 @@ class Pipeline:
                     since = self._waited(since, is_idle)
                 except StopIteration:
                     break
-                except Exception as error:  # noqa: BLE001 - it is raised once the results before it were handed out.
+                except (
+                    Exception
+                ) as error:  # noqa: BLE001 - it is raised once the results before it were handed out.
                     failure = error
                     break
                 try:
@@ -298,7 +320,8 @@ class PipelineStatistics(Result):
         pinned_bytes: Pinned memory that items are copied into before they are uploaded.
         elapsed_s: Seconds in its runs, with what your loop does with the results.
         waited_for_items_s: Seconds in which the loader made the next item.
-        idle_s: How much of that was while the device had nothing to do, from before the wait began: the least that the loader costs.
+        idle_s: How much of that was while the device had nothing to do, from before the wait began: the least
+            that the loader costs.
     """
 
     items: int
@@ -310,7 +333,13 @@ class PipelineStatistics(Result):
     @property
     def verdict(self) -> str:
         """Whether the loader keeps up, in a sentence."""
-        return _waits.verdict(self.items, "items", self.idle_s, self.elapsed_s, "the stages had nothing to do but to wait for it")
+        return _waits.verdict(
+            self.items,
+            "items",
+            self.idle_s,
+            self.elapsed_s,
+            "the stages had nothing to do but to wait for it",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a new dictionary, of the schema ``sidestream.pipeline/1``."""
@@ -318,7 +347,10 @@ class PipelineStatistics(Result):
 
     def __str__(self) -> str:
         items = "1 item" if self.items == 1 else f"{self.items} items"
-        waited = f"waited {self.waited_for_items_s:.3f} s for items, {self.idle_s:.3f} s of it with an idle device, of {self.elapsed_s:.3f} s"
+        waited = (
+            f"waited {self.waited_for_items_s:.3f} s for items, {self.idle_s:.3f} s of it with an idle "
+            f"device, of {self.elapsed_s:.3f} s"
+        )
         return f"{items}; {units.size(self.pinned_bytes)} of pinned memory\n{waited}\n{self.verdict}"
 
 
@@ -345,7 +377,8 @@ class Run(Iterator[Any]):
         except BaseException as error:
             if self._ended and isinstance(error, StopIteration):
                 raise RuntimeError(
-                    "this run was ended by another one of the same pipeline; use one at a time, or make another pipeline"
+                    "this run was ended by another one of the same pipeline; use one at a time, or make "
+                    "another pipeline"
                 ) from None
             self._over()
             raise
@@ -357,7 +390,10 @@ class Run(Iterator[Any]):
             TypeError: It does not, or the run is over.
         """
         if self._is_over:
-            raise TypeError("the run is over and no longer has its items; ask what you passed to the pipeline for its length")
+            raise TypeError(
+                "the run is over and no longer has its items; ask what you passed to the pipeline for its "
+                "length"
+            )
         return len(self._items)
 
     def __bool__(self) -> bool:
@@ -394,17 +430,28 @@ def may_refill(items: Any) -> bool:
 def _as_one_batch(items: Any) -> str:
     """Say what to do if these items are the parts of one, where they may be."""
     kind = type(items).__name__
-    if not isinstance(items, (list, tuple)) or not items or not all(hasattr(item, "__dlpack__") for item in items):
+    if (
+        not isinstance(items, (list, tuple))
+        or not items
+        or not all(hasattr(item, "__dlpack__") for item in items)
+    ):
         return ""
-    return f"; the items are what the {kind} holds ({len(items)} of them), one after the other: give [items] if together they are one batch"
+    return (
+        f"; the items are what the {kind} holds ({len(items)} of them), one after the other: give [items] if "
+        "together they are one batch"
+    )
 
 
-def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any, max_pinned: int | None) -> tuple[Any, Any, str]:
+def _backends(
+    stages: Any, captures: tuple[bool, ...], depth: int, device: Any, max_pinned: int | None
+) -> tuple[Any, Any, str]:
     # PyTorch is imported here, so that the package can be imported without it.
     try:
         import torch
     except ImportError as error:
-        raise ImportError("a pipeline runs PyTorch's streams, and PyTorch is not installed; install the package torch") from error
+        raise ImportError(
+            "a pipeline runs PyTorch's streams, and PyTorch is not installed; install the package torch"
+        ) from error
     from sidestream._pipeline._serial import OnProcessor
 
     where = of_torch(device, torch, "a pipeline")

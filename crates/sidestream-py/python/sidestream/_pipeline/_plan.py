@@ -1,33 +1,40 @@
 """What is issued for an item, in which order, and what waits for what: plain data, without PyTorch.
 
-An item lives in one of ``depth`` slots, in turn. A slot stands for memory: the buffers of captured stages, or the tensors of the
-item, which the pipeline holds until the slot's next item comes. So the same order makes both right.
+An item lives in one of ``depth`` slots, in turn. A slot stands for memory: the buffers of captured stages, or
+the tensors of the item, which the pipeline holds until the slot's next item comes. So the same order makes
+both right.
 
-Why it suffices. All that an item touches in its slot comes behind the head of the item (the upload, or the stages of the first
-level where nothing is uploaded), since each level waits for the one before it. The head waits for the last level of the slot's
-previous item, and so for all that touched the slot before. Each stage has one stream and runs the items in order, so its parameters
-need no wait. The first item of a run waits for the caller's stream, and the caller's stream waits for the last level of each item
-that is handed out. Between runs, the heads wait for the last item, since its slots are all let go of at once.
+Why it suffices. All that an item touches in its slot comes behind the head of the item (the upload, or the
+stages of the first level where nothing is uploaded), since each level waits for the one before it. The head
+waits for the last level of the slot's previous item, and so for all that touched the slot before. Each stage
+has one stream and runs the items in order, so its parameters need no wait. The first item of a run waits for
+the caller's stream, and the caller's stream waits for the last level of each item that is handed out. Between
+runs, the heads wait for the last item, since its slots are all let go of at once.
 
-Why nothing more is waited for: each further wait would be implied by these. The tests take out every one, and find a race.
+Why nothing more is waited for: each further wait would be implied by these. The tests take out every one, and
+find a race.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The stream on which the caller works, and the pipeline's own for uploads. The stream of stage ``n`` is ``n``.
+#: The stream on which the caller works, and the pipeline's own for uploads. The stream of stage ``n`` is
+#: ``n``.
 CALLER = -1
 UPLOAD = -2
 
-#: Events of a slot: what the caller had done when the item came; the item's upload. That of stage ``n`` is ``n``.
+#: Events of a slot: what the caller had done when the item came; the item's upload. That of stage ``n`` is
+#: ``n``.
 ENTRY = -1
 UPLOADED = -2
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to issue. ``wait`` and ``record`` are of an event of the item's slot; ``run`` is of the stage with the stream's number."""
+    """One thing to issue. ``wait`` and ``record`` are of an event of the item's slot; ``run`` is of the stage
+    with the stream's number.
+    """
 
     do: str
     stream: int
@@ -43,7 +50,8 @@ def item_steps(levels: tuple[tuple[int, ...], ...], *, uploads: bool, entry: boo
     Args:
         levels: The numbers of the stages, level by level.
         uploads: Whether something of the item is copied to the device.
-        entry: Whether the item has to wait for the caller's stream: it was on the device already, or it is the first of a run.
+        entry: Whether the item has to wait for the caller's stream: it was on the device already, or it is
+            the first of a run.
     """
     last = levels[-1]
     steps: list[Step] = []
@@ -57,7 +65,8 @@ def item_steps(levels: tuple[tuple[int, ...], ...], *, uploads: bool, entry: boo
             if number:
                 steps += [Step("wait", stage, before) for before in levels[number - 1]]
             else:
-                # With one level the only wait would be of a stream for itself, or for a branch that shares nothing.
+                # With one level the only wait would be of a stream for itself, or for a branch that shares
+                # nothing.
                 if not uploads and len(levels) > 1:
                     steps += [Step("wait", stage, event) for event in last]
                 if entry:
@@ -74,8 +83,11 @@ def hand_over_steps(levels: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
 
 
 def end_steps(levels: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
-    """List what comes behind the last item of a run, before its slots are let go of; the events are those of the last item."""
-    # What the stages of the last level made is the caller's, so with one level only the uploads are let go of.
+    """List what comes behind the last item of a run, before its slots are let go of; the events are those of
+    the last item.
+    """
+    # What the stages of the last level made is the caller's, so with one level only the uploads are let go
+    # of.
     heads = (UPLOAD, *levels[0]) if len(levels) > 1 else (UPLOAD,)
     return tuple(Step("wait", head, stage) for head in heads for stage in levels[-1])
 

@@ -60,8 +60,8 @@ class Flow:
             raise StageError(
                 stage.name,
                 item,
-                "it returned a tensor that requires grad, and a backward pass must not reach into another stage; "
-                "return `.detach()` of it, or compute it under `torch.no_grad()`",
+                "it returned a tensor that requires grad, and a backward pass must not reach into another "
+                "stage; return `.detach()` of it, or compute it under `torch.no_grad()`",
             )
         return output
 

@@ -13,14 +13,18 @@ class Stage:
     """One stage of a pipeline: a callable that takes what the stage before it returned.
 
     Args:
-        call: What runs for each item. It may return nested tuples, lists and dictionaries of tensors that require no grad, and
-            anything else. It must not keep the tensors that it is given beyond its call; it may keep copies.
+        call: What runs for each item. It may return nested tuples, lists and dictionaries of tensors that
+            require no grad, and anything else. It must not keep the tensors that it is given beyond its call;
+            it may keep copies.
         name: What reports and errors call it; by default the name of the callable.
-        capture: Whether it is captured into CUDA graphs. Then its Python code runs only for the first items and the captures, and what it
-            launched there is replayed for every further item. By default what the pipeline says.
+        capture: Whether it is captured into CUDA graphs. Then its Python code runs only for the first items
+            and the captures, and what it launched there is replayed for every further item. By default what
+            the pipeline says.
     """
 
-    def __init__(self, call: Callable[[Any], Any], *, name: str | None = None, capture: bool | None = None) -> None:
+    def __init__(
+        self, call: Callable[[Any], Any], *, name: str | None = None, capture: bool | None = None
+    ) -> None:
         """Name the stage and check what it is made of."""
         if not callable(call):
             raise TypeError(f"a stage is a callable that takes one item, and this is {type(call).__name__}")
@@ -60,7 +64,9 @@ class StageError(RuntimeError):
 
 @dataclass(frozen=True)
 class Chain:
-    """Which stages there are, numbered in the order in which they are issued, and which of them run side by side."""
+    """Which stages there are, numbered in the order in which they are issued, and which of them run side by
+    side.
+    """
 
     stages: tuple[Stage, ...]
     #: The numbers of the stages, level by level. A level with several is one of parallel branches.
@@ -81,13 +87,17 @@ def chain(stages: Iterable[Any]) -> Chain:
     for entry in stages:
         level = entry if isinstance(entry, tuple) else (entry,)
         if not level:
-            raise ValueError(f"the tuple at place {len(levels)} of the stages is empty; a tuple holds the branches that run side by side")
+            raise ValueError(
+                f"the tuple at place {len(levels)} of the stages is empty; a tuple holds the branches that "
+                "run side by side"
+            )
         first = len(flat)
         for one in level:
             if not callable(one) and not isinstance(one, Stage):
                 raise TypeError(
-                    f"a stage is a callable that takes one item, and the one at place {len(levels)} is {type(one).__name__}; "
-                    "a tuple in the list is a level of branches, and branches hold no lists of their own"
+                    f"a stage is a callable that takes one item, and the one at place {len(levels)} is "
+                    f"{type(one).__name__}; a tuple in the list is a level of branches, and branches hold no "
+                    "lists of their own"
                 )
             flat.append(one if isinstance(one, Stage) else Stage(one))
         levels.append(tuple(range(first, len(flat))))

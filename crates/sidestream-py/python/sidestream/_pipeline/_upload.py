@@ -10,7 +10,8 @@ import torch
 from sidestream._tree import flatten
 from sidestream._units import size
 
-#: The class of most tensors. To look it up in its module each time is a good part of what a short stage costs.
+#: The class of most tensors. To look it up in its module each time is a good part of what a short stage
+#: costs.
 PLAIN = torch.Tensor
 
 
@@ -31,14 +32,17 @@ class Pinned:
         held = self.bytes - before + after
         if self.most_bytes is not None and held > self.most_bytes:
             raise ValueError(
-                f"the items in flight need {size(held)} of pinned memory, of which there may be {size(self.most_bytes)}; raise max_pinned, lower depth, "
-                "or give items that are pinned already, which are copied from where they are"
+                f"the items in flight need {size(held)} of pinned memory, of which there may be "
+                f"{size(self.most_bytes)}; raise max_pinned, lower depth, or give items that are pinned "
+                "already, which are copied from where they are"
             )
         self.bytes = held
 
 
 class Staging:
-    """Pinned memory of one slot, for what comes unpinned. A buffer is used again for each item of the same shape."""
+    """Pinned memory of one slot, for what comes unpinned. A buffer is used again for each item of the same
+    shape.
+    """
 
     def __init__(self, pinned: Pinned) -> None:
         """Hold nothing yet."""
@@ -50,7 +54,9 @@ class Staging:
         self.is_being_read = False
 
     def pinned(self, place: int, leaf: Any) -> Any:
-        """Copy a tensor into pinned memory, once the slot's last upload is over. The host may wait for that."""
+        """Copy a tensor into pinned memory, once the slot's last upload is over. The host may wait for
+        that.
+        """
         layout = (leaf.shape, leaf.dtype, leaf.stride())
         known, buffer = self._buffers.get(place, (None, None))
         if known != layout:
@@ -66,7 +72,9 @@ class Staging:
 
 
 def leaves_of(item: Any) -> tuple[Any, list[Any], bool]:
-    """Return the shape of an item, its tensors, and whether some were numpy arrays of numbers, which are tensors now."""
+    """Return the shape of an item, its tensors, and whether some were numpy arrays of numbers, which are
+    tensors now.
+    """
     leaves, shape = flatten(item)
     changed = False
     for place, leaf in enumerate(leaves):
@@ -77,10 +85,11 @@ def leaves_of(item: Any) -> tuple[Any, list[Any], bool]:
 
 
 def is_plain(item: Any) -> bool:
-    """Tell whether an item is what most are: a tensor, or a tuple, list or dictionary of tensors and nothing else.
+    """Tell whether an item is what most are: a tensor, or a tuple, list or dictionary of tensors and nothing
+    else.
 
-    Such an item needs no ``flatten``. Behind a training step the code of the extension is out of the processor's caches, and takes ten
-    times as long as in a loop of its own; that of the interpreter is not.
+    Such an item needs no ``flatten``. Behind a training step the code of the extension is out of the
+    processor's caches, and takes ten times as long as in a loop of its own; that of the interpreter is not.
     """
     kind = type(item)
     if kind is PLAIN:
@@ -94,7 +103,8 @@ def is_plain(item: Any) -> bool:
 
 
 def _tensor(numpy: Any, array: Any) -> Any:
-    # PyTorch warns of arrays that may not be written, and refuses strides below zero and the other byte order.
+    # PyTorch warns of arrays that may not be written, and refuses strides below zero and the other byte
+    # order.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
         array = numpy.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
     return torch.from_numpy(array)

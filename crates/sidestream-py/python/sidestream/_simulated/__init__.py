@@ -1,10 +1,12 @@
-"""A GPU for programs of PyTorch where there is none: its operators run on the processor, its streams, events and memory are a model.
+"""A GPU for programs of PyTorch where there is none: its operators run on the processor, its streams, events
+and memory are a model.
 
-The tensors are the processor's, so that all of PyTorch works on them as ever; those of which the storage is marked say `cuda` when they
-are asked where they are (`tensor.py`). What a check hears is what it would hear on a GPU: operators and the stream that each runs on
-(`operators.py`, `engine.py` for backward), events (`streams.py`), the addresses that PyTorch's allocator would hand out (`allocator.py`),
-captured graphs (`graphs.py`). Nothing is known about time, and a simulated device is never behind: results are those of a program
-without races, whatever the check says.
+The tensors are the processor's, so that all of PyTorch works on them as ever; those of which the storage is
+marked say `cuda` when they are asked where they are (`tensor.py`). What a check hears is what it would hear
+on a GPU: operators and the stream that each runs on (`operators.py`, `engine.py` for backward), events
+(`streams.py`), the addresses that PyTorch's allocator would hand out (`allocator.py`), captured graphs
+(`graphs.py`). Nothing is known about time, and a simulated device is never behind: results are those of a
+program without races, whatever the check says.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class Simulation:
             for index, device in enumerate(self.devices)
         ]
         self.refusals = refusals.Refusals()
-        self.runtime = runtime.Runtime(lambda index: device.free_memory(self.allocators[self.index_of(index)]), self.refusals.refused)
+        self.runtime = runtime.Runtime(
+            lambda index: device.free_memory(self.allocators[self.index_of(index)]), self.refusals.refused
+        )
         self.operators = operators.Operators(
             self.streams, self.devices, self.allocators, PinnedCache(), self.index_of, self.refusals.refused
         )
@@ -77,7 +81,10 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
         RuntimeError: The process uses a real GPU already.
     """
     if torch.cuda.is_initialized():
-        raise RuntimeError("PyTorch uses a GPU in this process already; simulate in a process of its own, before the first use of CUDA")
+        raise RuntimeError(
+            "PyTorch uses a GPU in this process already; simulate in a process of its own, before the first "
+            "use of CUDA"
+        )
     simulation = Simulation(count)
     with contextlib.ExitStack() as stack:
         for owner, attributes in _replaced(simulation):
@@ -103,19 +110,41 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
     generator = _generator(index_of, devices)
     return [
         (torch._C, core),
-        (torch.cuda, {**device.of_module(all_streams, simulation.allocators, index_of, classes), "_cudart": simulation.runtime}),
+        (
+            torch.cuda,
+            {
+                **device.of_module(all_streams, simulation.allocators, index_of, classes),
+                "_cudart": simulation.runtime,
+            },
+        ),
         (torch.cuda.streams, {name: classes[name] for name in ("Stream", "ExternalStream", "Event")}),
-        (torch.cuda.graphs, {"CUDAGraph": classes["CUDAGraph"], "_cuda_isCurrentStreamCapturing": lambda: all_streams.here.capture is not None}),
+        (
+            torch.cuda.graphs,
+            {
+                "CUDAGraph": classes["CUDAGraph"],
+                "_cuda_isCurrentStreamCapturing": lambda: all_streams.here.capture is not None,
+            },
+        ),
         (torch.cuda.nvtx, {"_nvtx": _Nothing()}),
         (torch.backends.cuda, {"is_built": lambda: True}),
         (torch.backends.cudnn, {"is_acceptable": lambda tensor: False}),
         (torch.accelerator, {"is_available": lambda: True, "device_count": lambda: all_streams.count}),
         (torch.version, {"cuda": torch.version.cuda or "13.0"}),
         (torch.Tensor, of_tensor),
-        (torch.UntypedStorage, tensor.storage_attributes(index_of, devices, simulation.operators.adopt_storage, registered)),
+        (
+            torch.UntypedStorage,
+            tensor.storage_attributes(index_of, devices, simulation.operators.adopt_storage, registered),
+        ),
         (torch, {**tensor.functions(of_tensor["to"], generator), **_autocast(), "compile": _compile}),
         (torch.autograd.profiler.profile, {"__init__": _profile(torch.autograd.profiler.profile.__init__)}),
-        (torch.autograd, {"_engine_run_backward": engine.run_backward(all_streams, tensor.memory_of, torch.autograd._engine_run_backward)}),
+        (
+            torch.autograd,
+            {
+                "_engine_run_backward": engine.run_backward(
+                    all_streams, tensor.memory_of, torch.autograd._engine_run_backward
+                )
+            },
+        ),
     ]
 
 

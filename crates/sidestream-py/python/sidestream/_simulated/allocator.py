@@ -1,6 +1,7 @@
 """The addresses that PyTorch's allocators would hand out: which memory is used again, and when.
 
-Nothing of a device is stored at these addresses: a tensor's values lie where the processor has them. Pinned memory is real.
+Nothing of a device is stored at these addresses: a tensor's values lie where the processor has them. Pinned
+memory is real.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ LARGE_SEGMENT_BYTES = 20 << 20
 #: Larger segments are rounded to this.
 SEGMENT_ROUND_BYTES = 2 << 20
 
-#: Where the addresses of devices begin, far from those of the host, and how far those of two devices are apart.
+#: Where the addresses of devices begin, far from those of the host, and how far those of two devices are
+#: apart.
 DEVICE_BASE = 0x3000_0000_0000
 DEVICE_SPAN = 1 << 40
 #: So many devices have addresses of their own, those of earlier simulations among them.
@@ -77,8 +79,8 @@ class Memory:
 class DeviceAllocator:
     """The caching allocator of one device: best fit among the free blocks of a stream, splitting and merging.
 
-    A block that was recorded on other streams is free when the host has waited for them since, or is that far ahead that it must have.
-    Until then nobody may say that they are done.
+    A block that was recorded on other streams is free when the host has waited for them since, or is that far
+    ahead that it must have. Until then nobody may say that they are done.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class DeviceAllocator:
         with self._lock:
             self._turns += 1
             self._take_back()
-            block = self._found(size_rounded, (self.pool if self._streams.here.capture is not None else 0, is_small, stream))
+            block = self._found(
+                size_rounded, (self.pool if self._streams.here.capture is not None else 0, is_small, stream)
+            )
             block.free = False
             self.live[block.address] = block
             self.bytes += block.size
@@ -175,7 +179,9 @@ class DeviceAllocator:
             self._looked_at = self._streams.waits
             pending, self._pending = self._pending, deque()
             for block in pending:
-                if all(self._streams.has_waited(self.index, stream, block.freed_at) for stream in block.noted):
+                if all(
+                    self._streams.has_waited(self.index, stream, block.freed_at) for stream in block.noted
+                ):
                     self._free_again(block)
                 else:
                     self._pending.append(block)
@@ -249,7 +255,9 @@ class Pinned:
 
 
 class PinnedCache:
-    """PyTorch's cache of pinned memory: sizes are powers of two, and what was pinned is never anything else again."""
+    """PyTorch's cache of pinned memory: sizes are powers of two, and what was pinned is never anything else
+    again.
+    """
 
     def __init__(self) -> None:
         self.returned: deque[tuple[int, int]] = deque()
@@ -267,13 +275,17 @@ class PinnedCache:
                 self._free.setdefault(length, []).append(address)
             free = self._free.get(size)
             address = free.pop() if free else self._fresh(size)
-            start, buffer = next(piece for piece in reversed(self._pieces) if piece[0] <= address < piece[0] + len(piece[1]))
+            start, buffer = next(
+                piece for piece in reversed(self._pieces) if piece[0] <= address < piece[0] + len(piece[1])
+            )
         return Pinned(self, address, size), buffer, address - start
 
     def _fresh(self, size: int) -> int:
         if size > self._left:
             length = max(size, PINNED_BYTES)
-            buffer = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0))
+            buffer = mmap.mmap(
+                -1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+            )
             self._at, self._left = ctypes.addressof(ctypes.c_char.from_buffer(buffer)), length
             self._pieces.append((self._at, buffer))
         address = self._at

@@ -39,7 +39,9 @@ PROPERTIES: dict[str, Any] = {
 }
 
 
-def of_core(streams: Streams, allocators: list[DeviceAllocator], index_of: Callable[[Any], int]) -> dict[str, Any]:
+def of_core(
+    streams: Streams, allocators: list[DeviceAllocator], index_of: Callable[[Any], int]
+) -> dict[str, Any]:
     """What takes the place of functions of ``torch._C``, on which all of ``torch.cuda`` is built."""
     here = streams.here
 
@@ -69,8 +71,17 @@ def of_core(streams: Streams, allocators: list[DeviceAllocator], index_of: Calla
         every |= {"reserved_bytes": segments, "inactive_split_bytes": of(0, 0)}
         every |= dict.fromkeys(("allocation", "active", "segment", "inactive_split"), of(0, 0))
         counts = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
-        whole = dict.fromkeys(("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"), 0)
-        return {**every, **whole, "oversize_allocations": counts, "oversize_segments": counts, "max_split_size": -1}
+        whole = dict.fromkeys(
+            ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"),
+            0,
+        )
+        return {
+            **every,
+            **whole,
+            "oversize_allocations": counts,
+            "oversize_segments": counts,
+            "max_split_size": -1,
+        }
 
     def reset_peak(device: int | None = None) -> None:
         allocator = allocators[index_of(device)]
@@ -81,7 +92,10 @@ def of_core(streams: Streams, allocators: list[DeviceAllocator], index_of: Calla
             allocator.empty_cache()
 
     def snapshot(*_: Any) -> dict[str, Any]:
-        return {"segments": [segment for allocator in allocators for segment in allocator.snapshot()], "device_traces": []}
+        return {
+            "segments": [segment for allocator in allocators for segment in allocator.snapshot()],
+            "device_traces": [],
+        }
 
     def free_here(*_: Any) -> tuple[int, int]:
         return free_memory(allocators[here.device])
@@ -144,7 +158,10 @@ def of_core(streams: Streams, allocators: list[DeviceAllocator], index_of: Calla
 
 
 def of_module(
-    streams: Streams, allocators: list[DeviceAllocator], index_of: Callable[[Any], int], classes: dict[str, type]
+    streams: Streams,
+    allocators: list[DeviceAllocator],
+    index_of: Callable[[Any], int],
+    classes: dict[str, type],
 ) -> dict[str, Any]:
     """What takes the place of attributes of ``torch.cuda``."""
     core = of_core(streams, allocators, index_of)

@@ -1,8 +1,9 @@
 """What PyTorch's engine does about streams in backward, where its own sees the processor alone.
 
-Each node runs on the stream of its forward operation. The engine records an event behind who gives a gradient and lets who takes it
-wait, notes the taker's stream for that gradient, adds gradients up on the stream of who takes them, and lets the stream that called
-wait for those of the leaves (`input_buffer.cpp` and `engine.cpp`).
+Each node runs on the stream of its forward operation. The engine records an event behind who gives a gradient
+and lets who takes it wait, notes the taker's stream for that gradient, adds gradients up on the stream of who
+takes them, and lets the stream that called wait for those of the leaves (`input_buffer.cpp` and
+`engine.cpp`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Backward:
         self.streams, self.memory_of = streams, memory_of
         self.here = streams.here
         self.outer, self.caller = self.here.backward, (self.here.device, tuple(self.here.streams))
-        #: What each node waits for: the events, and by input who gave the last gradient and where it is added up.
+        #: What each node waits for: the events, and by input who gave the last gradient and where it is added
+        #: up.
         self.ready: dict[Any, dict[int, tuple[int, int, int, int]]] = {}
         self.leaves: set[tuple[int, int]] = set()
         #: Where the additions run that the engine makes behind the node that ran last.
@@ -75,7 +77,9 @@ class Backward:
         return history[max(0, bisect.bisect_right(history, number, key=lambda entry: entry[0]) - 1)][1]
 
     def look(self) -> None:
-        """Who asks for the current stream is in a node, maybe in a hook of a tensor, which runs before its node's."""
+        """Who asks for the current stream is in a node, maybe in a hook of a tensor, which runs before its
+        node's.
+        """
         node = torch._C._current_autograd_node()
         if node is not None and node is not self.now and node in self.of:
             self._begin(node)
@@ -155,7 +159,9 @@ class Backward:
                 self.streams.wait_stream(device, self.caller[1][device], stream)
 
 
-def run_backward(streams: Streams, memory_of: Callable[[Any], Any], run: Callable[..., Any]) -> Callable[..., Any]:
+def run_backward(
+    streams: Streams, memory_of: Callable[[Any], Any], run: Callable[..., Any]
+) -> Callable[..., Any]:
     """The engine, with streams."""
 
     def run_with_streams(roots: Any, *args: Any, **kwargs: Any) -> Any:

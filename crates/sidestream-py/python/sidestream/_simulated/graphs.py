@@ -1,7 +1,7 @@
 """Captured graphs: what was called is called again at each replay, on the same tensors.
 
-A GPU runs nothing while it captures. Here the operators do run, since what comes after them asks for shapes and addresses; what they
-changed in memory from before is put back at the end.
+A GPU runs nothing while it captures. Here the operators do run, since what comes after them asks for shapes
+and addresses; what they changed in memory from before is put back at the end.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
             self._device = streams.here.device
             if not streams.current(self._device):
                 raise RuntimeError(
-                    "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the "
-                    "default stream.)"
+                    "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok "
+                    "to replay them on the default stream.)"
                 )
             self._pool = pool if pool is not None else (0, streams.now())
             allocators[self._device].pool = self._pool[1]

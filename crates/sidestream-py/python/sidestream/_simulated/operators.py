@@ -20,7 +20,9 @@ _SHORT = (torch.float16, torch.bfloat16)
 #: Copies go from anywhere to anywhere.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::set_", "aten::set_data"})
 #: What may be neither asked nor waited for while a graph is captured.
-_WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"})
+_WAITS = frozenset(
+    {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"}
+)
 
 
 class Operators:
@@ -78,8 +80,8 @@ class Operators:
         is_addition = func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
         streams, here = self.streams, self.streams.here
         waits = name in _WAITS
-        # What PyTorch's own code makes for a tensor of a device it makes on the processor; then it writes there. In a program of
-        # its own that would be refused.
+        # What PyTorch's own code makes for a tensor of a device it makes on the processor; then it writes
+        # there. In a program of its own that would be refused.
         takes = bool(written) and name not in _COPIES
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +114,10 @@ class Operators:
                     streams.stream_is_done(target, here.streams[target])
             capture = streams.here.capture if target >= 0 else None
             if capture is not None:
-                capture.begins(args, [value for at, key in written for value in _tensors((_argument(args, kwargs, at, key),))])
+                capture.begins(
+                    args,
+                    [value for at, key in written for value in _tensors((_argument(args, kwargs, at, key),))],
+                )
             result = self._run(op, name, args, kwargs)
             if target >= 0:
                 if makes:
@@ -158,7 +163,8 @@ class Operators:
         def call(target: Any, source: Any, non_blocking: bool = False) -> Any:
             made, memory = here.made, memory_of(source)
             if made is not None and isinstance(memory, Memory) and memory_of(target) is None:
-                # What was made and is filled within one call of the program is PyTorch's own: it meant the device.
+                # What was made and is filled within one call of the program is PyTorch's own: it meant the
+                # device.
                 if made == (*_call_of(sys._getframe(1)), _cdata(target)):
                     self.adopt(target, memory.index)
             result = computed(target, source, non_blocking)
@@ -185,7 +191,10 @@ class Operators:
                 if any(tensor.dtype in _SHORT for tensor in _tensors((*args, *kwargs.values()))):
                     return _in_single(op, args, kwargs)
                 if "from the 'CPU' backend" in text and memory_of_any(args):
-                    why = f"the operator {name} has no kernel for the processor, which runs the operators of a simulation"
+                    why = (
+                        f"the operator {name} has no kernel for the processor, which runs the operators of a "
+                        "simulation"
+                    )
                     raise self.refused(why) from error
             raise
 
@@ -246,7 +255,11 @@ class Operators:
 
     def pinned_copy(self, tensor: Any) -> Any:
         """The same values in pinned memory."""
-        size = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
+        size = (
+            sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            if tensor.numel()
+            else 0
+        )
         made = self.pinned_like(tensor, size * tensor.element_size())
         return made.copy_(tensor)
 
@@ -307,7 +320,9 @@ def _tensors(args: Any) -> list[Any]:
 
 
 def _in_single(op: Any, args: Any, kwargs: Any) -> Any:
-    """Computes in single precision what the processor has no kernel for; the results have the type that they would have."""
+    """Computes in single precision what the processor has no kernel for; the results have the type that they
+    would have.
+    """
     short = next(tensor.dtype for tensor in _tensors((*args, *kwargs.values())) if tensor.dtype in _SHORT)
 
     def widened(value: Any) -> Any:

@@ -51,11 +51,21 @@ class Refusals:
 
     def install(self, stack: contextlib.ExitStack) -> None:
         def triton(module: Any) -> None:
-            put(stack, module.JITFunction, "run", self.refusing("a kernel of Triton, which runs on a GPU only"))
+            put(
+                stack,
+                module.JITFunction,
+                "run",
+                self.refusing("a kernel of Triton, which runs on a GPU only"),
+            )
 
         def extensions(module: Any) -> None:
             for name in ("load", "load_inline"):
-                put(stack, module, name, self.refusing("an extension in C++ or CUDA (torch.utils.cpp_extension)"))
+                put(
+                    stack,
+                    module,
+                    name,
+                    self.refusing("an extension in C++ or CUDA (torch.utils.cpp_extension)"),
+                )
 
         those = {_TRITON: triton, _EXTENSIONS: extensions}
         finder = _Finder(self, those)
@@ -66,7 +76,12 @@ class Refusals:
                 refuse(sys.modules[name])
         for name in ("_broadcast", "_broadcast_coalesced", "_scatter", "_gather"):
             if hasattr(torch._C, name):
-                put(stack, torch._C, name, self.refusing("torch.nn.parallel, which copies between GPUs without operators"))
+                put(
+                    stack,
+                    torch._C,
+                    name,
+                    self.refusing("torch.nn.parallel, which copies between GPUs without operators"),
+                )
         from torch import distributed
 
         if distributed.is_available():
@@ -92,7 +107,9 @@ class Refusals:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Refuses to import libraries that launch kernels of their own, and what others have for a GPU once they are imported."""
+    """Refuses to import libraries that launch kernels of their own, and what others have for a GPU once they
+    are imported.
+    """
 
     def __init__(self, refusals: Refusals, parts: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self.refusals = refusals
@@ -127,7 +144,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _of_program(frame: FrameType | None) -> FrameType | None:
     while frame is not None and (
-        frame.f_code.co_filename.startswith((_OURS, _TORCH, "<frozen")) or _is_hidden(frame.f_code.co_filename)
+        frame.f_code.co_filename.startswith((_OURS, _TORCH, "<frozen"))
+        or _is_hidden(frame.f_code.co_filename)
     ):
         frame = frame.f_back
     return frame

@@ -21,7 +21,9 @@ class Runtime:
 
     cudaError = CudaError
 
-    def __init__(self, free_memory: Callable[[int], tuple[int, int]], refused: Callable[[str], Exception]) -> None:
+    def __init__(
+        self, free_memory: Callable[[int], tuple[int, int]], refused: Callable[[str], Exception]
+    ) -> None:
         self._free_memory, self._refused = free_memory, refused
         self._registered: dict[int, int] = {}
 
@@ -32,7 +34,9 @@ class Runtime:
     def cudaHostRegister(self, address: int, size: int, flags: int) -> CudaError:
         if address <= 0 or size <= 0:
             return CudaError.invalidValue
-        if any(start < address + size and address < start + length for start, length in self._registered.items()):
+        if any(
+            start < address + size and address < start + length for start, length in self._registered.items()
+        ):
             return CudaError.hostMemoryAlreadyRegistered
         self._registered[address] = size
         return CudaError.success

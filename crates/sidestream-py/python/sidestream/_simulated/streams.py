@@ -27,7 +27,8 @@ class _Current(threading.local):
     def __init__(self, count: int) -> None:
         #: The handle by device.
         self.streams = [0] * count
-        #: Which streams were current from which node of the graph on: the number of the node, and the handles.
+        #: Which streams were current from which node of the graph on: the number of the node, and the
+        #: handles.
         self.history: list[tuple[int, tuple[int, ...]]] = [(0, (0,) * count)]
         #: The pass of backward that this thread is in.
         self.backward: Any = None
@@ -54,7 +55,8 @@ class Streams:
         #: Work since the last wait, and when that wait was.
         self.busy: set[tuple[int, int]] = set()
         self.waited: dict[tuple[int, int], int] = {}
-        #: By stream: when it waited for another one, for which, and for what that had by when. The newest of them.
+        #: By stream: when it waited for another one, for which, and for what that had by when. The newest of
+        #: them.
         self._behind: dict[tuple[int, int], deque[tuple[int, tuple[int, int], int]]] = {}
         self.waits = 0
         #: Captures that are under way, and those that forbid all threads to wait.
@@ -194,7 +196,8 @@ def index_of(device: Any, streams: Streams) -> int:
         return streams.here.device
     if index >= streams.count:
         raise RuntimeError(
-            f"CUDA error: invalid device ordinal: cuda:{index} of {streams.count} simulated; simulate more of them with --devices"
+            f"CUDA error: invalid device ordinal: cuda:{index} of {streams.count} simulated; simulate more of"
+            " them with --devices"
         )
     return index
 
@@ -251,7 +254,8 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             return event
 
         def query(self) -> bool:
-            # Work is never over the first time that somebody asks, so that a program that asks once waits for nothing.
+            # Work is never over the first time that somebody asks, so that a program that asks once waits for
+            # nothing.
             key = (self.device_index, self.cuda_stream)
             is_busy = key in streams.busy
             streams.busy.discard(key)
@@ -287,7 +291,11 @@ def classes(streams: Streams) -> tuple[type, type, type]:
         """An event of a simulated GPU."""
 
         def __init__(
-            self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+            self,
+            enable_timing: bool = False,
+            blocking: bool = False,
+            interprocess: bool = False,
+            external: bool = False,
         ) -> None:
             self._timed = enable_timing
             self.cuda_event = 0
@@ -317,7 +325,9 @@ def classes(streams: Streams) -> tuple[type, type, type]:
                 with streams.on(device):
                     _gpu_trace.EventCreationCallbacks.fire_callbacks(self.cuda_event)
             elif device != self._on[0]:
-                raise RuntimeError(f"Event device {self._on[0]} does not match recording stream's device {device}.")
+                raise RuntimeError(
+                    f"Event device {self._on[0]} does not match recording stream's device {device}."
+                )
             self._on = (device, handle)
             self._pending = (device, handle) in streams.busy
             self._recorded, self._at_ns = streams.now(), time.perf_counter_ns()
@@ -350,7 +360,10 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             if not (self.cuda_event and end_event.cuda_event):
                 raise ValueError("Both events must be recorded before calculating elapsed time.")
             if not (self._is_over() and end_event._is_over()):
-                raise RuntimeError("CUDA error: device not ready: synchronize with the second event before the time is asked for")
+                raise RuntimeError(
+                    "CUDA error: device not ready: synchronize with the second event before the time is "
+                    "asked for"
+                )
             # The time of the processor, which says nothing about a GPU; never 0, since programs divide by it.
             return max(float(end_event._at_ns - self._at_ns), 1e3) / 1e6
 
@@ -363,6 +376,10 @@ def classes(streams: Streams) -> tuple[type, type, type]:
                 _gpu_trace.EventDeletionCallbacks.fire_callbacks(self.cuda_event)
 
         def __repr__(self) -> str:
-            return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"
+            return (
+                f"<torch.cuda.Event {self.cuda_event:#x}>"
+                if self.cuda_event
+                else "<torch.cuda.Event uninitialized>"
+            )
 
     return Stream, ExternalStream, Event

@@ -1,7 +1,8 @@
-"""Tensors of a simulated GPU: the processor's, of which PyTorch's own questions are answered as a GPU's would be.
+"""Tensors of a simulated GPU: the processor's, of which PyTorch's own questions are answered as a GPU's would
+be.
 
-A storage that is a device's carries what it has of the device (`allocator.Memory`). So it is the storage that is on a device, whichever
-tensors look at it, and its memory goes back when the last of them is gone.
+A storage that is a device's carries what it has of the device (`allocator.Memory`). So it is the storage that
+is on a device, whichever tensors look at it, and its memory goes back when the last of them is gone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class _Moved(torch.autograd.Function):  # type: ignore[misc]
     """A copy to another device, whose gradient is copied back."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, device: Any, dtype: Any, non_blocking: bool, memory_format: Any) -> Any:
+    def forward(
+        ctx: Any, tensor: Any, device: Any, dtype: Any, non_blocking: bool, memory_format: Any
+    ) -> Any:
         ctx.source = (tensor.device, tensor.dtype)
         return _moved(tensor, device, dtype, non_blocking, memory_format)
 
@@ -58,8 +61,8 @@ class _Moved(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Crossing(threading.local):
-    """PyTorch's own code takes every tensor for the processor's and names the processor when it means the tensor's device. Who
-    means the host says so here."""
+    """PyTorch's own code takes every tensor for the processor's and names the processor when it means the
+    tensor's device. Who means the host says so here."""
 
     leaves = False
 
@@ -71,12 +74,16 @@ def _moved(tensor: Any, device: Any, dtype: Any, non_blocking: bool, memory_form
     options = {} if memory_format is None else {"memory_format": memory_format}
     crossing.leaves = True
     try:
-        return torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=device, non_blocking=non_blocking, **options)
+        return torch.ops.aten._to_copy.default(
+            tensor, dtype=dtype, device=device, non_blocking=non_blocking, **options
+        )
     finally:
         crossing.leaves = False
 
 
-def to_device(tensor: Any, device: Any, dtype: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
+def to_device(
+    tensor: Any, device: Any, dtype: Any = None, non_blocking: bool = False, memory_format: Any = None
+) -> Any:
     """A copy on another device."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return _Moved.apply(tensor, device, dtype, non_blocking, memory_format)
@@ -89,10 +96,16 @@ def to_device(tensor: Any, device: Any, dtype: Any = None, non_blocking: bool = 
 def attributes(
     index_of: Callable[[Any], int], devices: list[Any], registered: Callable[[int, int], bool]
 ) -> dict[str, Any]:
-    """What takes the place of attributes of ``torch.Tensor``. ``registered`` says of bytes of the host's whether they are pinned
-    where they are."""
-    plain = {name: getattr(torch.Tensor, name) for name in ("to", "cpu", "numpy", "__array__", "tolist", "new_tensor", "type", "device")}
-    plain |= {name: getattr(torch.Tensor, name) for name in ("data_ptr", "get_device", "is_cuda", "is_cpu", "is_pinned")}
+    """What takes the place of attributes of ``torch.Tensor``. ``registered`` says of bytes of the host's
+    whether they are pinned where they are."""
+    plain = {
+        name: getattr(torch.Tensor, name)
+        for name in ("to", "cpu", "numpy", "__array__", "tolist", "new_tensor", "type", "device")
+    }
+    plain |= {
+        name: getattr(torch.Tensor, name)
+        for name in ("data_ptr", "get_device", "is_cuda", "is_cpu", "is_pinned")
+    }
 
     def cuda_of(device: Any) -> Any:
         """The device with its number, if it is a GPU; the device as it is if not."""
@@ -117,7 +130,9 @@ def attributes(
         memory = memory_of(self)
         if memory is None or memory.device is None:
             return int(plain["data_ptr"](self))
-        return memory.address + _offset_of(self) * self.element_size() if memory.address and self.numel() else 0
+        return (
+            memory.address + _offset_of(self) * self.element_size() if memory.address and self.numel() else 0
+        )
 
     def is_pinned(self: Any, device: Any = None) -> bool:
         memory = memory_of(self)
@@ -147,11 +162,18 @@ def attributes(
         mine = device_of(self)
         if target is not None and target != (mine or self.device) and target.type in ("cpu", "cuda"):
             if not (target.type == "cpu" and mine is None):
-                return to_device(self, target, dtype, bool(options.get("non_blocking")), options.get("memory_format"))
+                return to_device(
+                    self, target, dtype, bool(options.get("non_blocking")), options.get("memory_format")
+                )
         if mine is None or (target is not None and target.type not in ("cpu", "cuda")):
             return plain["to"](self, *args, **kwargs)
-        # The type is always named: without it PyTorch would name the device, which it takes for the processor.
-        options = {name: options[name] for name in ("non_blocking", "copy", "memory_format") if options.get(name) is not None}
+        # The type is always named: without it PyTorch would name the device, which it takes for the
+        # processor.
+        options = {
+            name: options[name]
+            for name in ("non_blocking", "copy", "memory_format")
+            if options.get(name) is not None
+        }
         return plain["to"](self, self.dtype if dtype is None else dtype, **options)
 
     def type_as(self: Any, other: Any) -> Any:
@@ -170,7 +192,8 @@ def attributes(
         device = device_of(self)
         if device is not None:
             raise TypeError(
-                f"can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+                f"can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+                "host memory first."
             )
 
     def numpy(self: Any, *, force: bool = False) -> Any:

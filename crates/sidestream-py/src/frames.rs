@@ -7,64 +7,17 @@
 //! How they lie depends on the version of Python. What is known of the versions is tried at the start, against what Python itself says of
 //! the same frames ([`learn`]), and with reads that cannot fault. Where the two differ, nothing is read later, and accesses have no place.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// So many frames are kept, the innermost first.
-const DEPTH: usize = 10;
-/// Longer names lose their beginning.
-const FILE: usize = 232;
-const NAME: usize = 120;
+use host_guard::lines::{self, Frames};
+
 /// So many frames of the interpreter's own are passed over at most.
 const FAR: usize = 64;
-
-/// A line of Python, as text.
-#[derive(Clone, Copy)]
-pub struct Line {
-    number: i32,
-    file: [u8; FILE],
-    file_len: u8,
-    name: [u8; NAME],
-    name_len: u8,
-}
-
-/// The lines that a thread is at, the innermost first.
-#[derive(Clone, Copy)]
-pub struct Frames {
-    /// The code and the instruction of the innermost one, to know it again.
-    pub place: (usize, usize),
-    count: usize,
-    lines: [Line; DEPTH],
-}
-
-impl Frames {
-    /// No Python.
-    pub const NONE: Frames = Frames {
-        place: (0, 0),
-        count: 0,
-        lines: [Line {
-            number: 0,
-            file: [0; FILE],
-            file_len: 0,
-            name: [0; NAME],
-            name_len: 0,
-        }; DEPTH],
-    };
-
-    /// File, function and line of each.
-    pub fn lines(&self) -> impl Iterator<Item = (String, String, i32)> + '_ {
-        self.lines[..self.count].iter().map(|line| {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            let file = text(&line.file[..usize::from(line.file_len)]);
-            let name = text(&line.name[..usize::from(line.name_len)]);
-            (file, name, line.number)
-        })
-    }
-}
 
 /// How frames lie in memory.
 struct Layout {
@@ -100,9 +53,11 @@ static LAYOUT: OnceLock<Option<Layout>> = OnceLock::new();
 const STATE: usize = 32;
 const COMPACT_ASCII: u32 = 0b11 << 5;
 
-/// Learns how this Python lays out its frames. Whether it did: if not, accesses that are noted have no place.
-pub fn learn(py: Python<'_>) -> bool {
-    LAYOUT.get_or_init(|| layout(py)).is_some()
+/// Learns how this Python lays out its frames, and has the guard ask here where the program is. If it cannot be learnt, accesses that
+/// are noted have no place.
+pub fn learn(py: Python<'_>) {
+    LAYOUT.get_or_init(|| layout(py));
+    lines::come_from(lines::Source { place, read });
 }
 
 /// What is known of the versions: frame, within, code, back, instruction, owner.
@@ -170,7 +125,7 @@ fn known(py: Python<'_>) -> Option<Vec<(Bound<'_, PyAny>, usize)>> {
         let at: usize = frame.getattr("f_lasti").ok()?.extract().ok()?;
         all.push((frame.getattr("f_code").ok()?, at));
         let back = frame.getattr("f_back").ok()?;
-        if back.is_none() || all.len() == DEPTH {
+        if back.is_none() || all.len() == Frames::MOST {
             return Some(all);
         }
         frame = back;
@@ -327,7 +282,7 @@ unsafe fn innermost(layout: &Layout) -> usize {
 }
 
 /// The line that this thread is at, to know it again: its code, and where in it. Zeros where there is no Python.
-pub fn place() -> (usize, usize) {
+fn place() -> (usize, usize) {
     let Some(Some(layout)) = LAYOUT.get() else {
         return (0, 0);
     };
@@ -337,73 +292,37 @@ pub fn place() -> (usize, usize) {
 }
 
 /// Reads the lines that this thread is at.
-pub fn read(into: &mut Frames) {
-    (into.count, into.place) = (0, (0, 0));
+fn read(into: &mut Frames) {
     let Some(Some(layout)) = LAYOUT.get() else {
         return;
     };
     // SAFETY: as in `place`. The code of a frame that runs is alive, and so are the strings that it has.
     unsafe {
         let mut next = innermost(layout);
-        while into.count < DEPTH
-            && let Some((frame, code, at)) = line_from(layout, next)
+        while let Some((frame, code, at)) = line_from(layout, next)
+            && let Some(line) = into.next((code, at))
         {
-            if into.count == 0 {
-                into.place = (code, at);
-            }
-            let line = &mut into.lines[into.count];
             line.number = (layout.line)(code as *mut c_void, at as c_int);
-            line.file_len = text(layout, word(code + layout.file), &mut line.file);
-            line.name_len = text(layout, word(code + layout.name), &mut line.name);
-            into.count += 1;
+            line.file.keep_end(text(layout, word(code + layout.file)));
+            line.name.keep_end(text(layout, word(code + layout.name)));
             next = word(frame + layout.back);
         }
     }
 }
 
-/// Copies the end of a string. Returns how many bytes that are.
+/// The bytes of a string.
 ///
 /// # Safety
-/// It is a string of Python's, which lie as `layout` says.
-unsafe fn text(layout: &Layout, string: usize, into: &mut [u8]) -> u8 {
+/// It is a string of Python's, which lie as `layout` says, and it outlives their use.
+unsafe fn text<'a>(layout: &Layout, string: usize) -> &'a [u8] {
     // SAFETY: the caller's promise.
     unsafe {
         let plain = word(string + STATE) as u32 & COMPACT_ASCII == COMPACT_ASCII;
         if !plain {
-            let unknown = c"(a name that is not ASCII)".to_bytes();
-            let length = unknown.len().min(into.len());
-            into[..length].copy_from_slice(&unknown[..length]);
-            return length as u8;
+            return b"(a name that is not ASCII)";
         }
         // The length stands behind the two words of every object.
         let bytes = word(string + 16);
-        let kept = bytes.min(into.len());
-        let from = (string + layout.characters + bytes - kept) as *const u8;
-        std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), kept);
-        kept as u8
+        std::slice::from_raw_parts((string + layout.characters) as *const u8, bytes)
     }
-}
-
-/// The function at an address, or the library that it is in.
-pub fn function_at(address: usize) -> Option<String> {
-    // SAFETY: all zeros are a value of it.
-    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for.
-    if unsafe { libc::dladdr(address as *const c_void, &mut found) } == 0 {
-        return None;
-    }
-    let text = |name: *const libc::c_char| {
-        if name.is_null() {
-            return None;
-        }
-        // SAFETY: a name that the loader gave ends with a zero and lives as long as the library.
-        let name = unsafe { CStr::from_ptr(name) };
-        Some(name.to_string_lossy().into_owned())
-    };
-    let file = text(found.dli_fname)?;
-    let library = file.rsplit('/').next().unwrap_or(&file).to_owned();
-    Some(match text(found.dli_sname) {
-        Some(function) => format!("{function} in {library}"),
-        None => library,
-    })
 }

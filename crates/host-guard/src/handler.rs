@@ -6,14 +6,15 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use super::{hits, table};
+use crate::hits::this_thread;
+use crate::{hits, table};
 
 /// Handlers of others, in the order in which they were found in our place. The first is who was there before us. What a place leads to is
 /// never changed or given back: the handler may be reading it.
 const OTHERS: usize = 16;
 static OTHER: [AtomicPtr<libc::sigaction>; OTHERS] = [const { AtomicPtr::new(null_mut()) }; OTHERS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// What the places lead to: each is written once, by who holds the lock, and there is room for so many that differ.
+/// What the places lead to: each is written once, under the lock, and there is room for this many that differ.
 static KNOWN: [Known; 64] = [const { Known(UnsafeCell::new(MaybeUninit::uninit())) }; 64];
 static KNOWNS: AtomicUsize = AtomicUsize::new(0);
 static INSTALLING: AtomicBool = AtomicBool::new(false);
@@ -102,7 +103,7 @@ fn keep(action: libc::sigaction) -> Option<*mut libc::sigaction> {
     Some(at)
 }
 
-/// Sees to it that the signal is ours. Whoever took it meanwhile gets what is not meant for us. Returns whether it is ours.
+/// Makes the signal ours. A handler that took it meanwhile gets what is not meant for us. Returns whether it is ours.
 pub fn install() -> bool {
     // Mostly it is.
     if current().is_some_and(|now| is_ours(&now)) {
@@ -119,7 +120,7 @@ fn take() -> bool {
         return true;
     }
     let count = COUNT.load(Ordering::Relaxed);
-    // Somebody who comes again and again, as a test runner does, needs one place: with the same below it.
+    // A handler that is set again and again, as by a test runner, needs one place: with the same below it.
     let last = count.checked_sub(1).and_then(other);
     if !last.is_some_and(|last| is_same(last, &now)) {
         let Some(known) = (count < OTHERS).then(|| keep(now)).flatten() else {
@@ -138,7 +139,7 @@ fn take() -> bool {
     unsafe { libc::sigaction(libc::SIGSEGV, &ours, null_mut()) == 0 }
 }
 
-/// Somebody has taken the signal, and stands behind us from here on. Who gives it back to us was the last to take it.
+/// Another handler has taken the signal, and is asked after ours from here on. If it was given back to us, the last one has left.
 pub fn taken() {
     alone(|| {
         if !current().is_some_and(|now| is_ours(&now)) {
@@ -160,7 +161,7 @@ pub fn uninstall() {
         if let (Some(now), Some(last)) = (current(), last)
             && is_ours(&now)
         {
-            // SAFETY: it is what somebody told the system.
+            // SAFETY: it is what its owner told the system.
             unsafe { libc::sigaction(libc::SIGSEGV, last, null_mut()) };
             COUNT.store(count - 1, Ordering::Release);
         }
@@ -211,7 +212,7 @@ unsafe fn what(context: *mut c_void) -> (bool, usize) {
     }
 }
 
-/// Notes an access to protected pages and opens them; all else goes to whoever has the signal but for us.
+/// Notes an access to protected pages and opens them; all else goes to the handler that has the signal but for us.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the system calls this with what the flags ask for. The thread's error number is a variable of its own.
     unsafe {
@@ -238,19 +239,13 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
     }
 }
 
-/// The number of the calling thread.
-fn this_thread() -> u64 {
-    // SAFETY: it asks the system for a number.
-    unsafe { libc::syscall(libc::SYS_gettid) as u64 }
-}
-
 /// Whether this fault is met for the first time since anything was released: the page may have been open by the time it was looked
 /// at.
 fn is_first(address: usize, code: usize) -> bool {
     if table::releases() == 0 {
         return false;
     }
-    let thread = this_thread();
+    let thread = this_thread() as u64;
     let mut mix = thread ^ (table::releases() as u64).rotate_left(17);
     for part in [address, code] {
         mix = (mix ^ part as u64)
@@ -271,7 +266,7 @@ fn is_first(address: usize, code: usize) -> bool {
 /// # Safety
 /// As of a handler.
 unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
-    let thread = this_thread();
+    let thread = this_thread() as u64;
     let of_thread = |room: &&AtomicU64| room.load(Ordering::Acquire) >> 32 == thread;
     let known = PASSING.iter().find(of_thread);
     // A handler that was told and raises the signal anew, as Python's faulthandler does, means the one before it: it found us there.
@@ -326,7 +321,7 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     }
 }
 
-/// What a fault does where nobody handles it.
+/// What a fault does where no handler takes it.
 ///
 /// # Safety
 /// As of a handler.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, 
 
 use parking_lot::Mutex;
 
-/// So many ranges are protected at once. Each may be two mappings more, and each page that was opened two again; a process has
+/// How many ranges are protected at once. Each may be two mappings more, and each page that was opened two again; a process has
 /// 65,530 unless its system says otherwise.
 const SLOTS: usize = 1024;
-/// So many system calls may use memory at once, before nothing is protected while there are more.
+/// How many system calls may use memory at once. While there are more, nothing is protected.
 const CALLS: usize = 128;
 /// The smallest huge page.
 const HUGE: usize = 2 << 20;
@@ -106,7 +106,7 @@ fn protection(loads: bool) -> c_int {
 }
 
 /// # Safety
-/// The pages are the program's memory, which it may read and write while nobody protects them.
+/// The pages are the program's memory, which it may read and write while they are not protected.
 unsafe fn set(start: usize, end: usize, protection: c_int) -> bool {
     // SAFETY: the caller's promise; the contents stay.
     unsafe { libc::mprotect(start as *mut c_void, end - start, protection) == 0 }
@@ -115,16 +115,16 @@ unsafe fn set(start: usize, end: usize, protection: c_int) -> bool {
 /// Whether the program may store to a page: memory that it pinned may be open to reading alone, and has to stay so. The system itself
 /// adds nothing to the first word of it, which changes no byte, and fails where it may not.
 fn is_writable(start: usize) -> bool {
-    static NOBODY: AtomicU32 = AtomicU32::new(0);
+    static UNUSED: AtomicU32 = AtomicU32::new(0);
     const WAKE_OP_PRIVATE: c_int = 5 | 128;
     const ADD: c_int = 1 << 28;
-    // SAFETY: nobody waits for the first word. To the second one nothing is added at once, as any thread might, and an address that
+    // SAFETY: no thread waits for the first word. To the second one nothing is added at once, as any thread might, and an address that
     // cannot be written is an error of the call.
     let done = unsafe {
-        let nobody = NOBODY.as_ptr();
+        let unused = UNUSED.as_ptr();
         libc::syscall(
             libc::SYS_futex,
-            nobody,
+            unused,
             WAKE_OP_PRIVATE,
             1,
             0_usize,
@@ -155,10 +155,10 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
         return None;
     }
     let is_free = |slot: &Slot| slot.state.load(Ordering::Relaxed) == FREE;
-    // The first: nobody looks at more slots than were ever used at once.
+    // The first: so no more slots are looked at than were ever used at once.
     let at = SLOT[..bound()].iter().position(is_free)?;
     let slot = &SLOT[at];
-    // Before the bounds change, so that whoever reads them meanwhile sees that they did.
+    // Before the bounds change, so that a thread that reads them meanwhile sees that they did.
     let turn = slot.turn.fetch_add(1, Ordering::SeqCst) + 1;
     slot.start.store(start, Ordering::SeqCst);
     slot.end.store(end, Ordering::SeqCst);
@@ -186,7 +186,7 @@ unsafe fn close(start: usize, end: usize, loads: bool) -> bool {
 
 /// Opens the pages for good.
 pub fn release(piece: Piece) {
-    // In a child of a fork they are open, and the lock may be held by nobody.
+    // In a child of a fork they are open, and the lock may be held by a thread that is not there.
     if used(piece).is_none() {
         return;
     }
@@ -195,7 +195,7 @@ pub fn release(piece: Piece) {
         return;
     };
     let (start, end) = bounds(slot);
-    // SAFETY: whoever protected them promised that they are there, readable and writable.
+    // SAFETY: the caller that protected them promised that they are there, readable and writable.
     unsafe { set(start, end, libc::PROT_READ | libc::PROT_WRITE) };
     slot.state.store(FREE, Ordering::SeqCst);
     RELEASES.fetch_add(1, Ordering::Relaxed);
@@ -215,7 +215,7 @@ pub fn release(piece: Piece) {
             other.state.store(PREPARING, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             if !is_in_call(from, to) {
-                // SAFETY: as above, by whoever protected the other.
+                // SAFETY: as above, by the caller that protected the other.
                 unsafe { set(from, to, protection(loads)) };
             }
             other.state.store(LIVE, Ordering::SeqCst);
@@ -266,8 +266,8 @@ pub fn end_at(address: usize) -> Option<usize> {
     all.find_map(|(_, from, to)| (from <= address && address < to).then_some(to))
 }
 
-/// It takes no lock: a child of a fork may find it held by nobody.
-fn open_all() {
+/// It takes no lock: a child of a fork may find it held by a thread that is not there.
+pub fn open_all() {
     for slot in live() {
         let (start, end) = bounds(slot);
         // SAFETY: as in `release`.
@@ -290,7 +290,7 @@ fn live() -> impl Iterator<Item = &'static Slot> {
     some.filter(|slot| slot.state.load(Ordering::SeqCst) != FREE)
 }
 
-/// The same with their bounds, for who does not: bounds of which both are of one use.
+/// Slots with their bounds, without the lock: bounds of which both are of one use.
 fn seen() -> impl Iterator<Item = (&'static Slot, usize, usize)> {
     let used = USED.load(Ordering::SeqCst);
     SLOT[..used].iter().filter_map(|slot| {
@@ -322,7 +322,7 @@ pub fn open_page(address: usize, store: bool) -> bool {
             found = true;
         }
     }
-    // SAFETY: the page lies in a slot, so whoever protected it promised that it is memory which may be written.
+    // SAFETY: the page lies in a slot, so the caller that protected it promised that it is memory which may be written.
     found && unsafe { set(start, start + page, libc::PROT_READ | libc::PROT_WRITE) }
 }
 
@@ -338,7 +338,7 @@ pub struct InCall {
 }
 
 impl InCall {
-    /// From here on nobody protects these bytes, and what is protected of them is opened. Returns whether any was protected
+    /// From here on these bytes are not protected, and what is protected of them is opened. Returns whether any was protected
     /// against this use.
     pub fn enter(&mut self, start: usize, end: usize, store: bool) -> bool {
         let free = |room: &[AtomicUsize; 3]| {
@@ -377,7 +377,7 @@ impl InCall {
             let last = to.min(end.div_ceil(page) * page);
             if first < last {
                 was |= store || slot.loads.load(Ordering::Relaxed);
-                // SAFETY: the pages lie in a slot, so whoever protected them promised that they are memory which may be written.
+                // SAFETY: the pages lie in a slot, so the caller that protected them promised that they are memory which may be written.
                 unsafe { set(first, last, libc::PROT_READ | libc::PROT_WRITE) };
             }
         }
@@ -408,18 +408,4 @@ fn is_in_call(start: usize, end: usize) -> bool {
         to != 0 && room[0].load(Ordering::SeqCst) < end && start < to
     };
     MORE_CALLS.load(Ordering::SeqCst) > 0 || IN_CALL.iter().any(meets)
-}
-
-/// Children of a fork share pinned memory with their parent, and have a copy of the table. They open all of it before they do anything else.
-pub fn watch_forks() {
-    unsafe extern "C" fn in_child() {
-        // Calls to the system alone, as has to be between a fork and what comes next.
-        open_all();
-        super::calls::in_child();
-    }
-    static WATCHES: Once = Once::new();
-    // SAFETY: the handler has the signature that is asked for, and is there as long as the process: no module of Python's is unloaded.
-    WATCHES.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-    });
 }

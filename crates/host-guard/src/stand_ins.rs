@@ -1,12 +1,12 @@
 //! System calls that use protected memory. The kernel does not fault where a page is protected: it fails the call with `EFAULT`, or cuts it
 //! short, and the C library's own `fread` passes by whatever stands in for `read`. So a program would read less than without a check.
 //!
-//! The functions here take the place of those calls ([`super::calls`] leads there). They open the pages before the kernel looks, keep them open
+//! The functions here take the place of those calls ([`crate::entries`] leads there). They open the pages before the kernel looks, keep them open
 //! while it does, and note what the call did as the host's access. Functions that are looked up by name are led here as well, by `dlsym`.
 //! Of calls that only seldom use such memory none is prepared: one that fails with `EFAULT` is made again with the pages open.
 //!
 //! Some ways to the kernel do not come by here, or tell only later which memory they use: io_uring, and what Linux and POSIX call
-//! asynchronous input. Where they are met, nothing is protected from there on ([`calls::off`]). What remains are addresses that were looked up before the
+//! asynchronous input. Where they are met, nothing is protected from there on ([`watch::off`]). What remains are addresses that were looked up before the
 //! check by others than ctypes, and instructions of a program's own that enter the kernel. They fail; a library that asks why is noted here
 //! ([`hits::REFUSED`]).
 //!
@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{FILE, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use super::table::{self, InCall};
-use super::{calls, handler, hits};
+use crate::entries::StandIn;
+use crate::table::{self, InCall};
+use crate::{entries, handler, hits, watch};
 
 /// Runs a call that uses these bytes, and notes what it did: it returns how many of them it used.
 fn with(
@@ -70,7 +71,7 @@ struct Pieces {
 
 impl Pieces {
     /// # Safety
-    /// There are so many pieces.
+    /// `pieces` leads to `count` of them.
     unsafe fn enter(&mut self, pieces: *const iovec, count: usize, store: bool) {
         // SAFETY: the caller's promise.
         for piece in unsafe { listed(pieces, count) } {
@@ -83,7 +84,7 @@ impl Pieces {
         }
     }
 
-    /// Notes what was done with pieces, in the order in which they were entered: so many bytes were used of them.
+    /// Notes what was done with pieces, in the order in which they were entered: `used` bytes of them.
     ///
     /// # Safety
     /// As of [`Pieces::enter`].
@@ -110,7 +111,7 @@ impl Pieces {
 }
 
 /// # Safety
-/// There are so many pieces.
+/// `pieces` leads to `count` of them.
 unsafe fn listed<'a>(pieces: *const iovec, count: usize) -> &'a [iovec] {
     if pieces.is_null() || count > MOST_PIECES {
         return &[];
@@ -119,10 +120,10 @@ unsafe fn listed<'a>(pieces: *const iovec, count: usize) -> &'a [iovec] {
     unsafe { std::slice::from_raw_parts(pieces, count) }
 }
 
-/// The same as [`with`] for several pieces of memory.
+/// Does what [`with`] does, for several pieces of memory.
 ///
 /// # Safety
-/// There are so many pieces.
+/// `pieces` leads to `count` of them.
 unsafe fn with_all(
     pieces: *const iovec,
     count: usize,
@@ -140,51 +141,15 @@ unsafe fn with_all(
     }
 }
 
-unsafe extern "C" {
-    fn __read_chk(file: c_int, at: *mut c_void, bytes: size_t, room: size_t) -> ssize_t;
-    fn __pread_chk(
-        file: c_int,
-        at: *mut c_void,
-        bytes: size_t,
-        from: off_t,
-        room: size_t,
-    ) -> ssize_t;
-    fn __recv_chk(
-        file: c_int,
-        at: *mut c_void,
-        bytes: size_t,
-        room: size_t,
-        flags: c_int,
-    ) -> ssize_t;
-    fn __recvfrom_chk(
-        file: c_int,
-        at: *mut c_void,
-        bytes: size_t,
-        room: size_t,
-        flags: c_int,
-        from: *mut sockaddr,
-        length: *mut socklen_t,
-    ) -> ssize_t;
-    fn __fread_chk(
-        at: *mut c_void,
-        room: size_t,
-        size: size_t,
-        count: size_t,
-        file: *mut FILE,
-    ) -> size_t;
-    fn __fread_unlocked_chk(
-        at: *mut c_void,
-        room: size_t,
-        size: size_t,
-        count: size_t,
-        file: *mut FILE,
-    ) -> size_t;
-    fn fread_unlocked(at: *mut c_void, size: size_t, count: size_t, file: *mut FILE) -> size_t;
-    fn fwrite_unlocked(at: *const c_void, size: size_t, count: size_t, file: *mut FILE) -> size_t;
-}
-
-/// A call whose second argument is the memory and whose third is its size: which function it stands for.
+/// A call whose second argument is the memory and whose third is its size: which function it stands for. Those in
+/// front the C library has too, and the crate `libc` does not declare them.
 macro_rules! plain {
+    ($(undeclared $name:ident for $real:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
+        unsafe extern "C" {
+            $(fn $real(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t;)+
+        }
+        plain! { $($name for $real, $store, ($($more: $type),*);)+ }
+    };
     ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
         $(unsafe extern "C" fn $name(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t {
             // SAFETY: the arguments are those of the call that this stands for.
@@ -202,66 +167,48 @@ plain! {
     pwrite for libc::pwrite, false, (to: off_t);
     send for libc::send, false, (flags: c_int);
     sendto for libc::sendto, false, (flags: c_int, to: *const sockaddr, length: socklen_t);
-    // What the compiler makes of them where a program is built to look at the size of its buffers.
-    read_chk for __read_chk, true, (room: size_t);
-    pread_chk for __pread_chk, true, (from: off_t, room: size_t);
-    recv_chk for __recv_chk, true, (room: size_t, flags: c_int);
-    recvfrom_chk for __recvfrom_chk, true, (room: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
+}
+
+// What the compiler makes of them where a program is built to look at the size of its buffers.
+plain! {
+    undeclared read_chk for __read_chk, true, (room: size_t);
+    undeclared pread_chk for __pread_chk, true, (from: off_t, room: size_t);
+    undeclared recv_chk for __recv_chk, true, (room: size_t, flags: c_int);
+    undeclared recvfrom_chk for __recvfrom_chk, true, (room: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
+}
+
+/// `preadv2` and `pwritev2` by their numbers: the C library has them only since 2017.
+unsafe fn by_number<const NUMBER: c_long>(
+    file: c_int,
+    pieces: *const iovec,
+    count: c_int,
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // The place is two words, of which the second counts where a word has half the bits.
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { libc::syscall(NUMBER, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
 }
 
 /// A call whose second argument is a list of pieces and whose third is how many.
 macro_rules! pieces {
-    ($($name:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
+    ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
         $(unsafe extern "C" fn $name(file: c_int, pieces: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
             // SAFETY: the arguments are those of the call that this stands for.
             unsafe {
-                with_all(pieces, count.max(0) as usize, $store, stringify!($name), || libc::$name(file, pieces, count $(, $more)*))
+                with_all(pieces, count.max(0) as usize, $store, stringify!($name), || $real(file, pieces, count $(, $more)*))
             }
         })+
     };
 }
 
 pieces! {
-    readv, true, ();
-    preadv, true, (from: off_t);
-    writev, false, ();
-    pwritev, false, (to: off_t);
-}
-
-/// `preadv2` and `pwritev2` by their numbers: the C library has them only since 2017.
-fn pieces_with_flags(
-    number: c_long,
-    (file, pieces, count): (c_int, *const iovec, c_int),
-    at: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // The place is two words, of which the second counts where a word has half the bits.
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { libc::syscall(number, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
-}
-
-unsafe extern "C" fn preadv2(
-    file: c_int,
-    pieces: *const iovec,
-    count: c_int,
-    from: off_t,
-    flags: c_int,
-) -> ssize_t {
-    let call = || pieces_with_flags(libc::SYS_preadv2, (file, pieces, count), from, flags);
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { with_all(pieces, count.max(0) as usize, true, "preadv2", call) }
-}
-
-unsafe extern "C" fn pwritev2(
-    file: c_int,
-    pieces: *const iovec,
-    count: c_int,
-    to: off_t,
-    flags: c_int,
-) -> ssize_t {
-    let call = || pieces_with_flags(libc::SYS_pwritev2, (file, pieces, count), to, flags);
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { with_all(pieces, count.max(0) as usize, false, "pwritev2", call) }
+    readv for libc::readv, true, ();
+    preadv for libc::preadv, true, (from: off_t);
+    preadv2 for by_number::<{ libc::SYS_preadv2 }>, true, (from: off_t, flags: c_int);
+    writev for libc::writev, false, ();
+    pwritev for libc::pwritev, false, (to: off_t);
+    pwritev2 for by_number::<{ libc::SYS_pwritev2 }>, false, (to: off_t, flags: c_int);
 }
 
 unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -287,7 +234,7 @@ unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int
 /// Several messages at once: the call returns how many, and each says how many bytes.
 ///
 /// # Safety
-/// There are so many messages.
+/// `messages` leads to `count` of them.
 unsafe fn with_messages(
     messages: *mut mmsghdr,
     count: c_uint,
@@ -381,6 +328,12 @@ between! {
 
 /// Calls of the C library for files of its own. Some have the size of the memory as their second argument.
 macro_rules! of_files {
+    ($(undeclared $name:ident for $real:ident, $at:ty, $store:literal, ($($room:ident)?);)+) => {
+        unsafe extern "C" {
+            $(fn $real(at: $at $(, $room: size_t)?, size: size_t, count: size_t, file: *mut FILE) -> size_t;)+
+        }
+        of_files! { $($name for $real, $store, ($($room)?);)+ }
+    };
     ($($name:ident for $real:path, $store:literal, ($($room:ident)?);)+) => {
         $(unsafe extern "C" fn $name(at: *mut c_void $(, $room: size_t)?, size: size_t, count: size_t, file: *mut FILE) -> size_t {
             let mut done = 0;
@@ -396,14 +349,17 @@ macro_rules! of_files {
 
 of_files! {
     fread for libc::fread, true, ();
-    fread_without_lock for fread_unlocked, true, ();
-    fread_chk for __fread_chk, true, (room);
-    fread_chk_without_lock for __fread_unlocked_chk, true, (room);
     fwrite for libc::fwrite, false, ();
-    fwrite_without_lock for fwrite_unlocked, false, ();
 }
 
-/// Whoever takes the signal stands behind us again at once.
+of_files! {
+    undeclared fread_without_lock for fread_unlocked, *mut c_void, true, ();
+    undeclared fread_chk for __fread_chk, *mut c_void, true, (room);
+    undeclared fread_chk_without_lock for __fread_unlocked_chk, *mut c_void, true, (room);
+    undeclared fwrite_without_lock for fwrite_unlocked, *const c_void, false, ();
+}
+
+/// A handler that takes the signal comes behind ours at once.
 unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -411,17 +367,17 @@ unsafe extern "C" fn sigaction(
 ) -> c_int {
     // SAFETY: the arguments are those of the call that this stands for.
     let done = unsafe { libc::sigaction(signal, new, old) };
-    if done == 0 && signal == libc::SIGSEGV && !new.is_null() && calls::is_watched() {
+    if done == 0 && signal == libc::SIGSEGV && !new.is_null() && watch::is_watched() {
         handler::taken();
     }
     done
 }
 
-/// The same by its older name.
+/// `sigaction` by its older name.
 unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
     // SAFETY: the arguments are those of the call that this stands for.
     let old = unsafe { libc::signal(signal, new) };
-    if old != libc::SIG_ERR && signal == libc::SIGSEGV && calls::is_watched() {
+    if old != libc::SIG_ERR && signal == libc::SIGSEGV && watch::is_watched() {
         handler::taken();
     }
     old
@@ -448,7 +404,7 @@ unsafe extern "C" fn syscall(
     // SAFETY: the arguments are those of the call that this stands for.
     unsafe {
         match number {
-            libc::SYS_io_uring_setup | libc::SYS_io_setup => calls::off(LEFT),
+            libc::SYS_io_uring_setup | libc::SYS_io_setup => watch::off(LEFT),
             libc::SYS_read => return read(file, b as _, c) as c_long,
             libc::SYS_pread64 => return pread(file, b as _, c, place) as c_long,
             libc::SYS_readv => return readv(file, b as _, c as c_int) as c_long,
@@ -517,7 +473,7 @@ unsafe extern "C" fn errno_location() -> *mut c_int {
     unsafe {
         let error = libc::__errno_location();
         if *error == libc::EFAULT
-            && calls::is_watched()
+            && watch::is_watched()
             && table::has_any()
             && !REFUSED.swap(true, Ordering::Relaxed)
         {
@@ -535,7 +491,7 @@ pub fn begin() {
     REFUSED.store(false, Ordering::Relaxed);
 }
 
-/// What finds a function by its name, for whoever calls it: where it looks may depend on that, so the real one has to see the same caller.
+/// What finds a function by its name. Where the real one looks may depend on its caller, so it has to see the same one.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
@@ -579,22 +535,22 @@ unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_
     if library == libc::RTLD_NEXT || name.is_null() {
         return nothing;
     }
-    calls::look_again();
+    if watch::is_watched() {
+        entries::look_again(of);
+    }
     // SAFETY: the arguments are those of the call that this stands for.
     unsafe {
         if of(CStr::from_ptr(name).to_bytes()).is_none() {
             return nothing;
         }
         let real = libc::dlsym(library, name);
-        at_address(real as usize).map_or(nothing, |to| {
-            to.stands_for(real as usize);
-            to.address as *mut c_void
-        })
+        in_place_of(real as usize).map_or(nothing, |to| to as *mut c_void)
     }
 }
 
-/// What stands in for the function of the C library at this address. A library may have one of the same name that is its own.
-pub fn at_address(real: usize) -> Option<StandIn> {
+/// The address of what stands in for the function of the C library at this one; none if nothing does. A library may have one of the
+/// same name that is its own.
+pub fn in_place_of(real: usize) -> Option<usize> {
     static KNOWN: OnceLock<HashMap<usize, StandIn>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
         let real = |(name, stand_in): &(&CStr, StandIn)| {
@@ -606,7 +562,9 @@ pub fn at_address(real: usize) -> Option<StandIn> {
         known.remove(&0);
         known
     });
-    known.get(&real).copied()
+    let to = known.get(&real)?;
+    to.stands_for(real);
+    Some(to.address)
 }
 
 type Words = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
@@ -646,7 +604,7 @@ unsafe extern "C" fn by_words<const N: usize>(
     f: usize,
 ) -> usize {
     if N < LEAVERS {
-        calls::off(LEFT);
+        watch::off(LEFT);
     }
     // SAFETY: the address was in the entry that leads here, so it is the function that the caller means; it takes at most six
     // words, and leaves alone what it does not take.
@@ -656,23 +614,6 @@ unsafe extern "C" fn by_words<const N: usize>(
     again(name, [a, b, c, d, e, f], || unsafe {
         real(a, b, c, d, e, f)
     })
-}
-
-/// A function that stands in for another.
-#[derive(Clone, Copy)]
-pub struct StandIn {
-    pub address: usize,
-    /// Where to keep the address of the real one, where that is not known otherwise.
-    real: Option<usize>,
-}
-
-impl StandIn {
-    /// It is about to take the place of a function at this address.
-    pub fn stands_for(self, real: usize) {
-        if let Some(at) = self.real {
-            REAL[at].store(real, Ordering::Release);
-        }
-    }
 }
 
 /// What stands in for a function of this name.
@@ -735,13 +676,10 @@ fn all() -> Vec<(&'static CStr, StandIn)> {
         let real = None;
         (name, StandIn { address, real })
     });
-    let by_words = NAMES
-        .iter()
-        .zip(BY_WORDS)
-        .enumerate()
-        .map(|(at, (name, to))| {
-            let (address, real) = (*to as *const () as usize, Some(at));
-            (*name, StandIn { address, real })
-        });
+    let by_words = NAMES.iter().zip(BY_WORDS).zip(&REAL);
+    let by_words = by_words.map(|((name, to), real)| {
+        let (address, real) = (*to as *const () as usize, Some(real));
+        (*name, StandIn { address, real })
+    });
     known.chain(by_words).collect()
 }

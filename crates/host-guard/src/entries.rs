@@ -1,126 +1,56 @@
 //! What a library calls in another one goes by a table of addresses that the loader filled in. While memory is watched, the entries
-//! for the calls of [`stand_ins`] lead there, in all libraries but the C library, the driver's and this one: Python's own, numpy's, PyTorch's, C++'s.
-//! Libraries that are loaded later are found before a function of theirs is looked up by name, and before anything else is protected.
+//! for functions that have a stand-in lead there, in all libraries but the C library, the driver's and this one: Python's own, numpy's,
+//! PyTorch's, C++'s. Libraries that are loaded later are found before a function of theirs is looked up by name, and before anything else
+//! is protected.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use libc::size_t;
 use parking_lot::Mutex;
 
-use super::{handler, stand_ins, table};
+use crate::table;
 
-// ------------------------------------------------------------------ whether memory is watched
-
-static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-static OFF: Mutex<Option<String>> = Mutex::new(None);
 /// How many libraries had been loaded when their entries were looked at last.
 static LOADED: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Entries that lead here, and what they were.
+/// Entries that were changed, and what they were.
 static CHANGED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
-/// How often it was asked whether anything may be protected.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
-/// Every so often rings are looked for: one may have been made by instructions of a program's own.
-const OFTEN: usize = 256;
 
-/// Whether this is a child of a process that was checked: its locks may be held by threads that it does not have.
-static IS_CHILD: AtomicBool = AtomicBool::new(false);
-
-/// In a child of a fork nothing is watched, and nothing is locked any more.
-pub fn in_child() {
-    IS_CHILD.store(true, Ordering::SeqCst);
-    IS_WATCHED.store(false, Ordering::SeqCst);
+/// A function that stands in for another.
+#[derive(Clone, Copy)]
+pub struct StandIn {
+    pub address: usize,
+    /// Where to keep the address of the real one, where that is not known otherwise.
+    pub real: Option<&'static AtomicUsize>,
 }
 
-/// Nothing is protected from here on, and what is, is opened.
-pub fn off(why: &str) {
-    if IS_CHILD.load(Ordering::SeqCst) {
-        return;
-    }
-    OFF.lock().get_or_insert_with(|| why.to_owned());
-    IS_WATCHED.store(false, Ordering::SeqCst);
-    table::release_all();
-}
-
-/// Why nothing is protected any more.
-pub fn why_off() -> Option<String> {
-    if IS_CHILD.load(Ordering::SeqCst) {
-        return Some("the process is a child of one that was checked".to_owned());
-    }
-    OFF.lock().clone()
-}
-
-/// From here on memory may be protected.
-pub fn begin() {
-    if IS_CHILD.load(Ordering::SeqCst) {
-        return;
-    }
-    *OFF.lock() = None;
-    stand_ins::begin();
-    ASKED.store(0, Ordering::Relaxed);
-    LOADED.store(u64::MAX, Ordering::Relaxed);
-    IS_WATCHED.store(true, Ordering::SeqCst);
-    table::watch_forks();
-    // Now, and not only when something is protected: a call may use memory for long.
-    look();
-    if !handler::IS_KNOWN {
-        off("what a fault says is not known of this processor");
-    } else if !handler::install() {
-        off("SIGSEGV cannot be had");
+impl StandIn {
+    /// It is about to take the place of a function at this address.
+    pub fn stands_for(self, real: usize) {
+        if let Some(at) = self.real {
+            at.store(real, Ordering::Release);
+        }
     }
 }
 
-/// Memory is protected no more, and everything is as it was.
-pub fn end() {
-    if IS_CHILD.load(Ordering::SeqCst) {
-        return;
+/// What stands in for a function of this name.
+pub type Named = fn(&[u8]) -> Option<StandIn>;
+
+/// Leads the calls of libraries that were loaded since the last look.
+pub fn look_again(named: Named) {
+    if loaded() != LOADED.load(Ordering::Relaxed) {
+        look(named);
     }
-    IS_WATCHED.store(false, Ordering::SeqCst);
-    table::release_all();
+}
+
+/// Everything is as it was.
+pub fn restore() {
     let changed = std::mem::take(&mut *CHANGED.lock());
     change(|entries| {
         for (entry, before) in &changed {
             entries.set(*entry, *before);
         }
     });
-    handler::uninstall();
-}
-
-/// Whether memory may be protected at all.
-#[inline]
-pub fn is_watched() -> bool {
-    IS_WATCHED.load(Ordering::Acquire)
-}
-
-/// Leads the calls of libraries that were loaded meanwhile.
-pub fn look_again() {
-    if is_watched() && loaded() != LOADED.load(Ordering::Relaxed) {
-        look();
-    }
-}
-
-/// Whether memory may be protected now: the signal is ours, and all calls of all libraries are looked after.
-pub fn is_ready() -> bool {
-    if !is_watched() {
-        return false;
-    }
-    if ASKED.fetch_add(1, Ordering::Relaxed).is_multiple_of(OFTEN) && has_ring() {
-        off("the program uses io_uring, whose reads would fail");
-        return false;
-    }
-    look_again();
-    handler::install()
-}
-
-/// Whether the process has a ring of io_uring.
-fn has_ring() -> bool {
-    let Ok(files) = std::fs::read_dir("/proc/self/fd") else {
-        return false;
-    };
-    let mut links = files
-        .flatten()
-        .filter_map(|file| std::fs::read_link(file.path()).ok());
-    links.any(|link| link.to_string_lossy().contains("[io_uring]"))
 }
 
 /// How many libraries were ever loaded and unloaded.
@@ -139,8 +69,6 @@ fn loaded() -> u64 {
     unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut count).cast()) };
     count
 }
-
-// ------------------------------------------------------------------ the entries
 
 /// Where memory can be written, as it was just now.
 struct Entries {
@@ -202,11 +130,12 @@ impl Entries {
 }
 
 /// Looks at the entries of all libraries.
-fn look() {
+pub fn look(named: Named) {
     let count = loaded();
     let entries = Entries::now();
     let mut changed = CHANGED.lock();
     let mut look = Look {
+        named,
         entries: &entries,
         changed: &mut changed,
     };
@@ -216,6 +145,7 @@ fn look() {
 }
 
 struct Look<'a> {
+    named: Named,
     entries: &'a Entries,
     changed: &'a mut Vec<(usize, usize)>,
 }
@@ -313,7 +243,7 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
                 if symbol.st_shndx != 0 {
                     continue;
                 }
-                if let Some(to) = stand_ins::of(name.to_bytes()) {
+                if let Some(to) = (look.named)(name.to_bytes()) {
                     look.lead(base + one.r_offset as usize, to);
                 }
             }
@@ -324,7 +254,7 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
 
 impl Look<'_> {
     /// Makes an entry lead to where it should.
-    fn lead(&mut self, entry: usize, to: stand_ins::StandIn) {
+    fn lead(&mut self, entry: usize, to: StandIn) {
         // SAFETY: an entry of a library that is loaded: a word that is read by every call.
         let before = unsafe { (*(entry as *const AtomicUsize)).load(Ordering::SeqCst) };
         if before == to.address || before == 0 {

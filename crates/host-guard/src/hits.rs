@@ -1,11 +1,13 @@
-//! Accesses that were noted, until somebody fetches them. There is room for some from the start: the handler may not allocate.
+//! Accesses that were noted, until they are fetched. There is room for some from the start: the handler may not allocate.
 
 use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::frames::{self, Frames};
+use crate::lines::{self, Frames};
+use crate::table;
 
-/// So many are kept until they are fetched. Of further ones only the number is.
+/// How many are kept until they are fetched. Further ones are only counted.
 const ROOM: usize = 128;
 
 const FREE: u8 = 0;
@@ -30,8 +32,34 @@ pub struct Hit {
     pub code: usize,
     /// The system call; empty for a load or a store.
     pub call: &'static str,
-    /// Where Python was.
+    /// Where the program was by its own account.
     pub frames: Frames,
+}
+
+impl Hit {
+    /// The function that did it, or the library that it is in.
+    pub fn function(&self) -> Option<String> {
+        // SAFETY: all zeros are a value of it.
+        let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+        // SAFETY: any address may be asked for.
+        if unsafe { libc::dladdr(self.code as *const c_void, &mut found) } == 0 {
+            return None;
+        }
+        let text = |name: *const c_char| {
+            if name.is_null() {
+                return None;
+            }
+            // SAFETY: a name that the loader gave ends with a zero and lives as long as the library.
+            let name = unsafe { CStr::from_ptr(name) };
+            Some(name.to_string_lossy().into_owned())
+        };
+        let file = text(found.dli_fname)?;
+        let library = file.rsplit('/').next().unwrap_or(&file).to_owned();
+        Some(match text(found.dli_sname) {
+            Some(function) => format!("{function} in {library}"),
+            None => library,
+        })
+    }
 }
 
 struct Room {
@@ -39,7 +67,7 @@ struct Room {
     hit: UnsafeCell<Hit>,
 }
 
-// SAFETY: whoever took the state from FREE or READY to WRITING is alone with the hit until they set it again.
+// SAFETY: the thread that took the state from FREE or READY to WRITING is alone with the hit until it sets the state again.
 unsafe impl Sync for Room {}
 
 static HITS: [Room; ROOM] = [const {
@@ -91,7 +119,7 @@ pub fn this_thread() -> i32 {
 /// Called by the handler and around system calls: it takes no lock and allocates nothing.
 pub fn note(start: usize, end: usize, store: bool, code: usize, call: &'static str) {
     let thread = this_thread();
-    let at = frames::place();
+    let at = lines::place();
     for room in &HITS {
         if !room.take(READY) {
             continue;
@@ -102,7 +130,7 @@ pub fn note(start: usize, end: usize, store: bool, code: usize, call: &'static s
             && known.store == store
             && known.frames.place == at
             && known.call == call
-            && start / super::table::page() == known.end.div_ceil(super::table::page());
+            && start / table::page() == known.end.div_ceil(table::page());
         if goes_on {
             known.end = end;
         }
@@ -120,7 +148,7 @@ pub fn note(start: usize, end: usize, store: bool, code: usize, call: &'static s
         let hit = &mut *room.hit.get();
         (hit.start, hit.end, hit.store) = (start, end, store);
         (hit.thread, hit.code, hit.call) = (thread, code, call);
-        frames::read(&mut hit.frames);
+        lines::read(&mut hit.frames);
     }
     room.state.store(READY, Ordering::Release);
     NOTED.fetch_add(1, Ordering::Release);

@@ -1,0 +1,506 @@
+//! What the guard promises, through its public functions. The pages and the signal are the process's, so one test runs at a time.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use host_guard::hits::{self, Hit};
+use host_guard::lines::{self, Frames};
+use host_guard::{page, protect, release};
+use parking_lot::{Mutex, MutexGuard};
+
+/// Counts what a thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.set(ALLOCATED.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) };
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Memory is watched as long as this is there, for one test at a time.
+struct Watched(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+fn watched() -> Watched {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock();
+    heard();
+    host_guard::begin();
+    assert_eq!(host_guard::why_off(), None);
+    assert!(host_guard::is_ready());
+    Watched(one)
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        host_guard::end();
+    }
+}
+
+/// Pages of the system's, zeroed.
+struct Pages {
+    start: usize,
+    bytes: usize,
+}
+
+impl Pages {
+    fn new(count: usize) -> Pages {
+        let bytes = count * page();
+        let how = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new memory, wherever the system likes.
+        let at = unsafe { libc::mmap(null_mut(), bytes, how, kind, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let start = at as usize;
+        Pages { start, bytes }
+    }
+
+    fn at(&self, byte: usize) -> *mut u8 {
+        assert!(byte < self.bytes);
+        (self.start + byte) as *mut u8
+    }
+
+    #[inline(never)]
+    fn store(&self, byte: usize, value: u8) {
+        // SAFETY: inside, and no two threads of a test use one byte.
+        unsafe { self.at(byte).write_volatile(value) };
+    }
+
+    #[inline(never)]
+    fn load(&self, byte: usize) -> u8 {
+        // SAFETY: as above.
+        unsafe { self.at(byte).read_volatile() }
+    }
+
+    /// Protects some of the pages.
+    fn protect(&self, from: usize, to: usize, loads: bool) -> Option<host_guard::Piece> {
+        let page = page();
+        // SAFETY: whole pages of one mapping, which no device knows.
+        unsafe { protect(self.start + from * page, self.start + to * page, loads) }
+    }
+
+    /// What was heard: from where to where in these pages, whether it was a store, and by which call.
+    fn heard(&self) -> Vec<(usize, usize, bool, &'static str)> {
+        let mut all = heard();
+        all.retain(|hit| self.start <= hit.start && hit.start < self.start + self.bytes);
+        let seen = |hit: Hit| {
+            let (start, end) = (hit.start - self.start, hit.end - self.start);
+            (start, end, hit.store, hit.call)
+        };
+        let mut all: Vec<_> = all.into_iter().map(seen).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: nothing leads there any more.
+        unsafe { libc::munmap(self.start as *mut c_void, self.bytes) };
+    }
+}
+
+fn heard() -> Vec<Hit> {
+    let mut all = Vec::new();
+    hits::take(|hit| all.push(*hit));
+    all
+}
+
+/// What stands in for a function of the C library.
+fn stand_in(name: &CStr) -> usize {
+    // SAFETY: a name that ends with a zero.
+    let real = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    host_guard::in_place_of(real as usize).unwrap_or_else(|| panic!("{name:?} has no stand-in"))
+}
+
+type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
+
+/// The two ends of a pipe with these bytes in it.
+fn pipe(bytes: &[u8]) -> [c_int; 2] {
+    let mut ends = [0; 2];
+    // SAFETY: room for two numbers, and bytes that are there.
+    unsafe {
+        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+        let put = libc::write(ends[1], bytes.as_ptr().cast(), bytes.len());
+        assert_eq!(put, bytes.len() as isize);
+    }
+    ends
+}
+
+#[test]
+fn a_store_is_done_and_heard_to_the_byte() {
+    let _watched = watched();
+    let pages = Pages::new(3);
+    let piece = pages.protect(0, 3, false).unwrap();
+    assert_eq!(pages.load(page() + 7), 0);
+    assert_eq!(pages.heard(), []);
+    pages.store(page() + 7, 5);
+    assert_eq!(pages.load(page() + 7), 5);
+    let found = heard();
+    let [hit] = &found[..] else {
+        panic!("{} were heard", found.len());
+    };
+    let byte = pages.at(page() + 7) as usize;
+    assert_eq!((hit.start, hit.end, hit.store), (byte, byte + 1, true));
+    assert_eq!((hit.call, hit.thread), ("", hits::this_thread()));
+    assert!(hit.function().is_some());
+    // The page is open, the others are not.
+    pages.store(page() + 8, 6);
+    pages.store(0, 7);
+    assert_eq!(pages.heard(), [(0, 1, true, "")]);
+    release(piece);
+}
+
+#[test]
+fn loads_are_heard_where_they_are_asked_for() {
+    let _watched = watched();
+    let pages = Pages::new(2);
+    let stores = pages.protect(0, 1, false).unwrap();
+    let both = pages.protect(1, 2, true).unwrap();
+    assert_eq!((pages.load(3), pages.load(page() + 3)), (0, 0));
+    assert_eq!(pages.heard(), [(page() + 3, page() + 4, false, "")]);
+    release(stores);
+    release(both);
+}
+
+#[test]
+fn what_is_released_is_heard_no_more_but_where_another_piece_has_it() {
+    let _watched = watched();
+    let pages = Pages::new(3);
+    let one = pages.protect(0, 2, false).unwrap();
+    let other = pages.protect(1, 3, true).unwrap();
+    release(one);
+    pages.store(0, 1);
+    pages.store(page(), 2);
+    assert_eq!(pages.heard(), [(page(), page() + 1, true, "")]);
+    // A piece may be released more than once.
+    release(one);
+    assert_eq!(pages.load(2 * page()), 0);
+    assert_eq!(pages.heard(), [(2 * page(), 2 * page() + 1, false, "")]);
+    release(other);
+    let again = pages.protect(0, 3, true).unwrap();
+    release(other);
+    assert_eq!(pages.load(0), 1);
+    assert_eq!(pages.heard(), [(0, 1, false, "")]);
+    release(again);
+    pages.store(page(), 3);
+    assert_eq!(pages.heard(), []);
+}
+
+#[test]
+fn a_system_call_is_made_with_the_pages_open_and_heard() {
+    let _watched = watched();
+    let pages = Pages::new(1);
+    let piece = pages.protect(0, 1, false).unwrap();
+    let ends = pipe(b"hallo");
+    // SAFETY: the stand-in has the signature of `read`; the memory is there.
+    unsafe {
+        // Without it the kernel refuses.
+        let refused = libc::read(ends[0], pages.at(10).cast(), 5);
+        assert_eq!((refused, *libc::__errno_location()), (-1, libc::EFAULT));
+        let read = std::mem::transmute::<usize, Read>(stand_in(c"read"));
+        assert_eq!(read(ends[0], pages.at(10).cast(), 100), 5);
+    }
+    assert_eq!((pages.load(10), pages.load(14)), (b'h', b'o'));
+    assert_eq!(pages.heard(), [(10, 15, true, "read")]);
+    release(piece);
+}
+
+#[test]
+fn of_several_pieces_of_a_call_those_that_were_protected_are_heard() {
+    let _watched = watched();
+    let pages = Pages::new(3);
+    let first = pages.protect(0, 1, false).unwrap();
+    let last = pages.protect(2, 3, false).unwrap();
+    let ends = pipe(b"abcdefgh");
+    let piece = |byte: usize, count| libc::iovec {
+        iov_base: pages.at(byte).cast(),
+        iov_len: count,
+    };
+    let pieces = [piece(0, 2), piece(page(), 2), piece(2 * page(), 10)];
+    type Readv = unsafe extern "C" fn(c_int, *const libc::iovec, c_int) -> isize;
+    // SAFETY: the stand-in has the signature of `readv`; the memory is there.
+    unsafe {
+        let readv = std::mem::transmute::<usize, Readv>(stand_in(c"readv"));
+        assert_eq!(readv(ends[0], pieces.as_ptr(), 3), 8);
+    }
+    assert_eq!(pages.load(2 * page() + 3), b'h');
+    let last_bytes = (2 * page(), 2 * page() + 4, true, "readv");
+    assert_eq!(pages.heard(), [(0, 2, true, "readv"), last_bytes]);
+    release(first);
+    release(last);
+}
+
+#[test]
+fn memory_that_is_given_back_is_forgotten() {
+    let _watched = watched();
+    let pages = Pages::new(2);
+    let piece = pages.protect(0, 2, true).unwrap();
+    type Unmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
+    // SAFETY: the stand-in has the signature of `munmap`. What is mapped there next is this test's too.
+    unsafe {
+        let unmap = std::mem::transmute::<usize, Unmap>(stand_in(c"munmap"));
+        assert_eq!(unmap(pages.at(0).cast(), pages.bytes), 0);
+        let how = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let new = libc::mmap(pages.at(0).cast(), pages.bytes, how, kind, -1, 0);
+        assert_eq!(new, pages.at(0).cast());
+    }
+    pages.store(5, 1);
+    assert_eq!(pages.heard(), []);
+    release(piece);
+}
+
+#[test]
+fn memory_that_may_only_be_read_is_not_protected() {
+    let _watched = watched();
+    let pages = Pages::new(1);
+    // SAFETY: the page is there.
+    let set = unsafe { libc::mprotect(pages.at(0).cast(), page(), libc::PROT_READ) };
+    assert_eq!(set, 0);
+    assert_eq!(pages.protect(0, 1, false), None);
+    assert_eq!(pages.protect(0, 0, true), None);
+}
+
+/// A page that another's handler opens, and how often it did.
+static OTHERS_PAGE: AtomicUsize = AtomicUsize::new(0);
+static OTHERS: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn others_handler(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the system gives what the flags ask for; the page is the test's.
+    unsafe {
+        let place = (*info).si_addr() as usize / page() * page();
+        assert_eq!(place, OTHERS_PAGE.load(Ordering::SeqCst));
+        let how = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mprotect(place as *mut c_void, page(), how);
+    }
+    OTHERS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Has the other's handler set by this function, and returns who was there.
+fn set_other(sigaction: usize) -> libc::sigaction {
+    type Set = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    // SAFETY: the handler has the signature that the flag says, and the function is `sigaction` or stands in for it.
+    unsafe {
+        let set = std::mem::transmute::<usize, Set>(sigaction);
+        let [mut new, mut old]: [libc::sigaction; 2] = std::mem::zeroed();
+        new.sa_sigaction = others_handler as *const () as usize;
+        new.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(set(libc::SIGSEGV, &new, &mut old), 0);
+        old
+    }
+}
+
+/// A fault that is none of the guard's, and one that is.
+fn both_faults() {
+    let (theirs, ours) = (Pages::new(1), Pages::new(1));
+    OTHERS_PAGE.store(theirs.start, Ordering::SeqCst);
+    let before = OTHERS.load(Ordering::SeqCst);
+    // SAFETY: the page is there.
+    let set = unsafe { libc::mprotect(theirs.at(0).cast(), page(), libc::PROT_NONE) };
+    assert_eq!(set, 0);
+    let piece = ours.protect(0, 1, false).unwrap();
+    theirs.store(3, 1);
+    ours.store(4, 1);
+    assert_eq!(OTHERS.load(Ordering::SeqCst), before + 1);
+    assert_eq!((theirs.heard(), ours.heard().len()), (vec![], 0));
+    assert_eq!((theirs.load(3), ours.load(4)), (1, 1));
+    release(piece);
+}
+
+#[test]
+fn faults_of_others_go_to_who_had_the_signal_and_get_it_back() {
+    let one = watched();
+    host_guard::end();
+    let real = libc::sigaction as *const () as usize;
+    let before = set_other(real);
+    host_guard::begin();
+    both_faults();
+    host_guard::end();
+    let found = set_other(real);
+    assert_eq!(found.sa_sigaction, others_handler as *const () as usize);
+    // SAFETY: it is who had it.
+    unsafe { libc::sigaction(libc::SIGSEGV, &before, null_mut()) };
+    host_guard::begin();
+    drop(one);
+}
+
+#[test]
+fn who_takes_the_signal_meanwhile_comes_behind_the_guard() {
+    let _watched = watched();
+    let before = set_other(stand_in(c"sigaction"));
+    both_faults();
+    type Set = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    // SAFETY: the stand-in has the signature of `sigaction`; it is who had the signal.
+    unsafe {
+        let set = std::mem::transmute::<usize, Set>(stand_in(c"sigaction"));
+        assert_eq!(set(libc::SIGSEGV, &before, null_mut()), 0);
+    }
+    assert!(host_guard::is_ready());
+}
+
+#[test]
+fn a_child_of_a_fork_has_all_pages_open_and_watches_nothing() {
+    let _watched = watched();
+    let pages = Pages::new(2);
+    let piece = pages.protect(0, 2, true).unwrap();
+    // SAFETY: the child calls what may be called there, and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let noted = hits::noted();
+        pages.store(1, pages.load(page()) + 1);
+        release(piece);
+        host_guard::begin();
+        let is_right = hits::noted() == noted && pages.load(1) == 1 && !host_guard::is_ready();
+        host_guard::end();
+        // SAFETY: as above.
+        unsafe { libc::_exit(if is_right { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: room for a number.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+    // Nothing changed for the parent.
+    assert_eq!(pages.load(1), 0);
+    assert_eq!(pages.heard(), [(1, 2, false, "")]);
+    release(piece);
+}
+
+#[test]
+fn nothing_is_protected_once_it_is_off() {
+    let _watched = watched();
+    let pages = Pages::new(1);
+    let piece = pages.protect(0, 1, true).unwrap();
+    host_guard::off("the first reason");
+    host_guard::off("a later one");
+    assert_eq!(host_guard::why_off().as_deref(), Some("the first reason"));
+    assert!(!host_guard::is_ready());
+    pages.store(0, pages.load(0) + 1);
+    assert_eq!(pages.heard(), []);
+    release(piece);
+}
+
+#[test]
+fn of_more_accesses_than_there_is_room_for_the_number_is_kept() {
+    let _watched = watched();
+    let pages = Pages::new(400);
+    let piece = pages.protect(0, 400, false).unwrap();
+    let (noted, lost) = (hits::noted(), hits::lost());
+    // Every other page: where one access reaches the end of a page, the next may be the same that goes on.
+    for at in (0..400).step_by(2) {
+        pages.store(at * page(), 1);
+    }
+    let kept = hits::noted() - noted;
+    assert_eq!(kept + hits::lost() - lost, 200);
+    assert_eq!(pages.heard().len() as u64, kept);
+    release(piece);
+}
+
+/// A program that says where it is, while this is set.
+static SAYS: AtomicBool = AtomicBool::new(false);
+
+fn place() -> (usize, usize) {
+    if SAYS.load(Ordering::SeqCst) {
+        (1, 2)
+    } else {
+        (0, 0)
+    }
+}
+
+fn read(into: &mut Frames) {
+    while SAYS.load(Ordering::SeqCst)
+        && let Some(line) = into.next(place())
+    {
+        line.number = 7;
+        line.file.keep_end(b"train.py");
+        line.name.keep_end(&[b'n'; 300]);
+    }
+}
+
+#[test]
+fn an_access_has_the_lines_that_the_program_says_and_goes_on_from_page_to_page() {
+    let _watched = watched();
+    lines::come_from(lines::Source { place, read });
+    let pages = Pages::new(4);
+    let piece = pages.protect(0, 4, false).unwrap();
+    SAYS.store(true, Ordering::SeqCst);
+    for byte in 0..3 * page() {
+        pages.store(byte, 1);
+    }
+    SAYS.store(false, Ordering::SeqCst);
+    let found = heard();
+    let [hit] = &found[..] else {
+        panic!("{} were heard", found.len());
+    };
+    // To the first byte of the last page that it reached.
+    let (start, end) = (hit.start - pages.start, hit.end - pages.start);
+    assert_eq!((start, end), (0, 2 * page() + 1));
+    let lines: Vec<_> = hit.frames.lines().collect();
+    assert_eq!(lines.len(), Frames::MOST);
+    let (file, name, number) = &lines[0];
+    assert_eq!((&**file, *number), ("train.py", 7));
+    // Longer names lose their beginning.
+    assert!(name.len() < 300 && name.chars().all(|letter| letter == 'n'));
+    release(piece);
+}
+
+#[test]
+fn a_fault_and_a_call_allocate_nothing() {
+    let _watched = watched();
+    let pages = Pages::new(2);
+    let piece = pages.protect(0, 2, true).unwrap();
+    let ends = pipe(b"hallo");
+    // SAFETY: the stand-in has the signature of `read`.
+    let read = unsafe { std::mem::transmute::<usize, Read>(stand_in(c"read")) };
+    let before = ALLOCATED.get();
+    pages.store(1, pages.load(0) + 1);
+    // SAFETY: the memory is there.
+    let got = unsafe { read(ends[0], pages.at(page()).cast(), 5) };
+    assert_eq!((got, ALLOCATED.get()), (5, before));
+    let first = pages.heard();
+    assert_eq!(first.len(), 2, "{first:?}");
+    release(piece);
+}
+
+#[test]
+fn threads_fault_while_others_protect_and_release() {
+    let _watched = watched();
+    const EACH: usize = 300;
+    let pages = Pages::new(8);
+    std::thread::scope(|threads| {
+        for own in 0..4 {
+            let pages = &pages;
+            threads.spawn(move || {
+                for turn in 0..EACH {
+                    let piece = pages.protect(own * 2, own * 2 + 2, turn % 2 == 0);
+                    pages.store(own * 2 * page() + turn, turn as u8);
+                    assert_eq!(pages.load(own * 2 * page() + turn), turn as u8);
+                    piece.into_iter().for_each(release);
+                    hits::take(|_| ());
+                }
+            });
+        }
+    });
+    for own in 0..4 {
+        for turn in 0..EACH {
+            assert_eq!(pages.load(own * 2 * page() + turn), turn as u8);
+        }
+    }
+}

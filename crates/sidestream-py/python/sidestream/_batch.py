@@ -1,0 +1,134 @@
+"""A batch of a `Batcher`, and what it runs on: streams, memory and graphs."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from collections import deque
+from typing import Any
+
+from sidestream import _tree
+from sidestream._answer import Answer
+
+
+class _Bytes:
+    """Memory of a device, as PyTorch takes it without owning it."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (address, False),
+            "shape": (count,),
+            "strides": None,
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def lent(torch: Any, made: Any) -> Any:
+    """Return what a graph computes without holding its memory, so that the next capture of the slot puts its
+    results there.
+
+    A graph's pool stays as long as the graph. Of one slot no two graphs are at work at once, and results
+    leave a slot before it has another batch.
+    """
+    leaves, shape = _tree.tensors_of(made)
+    used = getattr(torch._C, "_storage_Use_Count", None)
+    # A check follows whose memory a tensor is, and this would be nobody's.
+    hooks = sys.modules.get("sidestream._check_hooks")
+    if used is None or getattr(torch.cuda, "is_simulated", False) or (hooks is not None and hooks._listening):
+        return made
+
+    def is_plain(leaf: Any) -> bool:
+        # Where a bit of the tensor says that it is conjugated or negated, its memory does not.
+        return (
+            type(leaf) is torch.Tensor
+            and leaf.is_cuda
+            and leaf.layout is torch.strided
+            and leaf.numel() > 0
+            and not leaf.is_conj()
+            and not leaf.is_neg()
+        )
+
+    storages = {at: leaf.untyped_storage() for at, leaf in enumerate(leaves) if is_plain(leaf)}
+    for at, storage in storages.items():
+        leaf = leaves[at]
+        own = sum(other._cdata == storage._cdata for other in storages.values())
+        # One more than the tensors is the storage that is asked. What somebody else holds, such as a model
+        # its last result, may not be of the pool.
+        if used(storage._cdata) > own + 1:
+            continue
+        count = 1 + sum((length - 1) * step for length, step in zip(leaf.shape, leaf.stride()))
+        owned = _Bytes(leaf.data_ptr(), count * leaf.element_size())
+        leaves[at] = (
+            torch.as_tensor(owned, device=leaf.device).view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
+        )
+    return shape.unflatten(leaves)
+
+
+class Slot:
+    """Two streams with the memory of a batch, and its graphs, which share a pool and never run at once.
+
+    The slot is idle again when the host has waited for the download, so nothing else has to be ordered behind
+    it.
+    """
+
+    def __init__(
+        self, torch: Any, device: Any, priority: int, largest: int, like: list[Any], has_graphs: bool
+    ) -> None:
+        self.stream = torch.cuda.Stream(device, priority=priority)
+        # Never captured: where a caller lets go of results, PyTorch records an event in the stream that
+        # downloaded them.
+        self.down = torch.cuda.Stream(device, priority=priority)
+        # The model was made there.
+        self.stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self.stream):
+            self.device = [
+                torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, device=device) for leaf in like
+            ]
+        self.host = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, pin_memory=True) for leaf in like]
+        self.points = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+        self.pool = torch.cuda.graph_pool_handle() if has_graphs else None
+        #: By size: a graph and what it computes.
+        self.graphs: dict[int, tuple[Any, Any]] = {}
+        #: By size: the rows on the device with those on the host.
+        self.rows: dict[int, list[tuple[Any, Any]]] = {}
+
+    def rows_of(self, size: int) -> list[tuple[Any, Any]]:
+        found = self.rows.get(size)
+        if found is None:
+            found = self.rows[size] = [
+                (device[:size], host[:size]) for device, host in zip(self.device, self.host)
+            ]
+        return found
+
+
+class Class:
+    """Requests of one priority."""
+
+    def __init__(self, number: int, name: str, priority: int) -> None:
+        #: To `Requests`.
+        self.number = number
+        self.name = name
+        self.priority = priority
+        self.slots: list[Slot] = []
+        #: Batches that were launched, for the thread that waits for them.
+        self.launched: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        #: The same, for whoever finds one over first.
+        self.running: deque[Batch] = deque()
+
+
+class Batch:
+    __slots__ = ("answers", "due", "error", "is_over", "number", "results", "size", "slot")
+
+    def __init__(self, answers: list[Answer[Any]], number: int, slot: Slot, size: int, due: float) -> None:
+        self.answers = answers
+        #: Of the slot.
+        self.number = number
+        self.slot = slot
+        self.size = size
+        #: When it was to leave.
+        self.due = due
+        self.results: Any = None
+        self.error: BaseException | None = None
+        #: Whether somebody ends it already.
+        self.is_over = False

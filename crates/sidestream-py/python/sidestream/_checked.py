@@ -1,0 +1,409 @@
+"""What a check found, made of what the recorder reports: races, calls that mend them, remarks and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any
+
+from sidestream import _check_fix
+from sidestream._check_remarks import remarks
+from sidestream._check_suppress import Suppression
+from sidestream._sidestream import printable
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the program.
+
+    Attributes:
+        file: The file of the source.
+        line: The line, from 1.
+        function: The function that the line is in.
+    """
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.file}:{self.line} in {self.function}")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two accesses of a race.
+
+    Attributes:
+        operator: The operator or the call, such as ``addmm`` or ``copy_``.
+        stream: Where it ran: the name of a stream in the report, or ``host``.
+        thread: The thread that called it.
+        stack: Where it was called, the innermost line first, without PyTorch's own.
+    """
+
+    operator: str
+    stream: str
+    thread: str
+    stack: tuple[Place, ...]
+
+    def __str__(self) -> str:
+        return self._at(f" at {self.stack[0].file}:{self.stack[0].line}" if self.stack else "")
+
+    def _short(self) -> str:
+        place = _check_fix.own(self.stack)
+        if place is None:
+            return self._at("")
+        source = _check_fix.source(place)
+        return self._at(f" at {_check_fix.line(place)}", f": {source}" if source else "")
+
+    def _at(self, at: str, source: str = "") -> str:
+        thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
+        return printable(f"{self.operator} on {self.stream}{at}{thread}{source}")
+
+
+@dataclass(frozen=True)
+class CheckedRace:
+    """Two accesses to the same bytes, one of them writing, that nothing orders.
+
+    Attributes:
+        kind: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/checking.md.
+        text: What the kind means.
+        severity: ``error``, or ``warn`` where it is not certain that it can happen.
+        doubt: With ``warn``, why it is not.
+        workspace: The stream, where the bytes are the workspace that cuBLAS has for it and graphs that were
+            captured on it share.
+        dtype: The type of the tensor as the second access knows it; none where it was none's.
+        shape: Its shape, likewise.
+        bytes: The addresses that the second access touched: first byte, and one past the last.
+        first: The access called earlier.
+        second: The access called later.
+        freed_between: Whether the memory was freed in between, so that the two know it as two tensors.
+        fix: The call that orders them.
+        count: How many pairs of the same two places there were.
+        names: What the program calls the two streams where the second access is called; none for the host,
+            and where no variable of that place holds the stream.
+    """
+
+    kind: str
+    text: str
+    severity: str
+    workspace: str | None
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    bytes: tuple[int, int] | None
+    first: Side
+    second: Side
+    freed_between: bool
+    fix: str
+    count: int
+    names: tuple[str | None, str | None] = (None, None)
+    doubt: str | None = None
+
+    def __str__(self) -> str:
+        lines = [self._head]
+        for name, side in (("first", self.first), ("second", self.second)):
+            lines.append(f"  {name}: {side}")
+            for place in side.stack:
+                lines.append(f"      {place}")
+                if source := _check_fix.source(place):
+                    lines.append(f"        {printable(source)}")
+        if self.count > 1:
+            lines.append(f"  {self.count:,} pairs of these two places")
+        lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+    @property
+    def _head(self) -> str:
+        head = f"{self._what}: {self.text}"
+        return printable(head if self.doubt is None else f"{head} ({self.doubt})")
+
+    @property
+    def _what(self) -> str:
+        if self.workspace is not None:
+            return (
+                f"{self.kind} on the workspace of cuBLAS for {self.workspace}, on which products of matrices "
+                "were captured"
+            )
+        if self.shape is None and self.bytes is not None:
+            count = self.bytes[1] - self.bytes[0]
+            return f"{self.kind} on " + (
+                f"{count:,} bytes from 0x{self.bytes[0]:x}" if count > 1 else f"the byte 0x{self.bytes[0]:x}"
+            )
+        if self.shape is None:
+            return self.kind
+        what = f"{self.kind} on {self.dtype}{list(self.shape)}"
+        return what if self.bytes is None else f"{what} ({self.bytes[1] - self.bytes[0]:,} bytes)"
+
+    def _short(self) -> str:
+        """In three lines, each side by the innermost line of the program's own."""
+        return "\n".join(
+            (f"  {self._head}", f"    first:  {self.first._short()}", f"    second: {self.second._short()}")
+        )
+
+
+@dataclass(frozen=True)
+class Mend:
+    """A call that mends races: all that it orders once it stands where it says.
+
+    Attributes:
+        call: The call, by what the program calls the streams at that line, or by their names in the report
+            where it has none.
+        kind: ``wait``, ``sync``, ``record_stream``, or ``other``.
+        place: The line of the program that it belongs in front of; with ``record_stream`` the line that uses
+            the tensor, behind which it belongs.
+        first: The race that it has to come before, by its place in ``CheckedRun.races``.
+        races: All that it mends, likewise, the most telling first.
+    """
+
+    call: str
+    kind: str
+    place: Place | None
+    first: int
+    races: tuple[int, ...]
+
+    def _line(self) -> str:
+        many = len(self.races)
+        what = f"by `{self.call}`" if many == 1 else f"these {many} by one `{self.call}`"
+        if self.place is None:
+            return what
+        at = _check_fix.line(self.place)
+        if self.kind == "record_stream":
+            return f"{what} behind {at}, where x is the tensor that is used there"
+        return f"{what} before {at}"
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A call that races with nothing and does not do what it seems to.
+
+    Attributes:
+        code: The kind of remark, as in docs/checking.md.
+        text: What the call does, and what to do instead.
+        stack: Where it was called, the innermost line first.
+    """
+
+    code: str
+    text: str
+    stack: tuple[Place, ...]
+
+    def __str__(self) -> str:
+        place = _check_fix.own(self.stack)
+        at = "" if place is None else f" ({place.file}:{place.line})"
+        return printable(f"{self.code}: {self.text}{at}")
+
+
+@dataclass(frozen=True)
+class NamedStream:
+    """A stream by its name in the report.
+
+    Attributes:
+        name: The name, as the sides of a race have it: what the program calls the stream, where that was
+            heard and no other is called so.
+        device: The number of its GPU.
+        handle: The handle, as in ``torch.cuda.Stream.cuda_stream``.
+    """
+
+    name: str
+    device: int
+    handle: int
+
+
+@dataclass(frozen=True)
+class HostAccesses:
+    """How much of the pinned memory in asynchronous copies was watched for loads and stores of the host that
+    no operator makes.
+
+    Attributes:
+        copies: How many asynchronous copies of pinned memory there were.
+        bytes: How many bytes they copied.
+        guarded_bytes: Of those, how many were watched for stores, in downloads for loads as well, to the byte
+            and with the line.
+        compared_bytes: How many were compared when the host had waited: stores to them are found, without the
+            line.
+        unwatched_bytes: The rest, of which nothing is known.
+        lost: How many accesses were noticed and not kept, since too many came at once.
+        problem: Why nothing is watched, or nothing any more; none where it is.
+        refused: Where a system call failed with ``EFAULT`` while memory was protected, by a way that the
+            check does not open pages for; none where that was not seen.
+    """
+
+    copies: int
+    bytes: int
+    guarded_bytes: int
+    compared_bytes: int
+    unwatched_bytes: int
+    lost: int
+    problem: str | None
+    refused: tuple[Place, ...] | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.bytes:
+            watched = (
+                (self.guarded_bytes, "watched for the host's loads and stores"),
+                (self.compared_bytes, "watched for stores alone"),
+                (self.unwatched_bytes, "not watched"),
+            )
+            shares = [f"{100 * part / self.bytes:.1f} % {how}" for part, how in watched if part]
+            parts.append(
+                f"of {self.bytes:,} bytes of pinned memory in asynchronous copies: {', '.join(shares)}"
+            )
+        if self.lost:
+            parts.append(
+                f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once"
+            )
+        if self.problem is not None:
+            parts.append(
+                f"loads and stores of the host by other means than operators are not heard: {self.problem}"
+            )
+        if self.refused is not None:
+            at = printable(f" at {self.refused[0].file}:{self.refused[0].line}") if self.refused else ""
+            parts.append(
+                f"a system call failed with EFAULT{at} while memory of copies was protected; if it was to use"
+                " that memory, it succeeds without the check, or with `--no-host` and `check(host=False)`"
+            )
+        return "\n".join(parts)
+
+
+@dataclass(frozen=True)
+class Found:
+    races: tuple[CheckedRace, ...]
+    lints: tuple[Remark, ...]
+    operations: int
+    ended: str | None
+    streams: tuple[NamedStream, ...] = field(default=())
+    mends: tuple[Mend, ...] = field(default=())
+    suppressed: tuple[Suppression, ...] = field(default=())
+    host: HostAccesses = field(default=HostAccesses(0, 0, 0, 0, 0, 0, None))
+
+
+def parsed(value: Mapping[str, Any], places: Any) -> Found:
+    races = tuple(race_of(race, places) for race in value["races"])
+    return Found(
+        races=races,
+        lints=(*_lints(value["lints"], places), *(Remark(*said) for said in remarks(value, places))),
+        operations=value["operations"],
+        ended=value["ended"],
+        streams=tuple(NamedStream(**stream) for stream in value["streams"]),
+        mends=_mends(value["mends"], places, races),
+        host=_host(value["host"], places),
+    )
+
+
+def _host(value: Mapping[str, Any], places: Any) -> HostAccesses:
+    refused = value["refused"]
+    return HostAccesses(**{**value, "refused": None if refused is None else places(refused)})
+
+
+def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
+    """What is left of it."""
+    if not suppress:
+        return found
+    used: dict[Suppression, None] = {}
+
+    def is_out(*stacks: tuple[Place, ...]) -> bool:
+        those = [one for one in suppress if any(one.is_of(stack) for stack in stacks)]
+        used.update(dict.fromkeys(those))
+        return bool(those)
+
+    left = [at for at, race in enumerate(found.races) if not is_out(race.first.stack, race.second.stack)]
+    now = {at: number for number, at in enumerate(left)}
+    mends = []
+    for mend in found.mends:
+        races = tuple(now[at] for at in mend.races if at in now)
+        # Without the first the call may stand further behind; before the first it is right all the same.
+        if races:
+            mends.append(replace(mend, races=races, first=now.get(mend.first, min(races))))
+    return replace(
+        found,
+        races=tuple(found.races[at] for at in left),
+        mends=tuple(mends),
+        lints=tuple(lint for lint in found.lints if not is_out(lint.stack)),
+        suppressed=tuple(used),
+    )
+
+
+def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> list[str]:
+    """Which streams the names stand for; what the program calls one where a race was found, if it calls
+    others so, too.
+    """
+    known: dict[str, str] = {}
+    for race in races:
+        for name, side in zip(race.names, (race.first, race.second), strict=True):
+            if name is not None and not name.startswith("torch.") and name != side.stream:
+                known.setdefault(side.stream, f"`{name}`, ")
+    shown = []
+    for stream in streams:
+        if stream.handle > 2:
+            shown.append(
+                f"{stream.name} = {known.get(stream.name, '')}0x{stream.handle:x} on cuda:{stream.device}"
+            )
+        elif stream.handle < 2 and not stream.name.startswith("default"):
+            shown.append(f"{stream.name} = the default stream of cuda:{stream.device}")
+    return shown
+
+
+def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
+    """The remarks, those on one line once."""
+    lints: dict[tuple[str, Any], Remark] = {}
+    for number, value in enumerate(values):
+        stack = places(value["at"]["stack"]) if value["at"] else ()
+        at = (stack[0].file, stack[0].line) if stack else number
+        lints.setdefault((value["code"], at), Remark(value["code"], value["text"], stack))
+    return tuple(lints.values())
+
+
+def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
+    """The calls by the names that hold there, those of one line once: a loop has several operators there, or
+    makes its streams anew.
+    """
+    mends: dict[tuple[str, Place | int], Mend] = {}
+    for number, value in enumerate(values):
+        place = None if value["at"] is None else _check_fix.own(places(value["at"]))
+        call = _check_fix.call_by(races[value["first"]].names, value["kind"]) or value["call"]
+        mend = Mend(call, value["kind"], place, value["first"], tuple(value["races"]))
+        at = (mend.call, place or number)
+        known = mends.setdefault(at, mend)
+        if known is not mend:
+            mends[at] = replace(
+                known, races=(*known.races, *(race for race in mend.races if race not in known.races))
+            )
+    return tuple(mends.values())
+
+
+def race_of(value: Mapping[str, Any], places: Any) -> CheckedRace:
+    first, second = _side(value["first"], places), _side(value["second"], places)
+    fix: str = value["fix"]
+    for name, side in (("{first}", first), ("{second}", second)):
+        at = f" at {side.stack[0].file}:{side.stack[0].line}" if side.stack else ""
+        fix = fix.replace(name, printable(f"{side.operator}{at}"))
+    told: dict[str, Any] = {
+        name: tuple(part) if isinstance(part, list) else part for name, part in value.items() if name != "ids"
+    }
+    made: dict[str, Any] = {
+        "first": first,
+        "second": second,
+        "fix": fix,
+        "names": tuple(value["names"] or (None, None)),
+    }
+    return CheckedRace(**{**told, **made})
+
+
+def _side(value: Mapping[str, Any], places: Any) -> Side:
+    return Side(value["operator"] or "", value["stream"], value["thread"] or "", places(value["stack"]))
+
+
+def place_of(code: CodeType, at: int) -> Place:
+    lines = [line for start, end, line in code.co_lines() if start <= at < end and line]
+    return Place(code.co_filename, lines[0] if lines else code.co_firstlineno, code.co_name)
+
+
+def plain(thing: Any) -> Any:
+    """A dataclass and what is in it, as values of JSON."""
+    if hasattr(thing, "__dataclass_fields__"):
+        return {name: plain(getattr(thing, name)) for name in thing.__dataclass_fields__}
+    if isinstance(thing, tuple):
+        return [plain(each) for each in thing]
+    return thing

@@ -1,0 +1,54 @@
+"""The recorder of a check driven by hand: what the extension has with its feature `drive`, in the tests' build alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sidestream import _sidestream
+
+#: Addresses with sizes.
+Ranges = list[tuple[int, int]]
+
+if TYPE_CHECKING:
+
+    class Recorder(_sidestream.Recorder):
+        def operator(
+            self,
+            name: str,
+            reads: Ranges,
+            writes: Ranges,
+            stream: int,
+            device: int = 0,
+            *,
+            product: bool = False,
+        ) -> None: ...
+        def allocated(self, ptr: int, stream: int, device: int = 0) -> None: ...
+        def record_stream(self, ptr: int, bytes: int, stream: int, device: int = 0) -> None: ...
+        def device_synchronize(self, device: int = 0) -> None: ...
+        def host_memory(self, ptr: int, bytes: int, pinned: bool) -> None: ...
+        def host_copy(
+            self,
+            name: str,
+            host: int,
+            memory: int,
+            bytes: int,
+            upload: bool,
+            stream: int,
+            device: int = 0,
+        ) -> None: ...
+        def device_copy(
+            self,
+            source: int,
+            target: int,
+            bytes: int,
+            source_stream: int,
+            target_stream: int,
+            devices: tuple[int, int],
+        ) -> None: ...
+        def host_access(self, name: str, ptr: int, bytes: int, write: bool) -> None: ...
+        def pretend_stream(self, stream: int) -> None: ...
+        def pretend_pinned(self, ptr: int, bytes: int) -> None: ...
+        def graph_launch(self, key: int, stream: int, device: int = 0) -> None: ...
+
+else:
+    Recorder = _sidestream.Recorder
