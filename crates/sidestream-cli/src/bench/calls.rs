@@ -6,10 +6,11 @@ use sidestream::buffer::DeviceBuf;
 use sidestream::device::Device;
 use sidestream::explicit;
 use sidestream::kernel::Grid;
+use sidestream::ptx;
 use sidestream::stream::Stream;
 
 use super::Bench;
-use super::kernels::{self, EMPTY, Empty};
+use super::kernels::{self, Empty};
 use super::rounds::{Side, in_a_row, interleaved, one_by_one};
 use super::table::{Bar, Row};
 use crate::failure::Failure;
@@ -155,7 +156,7 @@ impl Raw<'_> {
     fn new(gpu: &Gpu) -> Result<Raw<'_>, Failure> {
         let raw = Raw {
             gpu,
-            empty: gpu.function(EMPTY.0, EMPTY.1)?,
+            empty: gpu.function(&ptx::EMPTY, "empty")?,
             memory: gpu.memory(1 << 20)?,
             a: gpu.stream()?,
             b: gpu.stream()?,

@@ -7,10 +7,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::kernels;
+
 /// Every tracked file, by its path from the root with `/` between the parts.
 #[derive(Default)]
 pub struct Tree {
-    /// The text; absent where the file is not text.
+    /// The text, unpacked where it is PTX; absent where the file is not text.
     pub files: BTreeMap<String, Option<String>>,
 }
 
@@ -28,7 +30,11 @@ impl Tree {
             if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()) {
                 let bytes =
                     fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                files.insert(name, String::from_utf8(bytes).ok());
+                let text = match name.ends_with(".ptx.gz") {
+                    true => kernels::unpacked(&bytes).ok(),
+                    false => String::from_utf8(bytes).ok(),
+                };
+                files.insert(name, text);
             }
         }
         Ok(Tree { files })
