@@ -252,7 +252,7 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
                 acts.colour(drawn[at].map(steps[at]));
             }
         }
-        Operator::Grayscale => acts.colour(Some(Step::grayscale())),
+        Operator::Grayscale {} => acts.colour(Some(Step::grayscale())),
         Operator::RandomGrayscale { p } => {
             acts.colour(draws.happens(*p).then(Step::grayscale));
         }

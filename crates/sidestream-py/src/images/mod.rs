@@ -14,6 +14,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<load::ImageLoader>()?;
     module.add_class::<load::ImageBatch>()?;
     module.add_function(wrap_pyfunction!(augment::check_operator, module)?)?;
+    module.add_function(wrap_pyfunction!(augment::operators, module)?)?;
     module.add_function(wrap_pyfunction!(load::write_sample_images, module)?)?;
     module.add_function(wrap_pyfunction!(load::image_decoder, module)?)?;
     Ok(())
