@@ -2,7 +2,6 @@
 //!
 //! A library, because two programs are this command: the binary of this package, and `python -m sidestream`.
 
-mod augment;
 mod bench;
 mod check;
 mod device;
@@ -44,7 +43,6 @@ enum Verb {
     Run(run::Args),
     Check(check::Args),
     Diagnose(diagnose::Args),
-    Augment(augment::Args),
     Roofline(roofline::Args),
     Devices(devices::Args),
     Bench(bench::Args),
@@ -73,7 +71,6 @@ fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
         Verb::Run(args) => run::main(&args),
         Verb::Check(args) => check::main(&args),
         Verb::Diagnose(args) => diagnose::main(&args),
-        Verb::Augment(args) => augment::main(&args),
         Verb::Roofline(args) => roofline::main(&args),
         Verb::Devices(args) => devices::main(&args),
         Verb::Bench(args) => bench::main(&args),

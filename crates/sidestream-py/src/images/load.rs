@@ -16,7 +16,7 @@ use sidestream_images::source::{self, Dataset};
 use sidestream_images::{Key, Region, Size, decode};
 
 use super::augment::AugmentPlan;
-use crate::failure::of_images;
+use super::of_images;
 
 /// Batches of pictures.
 #[pyclass(module = "sidestream._sidestream", frozen)]

@@ -1,5 +1,6 @@
-//! `sidestream augment`: a folder of pictures through decoding, upload, augmentation and download, all at once.
+//! `sidestream-augment`: a folder of pictures through decoding, upload, augmentation and download, all at once.
 
+mod failure;
 mod job;
 mod sheet;
 mod statistics;
@@ -7,7 +8,9 @@ mod stop;
 mod write;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +20,7 @@ use sidestream_images::augment::{self, Form, Kind, Layout, Operator, Plan};
 use sidestream_images::load::OnBroken;
 use sidestream_images::source::{self, Dataset};
 
-use crate::failure::{Exit, Failure, SUCCESS, print, shown};
+use failure::{Failure, print, shown};
 use job::{Asked, Outcome};
 use statistics::Statistics;
 use stop::Stop;
@@ -39,7 +42,8 @@ use write::{Writer, Written};
 ///
 /// Exit code: 0 if all went well, 2 if the input, an argument or the device is at fault, 130 after Ctrl-C, 143 after SIGTERM.
 #[derive(Parser)]
-pub struct Args {
+#[command(name = "sidestream-augment", version)]
+struct Args {
     /// Folder, list or archive
     path: Option<PathBuf>,
     /// Operators with torchvision's names and arguments, such as "RandomResizedCrop(224) RandomHorizontalFlip()"
@@ -129,8 +133,17 @@ enum Broken {
     Replace,
 }
 
-/// Runs the command.
-pub fn main(args: &Args) -> Result<Exit, Failure> {
+fn main() -> ExitCode {
+    let code = run(&Args::parse()).unwrap_or_else(|failure| {
+        // Where nobody hears it (`2>&1 | head`), the exit code says it too.
+        let _ = writeln!(std::io::stderr().lock(), "sidestream-augment: {failure}");
+        2
+    });
+    ExitCode::from(code)
+}
+
+/// Runs the command, and gives its exit code.
+fn run(args: &Args) -> Result<u8, Failure> {
     let plan = plan(args)?;
     let form = form(args, &plan)?;
     let data = Arc::new(data(args)?);
@@ -225,7 +238,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
             print(text)?;
         }
     }
-    Ok(interrupted.unwrap_or(SUCCESS))
+    Ok(interrupted.unwrap_or(0))
 }
 
 /// Which labels the results have, and how many of them each.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sidestream::buffer::Pinned;
-use sidestream::device::{Device, Options};
+use sidestream::device::{Device, DeviceName, Options};
 use sidestream::pipeline::{Cause, Failed, Pipeline, Report, per_item, per_row};
 use sidestream_images::augment::{Batch, Drawn, Form, Layout, Mixed, Plan};
 use sidestream_images::decode::Decoder;
@@ -16,7 +16,6 @@ use sidestream_images::source::Dataset;
 use sidestream_images::{Key, Size};
 
 use super::stop::Stop;
-use crate::device::{Named, named};
 use crate::failure::Failure;
 
 /// What is to be done.
@@ -88,17 +87,8 @@ pub fn run(
     stop: &Stop,
     mut consume: impl FnMut(&Done<'_>) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
-    let (name, is_simulated) = match named(asked.device, asked.driver)? {
-        Named::Cuda(number) => (format!("cuda:{number}"), false),
-        Named::Simulated(_) if asked.device == "auto" => ("sim:h200".to_owned(), true),
-        Named::Simulated(_) => (asked.device.to_owned(), true),
-    };
-    let options = match asked.driver {
-        // SAFETY: whoever names a library as the driver answers for its being one.
-        Some(file) => unsafe { Options::new().driver(file) },
-        None => Options::new(),
-    };
-    let device = Device::open_with(&name, &options)?;
+    let device = opened(asked)?;
+    let is_simulated = device.name().starts_with("sim:");
 
     let slab = match asked.slab_bytes {
         Some(bytes) => bytes,
@@ -230,6 +220,25 @@ pub fn run(
     outcome.starved_seconds = told.starved.as_secs_f64().min(outcome.seconds);
     outcome.broken = std::mem::take(&mut told.broken);
     Ok(outcome)
+}
+
+/// The device. A driver that is named and has no GPU is a mistake, not a machine without one.
+fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
+    let Some(file) = asked.driver else {
+        return Ok(Device::open(asked.device)?);
+    };
+    let name = match (asked.device, DeviceName::of(asked.device)) {
+        ("auto", _) => "cuda:0",
+        (name, Some(DeviceName::Simulated(_) | DeviceName::File(_))) => {
+            return Err(Failure::input(format!(
+                "{name} needs no driver; leave --driver out, or give --device cuda:0"
+            )));
+        }
+        (name, _) => name,
+    };
+    // SAFETY: whoever names a library as the driver answers for its being one.
+    let options = unsafe { Options::new().driver(file) };
+    Ok(Device::open_with(name, &options)?)
 }
 
 /// The label of a mixed picture is that of its larger part.
