@@ -168,6 +168,7 @@ fn broken_files_are_named_and_left_out_or_end_the_run() {
 #[test]
 fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
     let sheet = file("sheet.png");
+    let _ = fs::remove_file(&sheet);
     let said = json(&[
         "--ops",
         "Resize((8, 8)) ToDtype(scale=True)",

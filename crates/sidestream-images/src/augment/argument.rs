@@ -24,7 +24,7 @@ pub struct Argument {
 
 /// What may stand for an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The side of a square, or height and width.
     Size,
     /// The shorter side, or height and width.
@@ -86,10 +86,10 @@ pub enum Kind {
 }
 
 /// Arguments by their names.
-pub type Numbers = Vec<(&'static str, Vec<f64>)>;
+pub(crate) type Numbers = Vec<(&'static str, Vec<f64>)>;
 
 /// The numbers of an argument.
-pub fn named<'a>(numbers: &'a Numbers, name: &str) -> &'a [f64] {
+pub(crate) fn named<'a>(numbers: &'a Numbers, name: &str) -> &'a [f64] {
     let found = numbers.iter().find(|(known, _)| *known == name);
     found.map_or(&[], |(_, numbers)| numbers)
 }
@@ -114,7 +114,7 @@ impl Kind {
     }
 
     /// Whether only Python's classes take it.
-    pub fn is_of_python_alone(self) -> bool {
+    pub(crate) fn is_of_python_alone(self) -> bool {
         matches!(self, Kind::Dtype | Kind::Constant | Kind::Ignored)
     }
 }
@@ -302,7 +302,7 @@ impl Argument {
 }
 
 /// What a field of an operator is in numbers.
-pub trait Field {
+pub(crate) trait Field {
     /// Of the numbers that were read.
     fn of(numbers: &[f64]) -> Self;
     /// The other way round.
@@ -310,7 +310,7 @@ pub trait Field {
 }
 
 /// A field that is one number.
-pub trait Scalar: Copy {
+pub(crate) trait Scalar: Copy {
     fn of(number: f64) -> Self;
     fn number(self) -> f64;
 }

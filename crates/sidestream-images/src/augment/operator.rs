@@ -310,7 +310,7 @@ impl Operator {
 }
 
 /// Refuses what means nothing, by the operator's name and place.
-pub fn check(operators: &[Operator]) -> Result<()> {
+pub(super) fn check(operators: &[Operator]) -> Result<()> {
     let refuse = |at: usize, why: String| {
         let name = operators[at].name();
         Err(invalid(format!("operator {at}, {name}: {why}")))
@@ -350,7 +350,7 @@ pub fn check(operators: &[Operator]) -> Result<()> {
     Ok(())
 }
 
-pub fn invalid(why: String) -> Error {
+pub(super) fn invalid(why: String) -> Error {
     Error::Invalid {
         call: "augment",
         why,

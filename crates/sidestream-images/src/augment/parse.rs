@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Result<Vec<Operator>> {
 }
 
 /// What an argument stands for where nothing is given, which the table says as a text; none for `None`.
-pub fn default(text: &str) -> Result<Option<Value>> {
+pub(super) fn default(text: &str) -> Result<Option<Value>> {
     Reader { text, at: 0 }.value(0).map(Value::unless_none)
 }
 
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
 }
 
 /// What is given for an operator's arguments, taken one by one in torchvision's order.
-pub struct Given {
+pub(super) struct Given {
     pub operator: String,
     /// How many have been asked for.
     positional: usize,

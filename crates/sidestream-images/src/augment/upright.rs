@@ -70,7 +70,7 @@ impl Axis {
 }
 
 /// An upright warp of one picture, by rows of its result.
-pub struct Upright<'a> {
+pub(crate) struct Upright<'a> {
     input: &'a Input<'a>,
     of: &'a Record,
     across: Axis,
@@ -84,7 +84,7 @@ pub struct Upright<'a> {
 impl<'a> Upright<'a> {
     /// `None` for any other warp, where no filter is needed, and where values become levels: what lies between two of these would
     /// become the other one with a sum in another order.
-    pub fn of(input: &'a Input<'a>, of: &'a Record) -> Option<Self> {
+    pub(crate) fn of(input: &'a Input<'a>, of: &'a Record) -> Option<Self> {
         let turns = [1, 3, 6, 7].iter().any(|&at| of.map[at] != 0.0);
         if turns || of.map[8] != 1.0 || of.filter == NEAREST || of.levels != 0 {
             return None;
@@ -104,7 +104,7 @@ impl<'a> Upright<'a> {
     }
 
     /// Row `y` of the result.
-    pub fn row(&mut self, y: u32) -> impl Iterator<Item = Pixel> + '_ {
+    pub(crate) fn row(&mut self, y: u32) -> impl Iterator<Item = Pixel> + '_ {
         self.row.fill(0.0);
         let (first, weights) = self.down.at(y);
         for (row, &weight) in (first..).zip(weights) {

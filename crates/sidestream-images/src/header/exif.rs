@@ -56,10 +56,7 @@ impl Orientation {
     /// The size of a picture of this size after it was turned.
     pub fn turned(self, stored: Size) -> Size {
         match self.parts().0 {
-            true => Size {
-                width: stored.height,
-                height: stored.width,
-            },
+            true => Size::new(stored.height, stored.width),
             false => stored,
         }
     }
@@ -83,10 +80,7 @@ impl Orientation {
             true => Region {
                 left: top,
                 top: left,
-                size: Size {
-                    width: region.size.height,
-                    height: region.size.width,
-                },
+                size: Size::new(region.size.height, region.size.width),
             },
         }
     }

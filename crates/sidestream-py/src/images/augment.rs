@@ -236,11 +236,7 @@ fn words(error: Error) -> PyErr {
 }
 
 fn key_of((seed, epoch, sample): (u64, u64, u64)) -> Key {
-    Key {
-        seed,
-        epoch,
-        sample,
-    }
+    Key::new(seed, epoch, sample)
 }
 
 fn placed_of((offset, left, top, width, height, full_width, full_height): Lies) -> Placed {
@@ -251,10 +247,7 @@ fn placed_of((offset, left, top, width, height, full_width, full_height): Lies) 
             top,
             size: Size { width, height },
         },
-        full: Size {
-            width: full_width,
-            height: full_height,
-        },
+        full: Size::new(full_width, full_height),
     }
 }
 
