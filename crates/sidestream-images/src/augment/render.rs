@@ -3,9 +3,7 @@
 //! The simulated GPU runs this too.
 
 use super::pass::footprint;
-use super::record::{
-    BYTES, Canvas, FOOTPRINT, HARD, NEAREST, NUMBERS, Record, SKIPPED, STEPS, TWICE, long,
-};
+use super::record::{BYTES, Canvas, FOOTPRINT, HARD, NEAREST, Record, SKIPPED, STEPS, TWICE, long};
 use super::statistics::{self, Statistics, WORDS};
 use super::step::clamp;
 use super::upright::Upright;
@@ -20,18 +18,17 @@ pub(crate) struct Input<'a> {
 pub(crate) type Pixel = [f32; 3];
 
 impl Input<'_> {
-    /// A pixel of the window. Where nothing is there it is black: the front end has refused that.
+    /// A pixel of the window. It is there: the front end has refused all else.
     pub(crate) fn pixel(&self, of: &Record, x: i32, y: i32) -> Pixel {
         let x = x.clamp(of.readable[0], of.readable[2]);
         let y = y.clamp(of.readable[1], of.readable[3]);
         let [across, down, apart] = of.stride.map(i64::from);
         let first = long(of.source) as i64 + i64::from(x) * across + i64::from(y) * down;
         [0, 1, 2].map(|colour| {
-            let at = usize::try_from(first + colour * apart).unwrap_or(usize::MAX);
+            let at = (first + colour * apart) as usize;
             match of.kind {
-                BYTES => self.bytes.get(at).copied().map_or(0.0, f32::from),
-                NUMBERS => self.numbers.get(at).copied().unwrap_or_default(),
-                _ => 0.0,
+                BYTES => self.bytes[at].into(),
+                _ => self.numbers[at],
             }
         })
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::record::{BYTES, FOOTPRINT, NEAREST, NUMBERS, Record, long};
+use super::record::{BYTES, FOOTPRINT, NEAREST, Record, long};
 use super::render::{Input, Pixel};
 
 /// What the pixels of the result weigh along one axis.
@@ -150,23 +150,19 @@ fn add(input: &Input<'_>, of: &Record, left: i32, row: i32, weight: f32, sums: &
         }
     };
     for (colour, sums) in (0..).zip(sums.chunks_exact_mut(3 * columns / pieces)) {
-        let first = usize::try_from(start + colour * apart).unwrap_or(usize::MAX);
-        let within = first..first.saturating_add(sums.len());
-        // Where nothing is there it is black: the front end has refused that.
+        let first = (start + colour * apart) as usize;
+        let within = first..first + sums.len();
         match of.kind {
             BYTES => {
-                let values = input.bytes.get(within).unwrap_or_default();
-                for (sum, &value) in sums.iter_mut().zip(values) {
+                for (sum, &value) in sums.iter_mut().zip(&input.bytes[within]) {
                     *sum += weight * f32::from(value);
                 }
             }
-            NUMBERS => {
-                let values = input.numbers.get(within).unwrap_or_default();
-                for (sum, &value) in sums.iter_mut().zip(values) {
+            _ => {
+                for (sum, &value) in sums.iter_mut().zip(&input.numbers[within]) {
                     *sum += weight * value;
                 }
             }
-            _ => {}
         }
     }
 }
