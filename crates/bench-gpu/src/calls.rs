@@ -7,13 +7,14 @@ use sidestream::buffer::DeviceBuf;
 use sidestream::device::Device;
 use sidestream::explicit;
 use sidestream::kernel::Grid;
+use sidestream::ptx;
 use sidestream::stream::Stream;
 use sidestream_cli::failure::Failure;
 use sidestream_cli::measure::raw::{self, Gpu};
 use sidestream_cli::measure::rounds::{Side, interleaved};
 
 use super::Bench;
-use super::kernels::{self, EMPTY, Empty};
+use super::kernels::{self, Empty};
 use super::table::{Bar, Row};
 
 /// So many calls find room in the driver's queue, so that none waits for the device.
@@ -194,7 +195,7 @@ impl Raw<'_> {
     fn new(gpu: &Gpu) -> Result<Raw<'_>, Failure> {
         let raw = Raw {
             gpu,
-            empty: gpu.function(EMPTY.0, EMPTY.1)?,
+            empty: gpu.function(&ptx::EMPTY, "empty")?,
             memory: gpu.memory(1 << 20)?,
             a: gpu.stream()?,
             b: gpu.stream()?,

@@ -6,13 +6,10 @@ use sidestream::ptx;
 /// Does nothing. It has no parameter, and takes no notice of what it is given.
 pub type Empty = Kernel<(Write<u32>,)>;
 
-/// The module and the entry of [`empty`].
-pub const EMPTY: (&str, &str) = (ptx::EMPTY, "empty");
-
 /// A kernel that says it writes a buffer, so that its launches are tracked, and does nothing.
 pub fn empty() -> Empty {
     // SAFETY: the entry has no parameters, so that the driver reads none of those it is given, and
     // it touches no memory.
-    let kernel = unsafe { Empty::from_ptx(EMPTY.0, EMPTY.1) };
+    let kernel = unsafe { Empty::from_ptx(&ptx::EMPTY, "empty") };
     kernel.and_on_host(|_, _| ())
 }

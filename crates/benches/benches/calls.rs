@@ -94,7 +94,7 @@ impl Bench {
         let explicit = |name| explicit::Stream::non_blocking(&device, name, 0);
         Ok(Bench {
             // SAFETY: the entry has no parameters and touches nothing.
-            empty: unsafe { Empty::from_ptx(ptx::EMPTY, "empty") },
+            empty: unsafe { Empty::from_ptx(&ptx::EMPTY, "empty") },
             a: device.stream("a")?,
             unmarked_a: device.unmarked_stream("unmarked a")?,
             unmarked_b: device.unmarked_stream("unmarked b")?,

@@ -2,7 +2,6 @@
 //!
 //! A library, because two programs are this command: the binary of this package, and `python -m sidestream`.
 
-mod augment;
 mod bench;
 mod check;
 #[doc(hidden)]
@@ -49,7 +48,6 @@ enum Verb {
     Run(run::Args),
     Check(check::Args),
     Diagnose(diagnose::Args),
-    Augment(augment::Args),
     Roofline(roofline::Args),
     Devices(devices::Args),
     Bench(bench::Args),
@@ -78,7 +76,6 @@ fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
         Verb::Run(args) => run::main(&args),
         Verb::Check(args) => check::main(&args),
         Verb::Diagnose(args) => diagnose::main(&args),
-        Verb::Augment(args) => augment::main(&args),
         Verb::Roofline(args) => roofline::main(&args),
         Verb::Devices(args) => devices::main(&args),
         Verb::Bench(args) => bench::main(&args),

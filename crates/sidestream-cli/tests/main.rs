@@ -1,6 +1,5 @@
 //! The tests of the command, as one program: each crate that it uses is linked once.
 
-mod augment;
 mod bad_input;
 mod bench_requests;
 mod check;

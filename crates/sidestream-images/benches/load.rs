@@ -103,11 +103,7 @@ fn main() {
 }
 
 fn whole(_: Key, size: Size) -> Region {
-    Region {
-        left: 0,
-        top: 0,
-        size,
-    }
+    Region::whole(size)
 }
 
 /// As `RandomResizedCrop` draws it: 8 to 100 % of the area.
@@ -147,11 +143,7 @@ fn bare(data: &Dataset, threads: usize, choose: fn(Key, Size) -> Region) -> f64 
                     }
                     data.read(sample, &mut bytes).expect("a file");
                     let header = decoder.look(&bytes).expect("a picture");
-                    let key = Key {
-                        seed: 0,
-                        epoch: 0,
-                        sample,
-                    };
+                    let key = Key::new(0, 0, sample);
                     let region = choose(key, header.size);
                     let Size { width, height } = region.size;
                     pixels.resize(width as usize * height as usize * 3, 0);
@@ -202,14 +194,7 @@ fn make(folder: &std::path::Path) {
             let mut decoder = Decoder::new(decode::Options::default());
             let header = decoder.look(&sample.bytes).expect("a picture");
             let mut pixels = vec![0; (header.size.width * header.size.height * 3) as usize];
-            let all = whole(
-                Key {
-                    seed: 0,
-                    epoch: 0,
-                    sample: 0,
-                },
-                header.size,
-            );
+            let all = whole(Key::new(0, 0, 0), header.size);
             decoder
                 .decode(&sample.bytes, &header, all, &mut pixels)
                 .expect("a picture");

@@ -101,11 +101,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let back = back.synchronize()?;
     let (mut at, mut sum, mut most, mut count) = (0, 0u64, 0u8, 0u64);
     for (bytes, size) in files.iter().take(BATCH) {
-        let whole = Region {
-            left: 0,
-            top: 0,
-            size: *size,
-        };
+        let whole = Region::whole(*size);
         let mut own = vec![0; bytes_of(*size)];
         let header = decoder.look(bytes)?;
         decoder.decode(bytes, &header, whole, &mut own)?;

@@ -11,6 +11,17 @@ pub struct Key {
     pub sample: u64,
 }
 
+impl Key {
+    /// Of a run, an epoch and a picture.
+    pub fn new(seed: u64, epoch: u64, sample: u64) -> Key {
+        Key {
+            seed,
+            epoch,
+            sample,
+        }
+    }
+}
+
 /// The size of a picture, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
@@ -18,6 +29,18 @@ pub struct Size {
     pub width: u32,
     /// Rows.
     pub height: u32,
+}
+
+impl Size {
+    /// So wide and so high.
+    pub fn new(width: u32, height: u32) -> Size {
+        Size { width, height }
+    }
+
+    /// How many pixels it has.
+    pub fn area(self) -> u64 {
+        u64::from(self.width) * u64::from(self.height)
+    }
 }
 
 /// A part of a picture, in pixels of the whole picture.
@@ -29,6 +52,17 @@ pub struct Region {
     pub top: u32,
     /// How many columns and rows.
     pub size: Size,
+}
+
+impl Region {
+    /// All of a picture.
+    pub fn whole(size: Size) -> Region {
+        Region {
+            left: 0,
+            top: 0,
+            size,
+        }
+    }
 }
 
 /// Where the bytes of a picture lie in a slab: rows of red, green and blue bytes without gaps.

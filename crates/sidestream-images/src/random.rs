@@ -15,7 +15,7 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 
 /// One block of Philox 4x32-10.
-pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for round in 0..ROUNDS {
         if round > 0 {
             key = [0, 1].map(|at| key[at].wrapping_add(WEYL[at]));
@@ -33,7 +33,7 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 
 /// The numbers of one operator for one picture.
 #[derive(Clone, Debug)]
-pub struct Draws {
+pub(crate) struct Draws {
     key: [u32; 2],
     rest: [u32; 2],
     operator: u32,
@@ -44,7 +44,7 @@ pub struct Draws {
 
 impl Draws {
     /// The numbers of the operator at this place of a plan.
-    pub fn new(key: Key, operator: u32) -> Draws {
+    pub(crate) fn new(key: Key, operator: u32) -> Draws {
         let words = |value: u64| [value as u32, (value >> 32) as u32];
         let (sample, epoch) = (words(key.sample), words(key.epoch));
         let counter = [sample[0], sample[1], epoch[0], epoch[1]];
@@ -59,7 +59,7 @@ impl Draws {
     }
 
     /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         if let Some(spare) = self.spare.take() {
             return spare;
         }
@@ -71,27 +71,27 @@ impl Draws {
     }
 
     /// At least 0 and below 1, of 53 random bits.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Between both, which may be equal.
-    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+    pub(crate) fn between(&mut self, [low, high]: [f64; 2]) -> f64 {
         low + (high - low) * self.unit()
     }
 
     /// Below `count`, which is not 0: each with the same probability but for 2⁻³² and less.
-    pub fn below(&mut self, count: u32) -> u32 {
+    pub(crate) fn below(&mut self, count: u32) -> u32 {
         ((u128::from(self.bits()) * u128::from(count)) >> 64) as u32
     }
 
     /// Whether something of this probability happens.
-    pub fn happens(&mut self, probability: f64) -> bool {
+    pub(crate) fn happens(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
     /// The numbers below `count`, in any order.
-    pub fn order<const COUNT: usize>(&mut self) -> [usize; COUNT] {
+    pub(crate) fn order<const COUNT: usize>(&mut self) -> [usize; COUNT] {
         let mut order = std::array::from_fn(|at| at);
         for last in (1..COUNT).rev() {
             order.swap(last, self.below(last as u32 + 1) as usize);
@@ -101,7 +101,7 @@ impl Draws {
 
     /// Of a beta distribution with both parameters `alpha`, by Jöhnk's method, which needs few numbers where `alpha` is
     /// at most 1, and for more by two gamma variates of Marsaglia and Tsang.
-    pub fn beta(&mut self, alpha: f64) -> f64 {
+    pub(crate) fn beta(&mut self, alpha: f64) -> f64 {
         if alpha <= 1.0 {
             // It ends: half of all tries succeed and more.
             loop {
@@ -161,11 +161,7 @@ mod tests {
 
     #[test]
     fn numbers_depend_on_every_part_of_the_key_and_on_the_place() {
-        let key = Key {
-            seed: 1,
-            epoch: 2,
-            sample: 3,
-        };
+        let key = Key::new(1, 2, 3);
         let first = |key, operator| Draws::new(key, operator).bits();
         let mut all = vec![
             first(key, 0),
@@ -203,14 +199,7 @@ mod tests {
 
     #[test]
     fn distributions_have_their_moments() {
-        let mut draws = Draws::new(
-            Key {
-                seed: 7,
-                epoch: 0,
-                sample: 0,
-            },
-            0,
-        );
+        let mut draws = Draws::new(Key::new(7, 0, 0), 0);
         let mut moments = |alpha: f64| {
             let all: Vec<f64> = (0..20_000).map(|_| draws.beta(alpha)).collect();
             let mean = all.iter().sum::<f64>() / all.len() as f64;

@@ -3,6 +3,8 @@
 mod pictures;
 
 mod augment;
+#[cfg(feature = "command")]
+mod command;
 mod decode;
 mod engines;
 mod load;

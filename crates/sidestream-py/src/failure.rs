@@ -49,27 +49,6 @@ pyo3::create_exception!(
     "The device cannot be opened, refused a call, or is lost. The text says what was asked, why it failed and what to do."
 );
 
-pyo3::create_exception!(
-    sidestream,
-    ImageError,
-    PyValueError,
-    "A picture, or the folder, list or archive that it is in, cannot be read. The text names the file, what is wrong with it and what to do."
-);
-
-/// What went wrong with pictures.
-pub fn of_images(error: sidestream_images::Error) -> PyErr {
-    use sidestream_images::Error;
-    let text = error.to_string();
-    match error {
-        Error::Memory(_) => PyMemoryError::new_err(text),
-        Error::Options(_) | Error::State(_) | Error::Slab { .. } | Error::Region { .. } => {
-            PyValueError::new_err(text)
-        }
-        Error::Worker(_) => PyRuntimeError::new_err(text),
-        _ => ImageError::new_err(text),
-    }
-}
-
 /// What the runtime refused.
 pub fn of_runtime(error: Error) -> PyErr {
     let text = error.to_string();

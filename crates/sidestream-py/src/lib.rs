@@ -15,6 +15,7 @@ mod event;
 mod failure;
 mod fetch;
 mod frames;
+#[cfg(feature = "images")]
 mod images;
 mod prefetch;
 mod process;
@@ -37,8 +38,6 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ProgramError", py.get_type::<failure::ProgramError>())?;
     module.add("DeviceError", py.get_type::<failure::DeviceError>())?;
     module.add("RaceError", py.get_type::<failure::RaceError>())?;
-    module.add("ImageError", py.get_type::<failure::ImageError>())?;
-    images::add(module)?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<event::Event>()?;
     module.add_class::<fetch::Outbox>()?;
@@ -52,6 +51,7 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batcher::Requests>()?;
     module.add_class::<batcher::BatcherStatistics>()?;
     module.add_class::<batcher::Times>()?;
+    #[cfg(feature = "images")]
     images::add(module)?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(command::said, module)?)?;

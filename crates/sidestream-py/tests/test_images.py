@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from sidestream import images
-from sidestream.images import ImageError, Loader
+from sidestream.images import ImageError, Loader, _operator, _operators
 
 if sys.platform != "linux":  # pragma: no cover
     pytest.skip("forks", allow_module_level=True)
@@ -40,6 +40,12 @@ def few(samples: Path, tmp_path: Path) -> Path:
     lines = [*names, cut, samples / "sea/04.jpg"]
     (tmp_path / "list.txt").write_text("".join(f"{line},{label}\n" for label, line in enumerate(lines)))
     return tmp_path / "list.txt"
+
+
+def test_the_classes_of_operators_are_those_of_the_table() -> None:
+    written = Path(_operators.__file__)
+    assert written.read_text() == _operator.source(), f"run `python -m sidestream.images._operator` with {written.name} in the sources"
+    assert {*_operators.__all__} <= {*images.__all__}
 
 
 def digest(loader: Loader) -> list[tuple[list[int], bytes]]:

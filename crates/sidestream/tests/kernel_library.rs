@@ -147,13 +147,13 @@ fn a_trap_is_told_to_who_waits() -> Result<()> {
 #[test]
 fn every_text_has_the_entries_that_its_page_names() {
     let texts = [
-        (ptx::EMPTY, vec!["empty"]),
-        (ptx::VECTOR_ADD, vec!["vector_add"]),
-        (ptx::OVERLAP_STEP, vec!["overlap_step"]),
-        (ptx::GATHER, vec!["copy_piece", "gather"]),
-        (ptx::PATTERN, vec!["check_pattern", "fill_pattern"]),
-        (ptx::SPIN, vec!["spin"]),
-        (ptx::FAULT, vec!["poke", "trap"]),
+        (&ptx::EMPTY, vec!["empty"]),
+        (&ptx::VECTOR_ADD, vec!["vector_add"]),
+        (&ptx::OVERLAP_STEP, vec!["overlap_step"]),
+        (&ptx::GATHER, vec!["copy_piece", "gather"]),
+        (&ptx::PATTERN, vec!["check_pattern", "fill_pattern"]),
+        (&ptx::SPIN, vec!["spin"]),
+        (&ptx::FAULT, vec!["poke", "trap"]),
     ];
     for (text, expected) in texts {
         let entries = text.lines().filter_map(|line| {

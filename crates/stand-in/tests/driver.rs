@@ -11,7 +11,7 @@ use sidestream::cuda::driver::{Driver, STREAM_LEGACY, STREAM_PER_THREAD};
 #[test]
 fn bytes_go_up_through_a_kernel_and_down() {
     let rig = Rig::new();
-    let add = rig.function(VECTOR_ADD, c"vector_add");
+    let add = rig.function(&VECTOR_ADD, c"vector_add");
     let stream = rig.stream();
     let n = 1000;
     let values: Vec<f32> = (0..n).map(|i| i as f32).collect();
@@ -26,7 +26,7 @@ fn bytes_go_up_through_a_kernel_and_down() {
     let doubled: Vec<f32> = rig.read(y, n, stream);
     assert_eq!(doubled, values.iter().map(|v| v + v).collect::<Vec<_>>());
 
-    let step = rig.function(OVERLAP_STEP, c"overlap_step");
+    let step = rig.function(&OVERLAP_STEP, c"overlap_step");
     ok(rig.launch(step, &[x, sum, n as u64, 2], stream));
     let stepped: Vec<f32> = rig.read(sum, n, stream);
     assert_eq!(stepped[0], 0f32.mul_add(1.0001, 1e-4).mul_add(1.0001, 1e-4));
@@ -48,7 +48,7 @@ fn nothing_has_happened_when_a_call_returns() {
 #[test]
 fn a_query_says_600_until_the_work_is_over() {
     let rig = Rig::new();
-    let spin = rig.function(SPIN, c"spin");
+    let spin = rig.function(&SPIN, c"spin");
     let (stream, event) = (rig.stream(), rig.event());
     let Driver {
         cuEventRecord,
@@ -73,7 +73,7 @@ fn a_query_says_600_until_the_work_is_over() {
 #[test]
 fn elapsed_is_the_time_between_two_events() {
     let rig = Rig::new();
-    let spin = rig.function(SPIN, c"spin");
+    let spin = rig.function(&SPIN, c"spin");
     let stream = rig.stream();
     let (start, end) = (rig.event(), rig.event());
     let mut untimed = 0;
@@ -105,7 +105,7 @@ fn elapsed_is_the_time_between_two_events() {
 #[test]
 fn a_wait_holds_a_stream_until_the_other_has_written() {
     let rig = Rig::new();
-    let spin = rig.function(SPIN, c"spin");
+    let spin = rig.function(&SPIN, c"spin");
     let (first, second, event) = (rig.stream(), rig.stream(), rig.event());
     let (from, _) = rig.pinned(&[7u8; 64]);
     let (to, seen) = rig.pinned(&[0u8; 64]);
@@ -131,7 +131,7 @@ fn a_wait_holds_a_stream_until_the_other_has_written() {
 #[test]
 fn the_legacy_stream_waits_for_blocking_streams_only() {
     let rig = Rig::new();
-    let spin = rig.function(SPIN, c"spin");
+    let spin = rig.function(&SPIN, c"spin");
     let (blocking, non_blocking) = (rig.stream_of(0), rig.stream_of(1));
     let (at, mut down) = (rig.memory(4), [0u32]);
     let Driver {
@@ -165,7 +165,7 @@ fn the_legacy_stream_waits_for_blocking_streams_only() {
 #[test]
 fn a_capture_becomes_a_graph_that_is_launched_again_and_again() {
     let rig = Rig::new();
-    let add = rig.function(VECTOR_ADD, c"vector_add");
+    let add = rig.function(&VECTOR_ADD, c"vector_add");
     let (stream, fork, event) = (rig.stream(), rig.stream(), rig.event());
     let (one, value) = rig.pinned(&[1f32; 16]);
     let (x, sum) = (rig.memory(64), rig.memory(64));
@@ -426,13 +426,13 @@ fn devices_reach_each_other_once_they_are_allowed_to() {
         let theirs = rig.memory(64);
         ok((d.cuCtxSetCurrent)(rig.contexts[0]));
         // Kernels and copies.
-        let fill = rig.function(PATTERN, c"fill_pattern");
+        let fill = rig.function(&PATTERN, c"fill_pattern");
         ok(rig.launch(fill, &[theirs, 16, 3], stream));
         ok(rig.copy(own, theirs, 64, stream));
         ok(rig.launch(fill, &[theirs, 16, 4], stream));
         let found = rig.memory(4);
         ok((d.cuMemsetD8Async)(found, 0, 4, stream));
-        let check = rig.function(PATTERN, c"check_pattern");
+        let check = rig.function(&PATTERN, c"check_pattern");
         ok(rig.launch(check, &[own, 16, 3, found], stream));
         assert_eq!(rig.read::<u32>(found, 1, stream), [0]);
         ok(rig.launch(check, &[own, 16, 4, found], stream));
@@ -443,7 +443,7 @@ fn devices_reach_each_other_once_they_are_allowed_to() {
 #[test]
 fn one_gather_copies_all_the_pieces_of_its_table() {
     let rig = Rig::new();
-    let gather = rig.function(GATHER, c"gather");
+    let gather = rig.function(&GATHER, c"gather");
     let stream = rig.stream();
     let (from, _) = rig.pinned(&std::array::from_fn::<u8, 200, _>(|i| i as u8));
     let to = rig.memory(300);
@@ -484,7 +484,7 @@ fn a_function_on_the_host_runs_in_the_order_of_its_stream() {
         SEEN.lock().unwrap().extend(codes);
     }
     let rig = Rig::new();
-    let spin = rig.function(SPIN, c"spin");
+    let spin = rig.function(&SPIN, c"spin");
     let (stream, event) = (rig.stream(), rig.event());
     // SAFETY: the function takes its argument for a number.
     unsafe {
@@ -572,7 +572,7 @@ fn modules_that_cannot_be_run_are_refused_with_a_reason() {
                 "{missing:?}"
             );
         }
-        let module = rig.module(SPIN);
+        let module = rig.module(&SPIN);
         ok((d.cuModuleGetFunction)(
             &mut function,
             module,

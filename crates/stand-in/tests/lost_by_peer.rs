@@ -7,7 +7,7 @@ use rig::*;
 #[test]
 fn memory_of_another_device_is_out_of_reach_at_first() {
     let rig = Rig::new();
-    let poke = rig.function(FAULT, c"poke");
+    let poke = rig.function(&FAULT, c"poke");
     // SAFETY: it takes no pointer.
     ok(unsafe { (rig.driver.cuCtxSetCurrent)(rig.contexts[1]) });
     let theirs = rig.memory(64);

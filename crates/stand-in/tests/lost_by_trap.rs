@@ -8,7 +8,7 @@ use rig::*;
 fn a_trap_makes_every_later_call_fail() {
     let rig = Rig::new();
     let d = rig.driver;
-    let (stream, trap) = (rig.stream(), rig.function(FAULT, c"trap"));
+    let (stream, trap) = (rig.stream(), rig.function(&FAULT, c"trap"));
     let (event, mut at, mut out) = (rig.event(), 0, 0);
     ok(rig.launch(trap, &[], stream));
     // SAFETY: the pointers are to local variables.

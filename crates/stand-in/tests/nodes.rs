@@ -66,7 +66,7 @@ fn chain(rig: &Rig, add: u64, [from, x, sum, to]: [u64; 4]) -> CuGraph {
 fn a_graph_of_nodes_runs_and_can_be_updated() {
     let rig = Rig::new();
     let d = rig.driver;
-    let add = rig.function(VECTOR_ADD, c"vector_add");
+    let add = rig.function(&VECTOR_ADD, c"vector_add");
     let stream = rig.stream();
     let (one, _) = rig.pinned(&[1f32; 16]);
     let (two, _) = rig.pinned(&[2f32; 16]);

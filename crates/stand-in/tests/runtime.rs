@@ -2,8 +2,7 @@
 
 use sidestream::device::{Device, Options};
 use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
-
-const VECTOR_ADD: &str = include_str!("../../sidestream/src/ptx/vector_add.ptx");
+use sidestream::ptx::VECTOR_ADD;
 
 #[test]
 fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
@@ -18,7 +17,10 @@ fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
     );
     // SAFETY: the entry takes three pointers and a number, and stays below that many elements.
     let add = unsafe {
-        Kernel::<(Read<f32>, Read<f32>, Write<f32>, Value<u64>)>::from_ptx(VECTOR_ADD, "vector_add")
+        Kernel::<(Read<f32>, Read<f32>, Write<f32>, Value<u64>)>::from_ptx(
+            &VECTOR_ADD,
+            "vector_add",
+        )
     };
     let mut host = device.pinned(1024).unwrap();
     host.fill(3.0);

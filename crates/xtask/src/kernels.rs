@@ -1,14 +1,18 @@
-//! `cargo xtask kernels`: the library's kernels, from CUDA C++ to the PTX that is checked in.
+//! `cargo xtask kernels`: the library's kernels, from CUDA C++ to the PTX that is checked in, compressed.
 //!
 //! The compiler is NVRTC, a library without a toolkit around it, fetched from the Python package
 //! index. It is an early one of CUDA 12 on purpose: a driver refuses PTX that is newer than itself.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use libloading::Library;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -42,7 +46,7 @@ pub fn run() -> Result<bool> {
             build(
                 &compiler,
                 &format!("{sources}{name}.cu"),
-                &format!("{built}{name}.ptx"),
+                &format!("{built}{name}.ptx.gz"),
             )?;
         }
     }
@@ -72,12 +76,22 @@ fn build(compiler: &Compiler, file: &str, built: &str) -> Result<()> {
     let ptx = compiler.ptx(file, &source)?;
     let text = header(file, &source, &ptx) + &ptx;
     let path = cargo::root().join(built);
-    let is_new = fs::read_to_string(&path).ok().as_ref() != Some(&text);
+    let before = fs::read(&path)
+        .ok()
+        .and_then(|packed| unpacked(&packed).ok());
+    let is_new = before.as_ref() != Some(&text);
     if is_new {
-        fs::write(&path, text).with_context(|| format!("cannot write {built}"))?;
+        let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+        packed.write_all(text.as_bytes())?;
+        fs::write(&path, packed.finish()?).with_context(|| format!("cannot write {built}"))?;
     }
     println!("{built}: {}", if is_new { "written" } else { "as it was" });
     Ok(())
+}
+
+/// The text of a compressed file.
+pub fn unpacked(packed: &[u8]) -> io::Result<String> {
+    io::read_to_string(GzDecoder::new(packed))
 }
 
 /// A source with the parts that it includes from its folder, as one text: what the compiler gets, and what the header counts. A

@@ -40,14 +40,10 @@ impl Batch {
             Layout::Nhwc => [3, width.saturating_mul(3), 1],
             Layout::Nchw => [1, width, width.saturating_mul(height)],
         };
-        let each = 3 * u64::from(width) * u64::from(height);
+        let each = 3 * size.area();
         let picture = |at: u64| Picture {
             offset: at * each,
-            held: Region {
-                left: 0,
-                top: 0,
-                size,
-            },
+            held: Region::whole(size),
             full: size,
             stride,
         };
@@ -68,10 +64,7 @@ impl Batch {
 
     /// How many bytes the memory has at least.
     pub fn bytes(&self) -> u64 {
-        let end = |picture: &Picture| {
-            let Size { width, height } = picture.held.size;
-            picture.offset + 3 * u64::from(width) * u64::from(height)
-        };
+        let end = |picture: &Picture| picture.offset + 3 * picture.held.size.area();
         self.pictures.iter().map(end).max().unwrap_or_default()
     }
 }

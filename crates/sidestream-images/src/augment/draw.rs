@@ -11,7 +11,7 @@ use crate::{Key, Size};
 
 /// What happens to a picture.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Act {
+pub(crate) enum Act {
     /// What lies outside of the picture has the colour `fill`.
     Crop {
         left: i64,
@@ -45,7 +45,7 @@ pub enum Act {
 
 /// What another picture of the batch adds to this one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Mixing {
+pub(crate) enum Mixing {
     /// Everywhere, and this picture counts with so much.
     Everywhere(f64),
     /// In this part: left, top, right, bottom.
@@ -54,7 +54,7 @@ pub enum Mixing {
 
 /// All that happens to one picture.
 #[derive(Clone, Debug)]
-pub struct Acts {
+pub(crate) struct Acts {
     pub acts: Vec<Act>,
     pub mixing: Option<Mixing>,
     /// The size of the result.
@@ -63,20 +63,20 @@ pub struct Acts {
 
 /// How values leave: `value * scale + bias`, for values from 0 to 255.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Units {
+pub(crate) struct Units {
     pub scale: [f32; 3],
     pub bias: [f32; 3],
 }
 
 impl Units {
     /// As the bytes are.
-    pub const BYTES: Units = Units {
+    pub(crate) const BYTES: Units = Units {
         scale: [1.0; 3],
         bias: [0.0; 3],
     };
 
     /// Behind these operators.
-    pub fn behind(operators: &[Operator]) -> Units {
+    pub(crate) fn behind(operators: &[Operator]) -> Units {
         let mut units = Units::BYTES;
         for operator in operators {
             match operator {
@@ -94,7 +94,7 @@ impl Units {
     }
 
     /// A colour in these units.
-    pub fn of_bytes(&self, value: [f32; 3]) -> [f32; 3] {
+    pub(crate) fn of_bytes(&self, value: [f32; 3]) -> [f32; 3] {
         std::array::from_fn(|at| value[at] * self.scale[at] + self.bias[at])
     }
 
@@ -104,7 +104,7 @@ impl Units {
 }
 
 /// Draws what happens to a picture of this size.
-pub fn draw(operators: &[Operator], key: Key, full: Size) -> Acts {
+pub(crate) fn draw(operators: &[Operator], key: Key, full: Size) -> Acts {
     let mut acts = Acts {
         acts: Vec::new(),
         mixing: None,
@@ -119,16 +119,16 @@ pub fn draw(operators: &[Operator], key: Key, full: Size) -> Acts {
 
 fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
     let size = acts.size;
-    match operator {
+    match *operator {
         Operator::RandomResizedCrop {
             size: target,
             scale,
             ratio,
             antialias,
         } => {
-            let (left, top, part) = resized_crop(draws, size, *scale, *ratio);
+            let (left, top, part) = resized_crop(draws, size, scale, ratio);
             acts.crop(left.into(), top.into(), part, [0.0; 3]);
-            acts.resize(*target, *antialias);
+            acts.resize(target, antialias);
         }
         Operator::RandomCrop {
             size: target,
@@ -136,48 +136,22 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
             pad_if_needed,
             fill,
         } => {
-            let [mut left, mut top, right, bottom] = padding.map(i64::from);
-            let (w, h) = (i64::from(target.width), i64::from(target.height));
-            let mut width = i64::from(size.width) + left + right;
-            let mut height = i64::from(size.height) + top + bottom;
-            if *pad_if_needed {
-                // On both sides by as much as is missing, as torchvision does.
-                let (more_x, more_y) = ((w - width).max(0), (h - height).max(0));
-                (left, top) = (left + more_x, top + more_y);
-                (width, height) = (width + 2 * more_x, height + 2 * more_y);
-            }
-            let mut below = |room: i64| i64::from(draws.below(room.max(0) as u32 + 1));
-            let (y, x) = (below(height - h), below(width - w));
-            acts.crop(x - left, y - top, *target, units.bytes_of(*fill));
+            let (left, top) = random_crop(draws, size, target, padding, pad_if_needed);
+            acts.crop(left, top, target, units.bytes_of(fill));
         }
         Operator::CenterCrop { size: target } => {
-            // torchvision pads first, with the smaller half before, and rounds the rest to even.
-            let place = |whole: u32, part: u32| {
-                let (whole, part) = (i64::from(whole), i64::from(part));
-                if part > whole {
-                    -((part - whole) / 2)
-                } else {
-                    ((whole - part) as f64 / 2.0).round_ties_even() as i64
-                }
-            };
-            let left = place(size.width, target.width);
-            let top = place(size.height, target.height);
-            acts.crop(left, top, *target, [0.0; 3]);
+            let left = centered(size.width, target.width);
+            let top = centered(size.height, target.height);
+            acts.crop(left, top, target, [0.0; 3]);
         }
         Operator::Resize {
             size: target,
             antialias,
-        } => acts.resize(resized(size, *target), *antialias),
-        Operator::RandomHorizontalFlip { p } => {
-            if draws.happens(*p) {
-                acts.acts.push(Act::Flip { horizontal: true });
-            }
+        } => {
+            acts.resize(resized(size, target), antialias);
         }
-        Operator::RandomVerticalFlip { p } => {
-            if draws.happens(*p) {
-                acts.acts.push(Act::Flip { horizontal: false });
-            }
-        }
+        Operator::RandomHorizontalFlip { p } => acts.flip(draws.happens(p), true),
+        Operator::RandomVerticalFlip { p } => acts.flip(draws.happens(p), false),
         Operator::RandomRotation {
             degrees,
             interpolation,
@@ -185,16 +159,14 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
             center,
             fill,
         } => {
-            let angle = draws.between(degrees[0], degrees[1]);
+            let angle = draws.between(degrees);
             let center = center.map_or([0.0; 2], |center| from_middle(center, size));
             let inverse = geometry::inverse_affine(center, -angle, [0.0; 2], 1.0, [0.0; 2]);
-            let result = if *expand {
-                geometry::expanded(inverse, size)
-            } else {
-                size
+            let result = match expand {
+                true => geometry::expanded(inverse, size),
+                false => size,
             };
-            let fill = Some(units.bytes_of(*fill));
-            acts.warp(inverse, result, *interpolation, fill);
+            acts.warp(inverse, result, interpolation, Some(units.bytes_of(fill)));
         }
         Operator::RandomAffine {
             degrees,
@@ -205,16 +177,16 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
             center,
             fill,
         } => {
-            let angle = draws.between(degrees[0], degrees[1]);
+            let angle = draws.between(degrees);
             let [x, y] = translate.unwrap_or([0.0; 2]);
             let most = [x * f64::from(size.width), y * f64::from(size.height)];
-            let moved = most.map(|most| draws.between(-most, most).round_ties_even());
-            let scale = scale.map_or(1.0, |[low, high]| draws.between(low, high));
-            let sheared =
-                [[0, 1], [2, 3]].map(|[low, high]| draws.between(shear[low], shear[high]));
+            let moved = most.map(|most| draws.between([-most, most]).round_ties_even());
+            let scale = scale.map_or(1.0, |scale| draws.between(scale));
+            let [a, b, c, d] = shear;
+            let sheared = [[a, b], [c, d]].map(|shear| draws.between(shear));
             let center = center.map_or([0.0; 2], |center| from_middle(center, size));
             let inverse = geometry::inverse_affine(center, angle, moved, scale, sheared);
-            acts.warp(inverse, size, *interpolation, Some(units.bytes_of(*fill)));
+            acts.warp(inverse, size, interpolation, Some(units.bytes_of(fill)));
         }
         Operator::RandomPerspective {
             distortion_scale,
@@ -222,16 +194,32 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
             interpolation,
             fill,
         } => {
-            let happens = draws.happens(*p);
-            if let Some(map) = distorted(draws, size, *distortion_scale).filter(|_| happens) {
-                acts.acts.push(Act::Warp {
-                    map,
-                    size,
-                    interpolation: *interpolation,
-                    fill: Some(units.bytes_of(*fill)),
-                });
-            }
+            let happens = draws.happens(p);
+            let map = distorted(draws, size, distortion_scale).filter(|_| happens);
+            let fill = Some(units.bytes_of(fill));
+            acts.acts.extend(map.map(|map| Act::Warp {
+                map,
+                size,
+                interpolation,
+                fill,
+            }));
         }
+        Operator::ColorJitter { .. }
+        | Operator::Grayscale {}
+        | Operator::RandomGrayscale { .. }
+        | Operator::GaussianBlur { .. }
+        | Operator::RandomErasing { .. }
+        | Operator::RandAugment { .. }
+        | Operator::MixUp { .. }
+        | Operator::CutMix { .. } => in_place(operator, units, draws, acts),
+        Operator::ToDtype { .. } | Operator::Normalize { .. } => {}
+    }
+}
+
+/// What moves nothing, and `RandAugment`, of whose steps some do.
+fn in_place(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
+    let size = acts.size;
+    match *operator {
         Operator::ColorJitter {
             brightness,
             contrast,
@@ -239,7 +227,6 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
             hue,
         } => {
             let order = draws.order::<4>();
-            let all = [brightness, contrast, saturation, hue];
             let steps: [fn(f32) -> Step; 4] = [
                 Step::brightness,
                 Step::contrast,
@@ -247,18 +234,16 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
                 Step::hue,
             ];
             // Each has its number, whether it is wanted or not and whenever it happens.
-            let drawn = all.map(|range| range.map(|[low, high]| draws.between(low, high) as f32));
+            let drawn = [brightness, contrast, saturation, hue]
+                .map(|range| range.map(|range| draws.between(range) as f32));
             for at in order {
                 acts.colour(drawn[at].map(steps[at]));
             }
         }
-        Operator::Grayscale => acts.colour(Some(Step::grayscale())),
-        Operator::RandomGrayscale { p } => {
-            acts.colour(draws.happens(*p).then(Step::grayscale));
-        }
+        Operator::Grayscale {} => acts.colour(Some(Step::grayscale())),
+        Operator::RandomGrayscale { p } => acts.colour(draws.happens(p).then(Step::grayscale)),
         Operator::GaussianBlur { kernel_size, sigma } => {
-            let sigma = draws.between(sigma[0], sigma[1]);
-            let blur = Neighbours::gaussian(*kernel_size, sigma);
+            let blur = Neighbours::gaussian(kernel_size, draws.between(sigma));
             acts.acts.push(Act::Neighbours(blur));
         }
         Operator::RandomErasing {
@@ -267,16 +252,16 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
             ratio,
             value,
         } => {
-            let happens = draws.happens(*p);
-            if let Some((left, top, size)) = erased(draws, size, *scale, *ratio).filter(|_| happens)
-            {
-                acts.acts.push(Act::Erase {
-                    left,
-                    top,
-                    size,
-                    value: units.bytes_of(*value),
-                });
-            }
+            let happens = draws.happens(p);
+            let part = erased(draws, size, scale, ratio).filter(|_| happens);
+            let value = units.bytes_of(value);
+            let erase = |(left, top, size)| Act::Erase {
+                left,
+                top,
+                size,
+                value,
+            };
+            acts.acts.extend(part.map(erase));
         }
         Operator::RandAugment {
             num_ops,
@@ -286,27 +271,61 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
             fill,
         } => {
             let fill = fill.map(|fill| units.bytes_of(fill));
-            for _ in 0..*num_ops {
+            let share = f64::from(magnitude) / f64::from(num_magnitude_bins - 1);
+            for _ in 0..num_ops {
                 let (which, negative) = (draws.below(14), draws.happens(0.5));
-                let share = f64::from(*magnitude) / f64::from(num_magnitude_bins - 1);
-                let drawn = (which, share, negative);
-                rand_augment(drawn, *interpolation, fill, acts);
+                rand_augment((which, share, negative), interpolation, fill, acts);
             }
         }
-        Operator::MixUp { alpha } => acts.mixing = Some(Mixing::Everywhere(draws.beta(*alpha))),
-        Operator::CutMix { alpha } => {
-            let kept = draws.beta(*alpha);
-            let (x, y) = (draws.below(size.width), draws.below(size.height));
-            let half = 0.5 * (1.0 - kept).sqrt();
-            let along = |at: u32, whole: u32| {
-                let reach = (half * f64::from(whole)) as u32;
-                [at.saturating_sub(reach), (at + reach).min(whole)]
-            };
-            let ([left, right], [top, bottom]) = (along(x, size.width), along(y, size.height));
-            acts.mixing = Some(Mixing::Within([left, top, right, bottom]));
-        }
-        Operator::ToDtype { .. } | Operator::Normalize { .. } => {}
+        Operator::MixUp { alpha } => acts.mixing = Some(Mixing::Everywhere(draws.beta(alpha))),
+        Operator::CutMix { alpha } => acts.mixing = Some(cut_mix(draws, size, alpha)),
+        _ => {}
     }
+}
+
+/// Where a part of this size begins, of a picture that is padded: it may begin outside.
+fn random_crop(
+    draws: &mut Draws,
+    size: Size,
+    target: Size,
+    padding: [u32; 4],
+    pad_if_needed: bool,
+) -> (i64, i64) {
+    let [left, top, right, bottom] = padding.map(i64::from);
+    let mut along = |before: i64, length: u32, behind: i64, wanted: u32| {
+        let (whole, wanted) = (before + i64::from(length) + behind, i64::from(wanted));
+        // On both sides by as much as is missing, as torchvision does.
+        let more = if pad_if_needed {
+            (wanted - whole).max(0)
+        } else {
+            0
+        };
+        let room = (whole + 2 * more - wanted).max(0) as u32;
+        i64::from(draws.below(room + 1)) - before - more
+    };
+    let y = along(top, size.height, bottom, target.height);
+    (along(left, size.width, right, target.width), y)
+}
+
+/// Where the middle part begins. torchvision pads first, with the smaller half before, and rounds the rest to even.
+fn centered(whole: u32, part: u32) -> i64 {
+    let (whole, part) = (i64::from(whole), i64::from(part));
+    match part > whole {
+        true => -((part - whole) / 2),
+        false => ((whole - part) as f64 / 2.0).round_ties_even() as i64,
+    }
+}
+
+fn cut_mix(draws: &mut Draws, size: Size, alpha: f64) -> Mixing {
+    let kept = draws.beta(alpha);
+    let (x, y) = (draws.below(size.width), draws.below(size.height));
+    let half = 0.5 * (1.0 - kept).sqrt();
+    let along = |at: u32, whole: u32| {
+        let reach = (half * f64::from(whole)) as u32;
+        [at.saturating_sub(reach), (at + reach).min(whole)]
+    };
+    let ([left, right], [top, bottom]) = (along(x, size.width), along(y, size.height));
+    Mixing::Within([left, top, right, bottom])
 }
 
 impl Acts {
@@ -318,6 +337,11 @@ impl Acts {
             fill,
         });
         self.size = size;
+    }
+
+    fn flip(&mut self, happens: bool, horizontal: bool) {
+        self.acts
+            .extend(happens.then_some(Act::Flip { horizontal }));
     }
 
     fn resize(&mut self, size: Size, antialias: bool) {
@@ -368,12 +392,12 @@ fn resized_crop(
         (draws.below(full.width - size.width + 1), top, size)
     };
     for _ in 0..10 {
-        let area = w * h * draws.between(scale[0], scale[1]);
-        let ratio = draws.between(ratio[0].ln(), ratio[1].ln()).exp();
-        let size = Size {
-            width: (area * ratio).sqrt().round_ties_even() as u32,
-            height: (area / ratio).sqrt().round_ties_even() as u32,
-        };
+        let area = w * h * draws.between(scale);
+        let ratio = draws.between(ratio.map(f64::ln)).exp();
+        let size = Size::new(
+            (area * ratio).sqrt().round_ties_even() as u32,
+            (area / ratio).sqrt().round_ties_even() as u32,
+        );
         let fits = |length: u32, whole: u32| (1..=whole).contains(&length);
         if fits(size.width, full.width) && fits(size.height, full.height) {
             return place(draws, size);
@@ -381,14 +405,8 @@ fn resized_crop(
     }
     let length = |length: f64| (length.round_ties_even() as u32).max(1);
     let size = match w / h {
-        own if own < ratio[0] => Size {
-            width: full.width,
-            height: length(w / ratio[0]).min(full.height),
-        },
-        own if own > ratio[1] => Size {
-            width: length(h * ratio[1]).min(full.width),
-            height: full.height,
-        },
+        own if own < ratio[0] => Size::new(full.width, length(w / ratio[0]).min(full.height)),
+        own if own > ratio[1] => Size::new(length(h * ratio[1]).min(full.width), full.height),
         _ => full,
     };
     let left = (full.width - size.width) / 2;
@@ -404,12 +422,12 @@ fn erased(
 ) -> Option<(u32, u32, Size)> {
     let whole = f64::from(full.width) * f64::from(full.height);
     for _ in 0..10 {
-        let area = whole * draws.between(scale[0], scale[1]);
-        let ratio = draws.between(ratio[0].ln(), ratio[1].ln()).exp();
-        let size = Size {
-            width: (area / ratio).sqrt().round_ties_even() as u32,
-            height: (area * ratio).sqrt().round_ties_even() as u32,
-        };
+        let area = whole * draws.between(scale);
+        let ratio = draws.between(ratio.map(f64::ln)).exp();
+        let size = Size::new(
+            (area / ratio).sqrt().round_ties_even() as u32,
+            (area * ratio).sqrt().round_ties_even() as u32,
+        );
         if size.width < full.width && size.height < full.height {
             let top = draws.below(full.height - size.height + 1);
             let left = draws.below(full.width - size.width + 1);
@@ -451,14 +469,8 @@ fn resized(size: Size, target: Target) -> Size {
     let at_most = |length: u64| length.clamp(1, u64::from(MAX_SIDE)) as u32;
     let (short, long) = (at_most(new_short), at_most(new_long));
     match size.width <= size.height {
-        true => Size {
-            width: short,
-            height: long,
-        },
-        false => Size {
-            width: long,
-            height: short,
-        },
+        true => Size::new(short, long),
+        false => Size::new(long, short),
     }
 }
 

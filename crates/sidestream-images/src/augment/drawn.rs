@@ -73,10 +73,10 @@ impl Drawn {
         let (all, mixings): (Vec<_>, Vec<_>) = drawn?.into_iter().unzip();
         let units = plan.units();
         let count = all.iter().map(Vec::len).max().unwrap_or(1);
-        let size = all[0].last().map(|pass| pass.size).unwrap_or(Size {
-            width: 1,
-            height: 1,
-        });
+        let size = all[0]
+            .last()
+            .map(|pass| pass.size)
+            .unwrap_or(Size::new(1, 1));
         if let Some((at, other)) = all.iter().enumerate().find_map(|(at, passes)| {
             let last = passes.last()?.size;
             (last != size).then_some((at, last))
@@ -97,13 +97,13 @@ impl Drawn {
                 *record = pass.record;
                 if step > first {
                     let before = &all[at][step - first - 1];
-                    let start = ends[step - 1] - 3 * area(before.size);
+                    let start = ends[step - 1] - 3 * before.size.area();
                     record.source = wide(start);
                     record.stride = [3, 3 * before.size.width as i32, 1];
                     record.kind = NUMBERS;
                     record.readable = readable(pass.window, pass.window, before.size.width, record);
                 }
-                let values = 3 * area(pass.size);
+                let values = 3 * pass.size.area();
                 record.target = wide(match step + 1 == count {
                     true => at as u64 * values,
                     false => ends[step],
@@ -157,7 +157,7 @@ impl Drawn {
 
     /// How many bytes the results have.
     pub fn bytes(&self, form: Form) -> usize {
-        self.pictures * 3 * area(self.size) as usize * form.kind.bytes()
+        self.pictures * 3 * self.size.area() as usize * form.kind.bytes()
     }
 
     /// The results, computed on the processor's cores.
@@ -241,12 +241,8 @@ impl Drawn {
 }
 
 /// Whether some picture of a pass needs statistics.
-pub fn is_measured(records: &[Record]) -> bool {
+pub(super) fn is_measured(records: &[Record]) -> bool {
     records.iter().any(|record| record.measured < STEPS as u32)
-}
-
-fn area(size: Size) -> u64 {
-    u64::from(size.width) * u64::from(size.height)
 }
 
 /// Refuses what a filter over neighbours cannot be mirrored in.

@@ -64,13 +64,13 @@ impl Kind {
 
 impl Form {
     /// What a pass hands to the next.
-    pub const BETWEEN: Form = Form {
+    pub(crate) const BETWEEN: Form = Form {
         layout: Layout::Nhwc,
         kind: Kind::F32,
     };
 
     /// The number by which a kernel is told.
-    pub fn code(self) -> u32 {
+    pub(crate) fn code(self) -> u32 {
         let kind = match self.kind {
             Kind::U8 => 0,
             Kind::F16 => 1,
@@ -81,7 +81,7 @@ impl Form {
     }
 
     /// The form of this number.
-    pub fn of_code(code: u32) -> Form {
+    pub(crate) fn of_code(code: u32) -> Form {
         Form {
             layout: if code & 4 == 0 {
                 Layout::Nchw
@@ -93,8 +93,8 @@ impl Form {
     }
 
     /// Writes a picture, given by rows, to its own bytes.
-    pub fn store(self, picture: &[[f32; 3]], size: Size, to: &mut [u8]) {
-        let pixels = size.width as usize * size.height as usize;
+    pub(crate) fn store(self, picture: &[[f32; 3]], size: Size, to: &mut [u8]) {
+        let pixels = size.area() as usize;
         let width = self.kind.bytes();
         for (at, pixel) in picture.iter().enumerate() {
             for (colour, &value) in pixel.iter().enumerate() {

@@ -7,26 +7,26 @@ use crate::Size;
 
 /// A projective map of the plane, by rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Matrix(pub [f64; 9]);
+pub(crate) struct Matrix(pub [f64; 9]);
 
 impl Matrix {
-    pub const IDENTITY: Matrix = Matrix([1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    pub(crate) const IDENTITY: Matrix = Matrix([1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
 
     /// `a b c` and `d e f` of an affine map.
-    pub fn affine([a, b, c, d, e, f]: [f64; 6]) -> Matrix {
+    pub(crate) fn affine([a, b, c, d, e, f]: [f64; 6]) -> Matrix {
         Matrix([a, b, c, d, e, f, 0.0, 0.0, 1.0])
     }
 
-    pub fn translation(x: f64, y: f64) -> Matrix {
+    pub(crate) fn translation(x: f64, y: f64) -> Matrix {
         Matrix::affine([1.0, 0.0, x, 0.0, 1.0, y])
     }
 
-    pub fn scaling(x: f64, y: f64) -> Matrix {
+    pub(crate) fn scaling(x: f64, y: f64) -> Matrix {
         Matrix::affine([x, 0.0, 0.0, 0.0, y, 0.0])
     }
 
     /// The result of `first`, taken from `self`'s.
-    pub fn after(&self, first: &Matrix) -> Matrix {
+    pub(crate) fn after(&self, first: &Matrix) -> Matrix {
         let (a, b) = (&self.0, &first.0);
         let mut product = Matrix(std::array::from_fn(|at| {
             (0..3).map(|k| a[at / 3 * 3 + k] * b[k * 3 + at % 3]).sum()
@@ -38,7 +38,7 @@ impl Matrix {
     }
 
     /// Where a place comes from; nothing for what lies behind the viewer.
-    pub fn apply(&self, x: f64, y: f64) -> Option<[f64; 2]> {
+    pub(crate) fn apply(&self, x: f64, y: f64) -> Option<[f64; 2]> {
         let m = &self.0;
         let w = m[6] * x + m[7] * y + m[8];
         (w > 0.0).then(|| {
@@ -49,12 +49,12 @@ impl Matrix {
         })
     }
 
-    pub fn is_affine(&self) -> bool {
+    pub(crate) fn is_affine(&self) -> bool {
         self.0[6..] == [0.0, 0.0, 1.0]
     }
 
     /// Whether pixels of the result are pixels of what it is made of: moved, mirrored or neither.
-    pub fn keeps_pixels(&self) -> bool {
+    pub(crate) fn keeps_pixels(&self) -> bool {
         let m = &self.0;
         self.is_affine()
             && [m[1], m[3]] == [0.0; 2]
@@ -63,7 +63,7 @@ impl Matrix {
     }
 
     /// Where it leads a step to the right and a step down, at this place.
-    pub fn jacobian(&self, x: f64, y: f64) -> [[f64; 2]; 2] {
+    pub(crate) fn jacobian(&self, x: f64, y: f64) -> [[f64; 2]; 2] {
         let m = &self.0;
         let w = m[6] * x + m[7] * y + m[8];
         let [px, py] = [
@@ -79,7 +79,7 @@ impl Matrix {
 
 /// The inverse of turning, scaling and shearing about a centre, which is counted from the middle of a picture, and of a move, as
 /// torchvision composes them: `scale * rotation * shear y * shear x`.
-pub fn inverse_affine(
+pub(crate) fn inverse_affine(
     center: [f64; 2],
     angle_degrees: f64,
     translate: [f64; 2],
@@ -100,7 +100,7 @@ pub fn inverse_affine(
 }
 
 /// A map that is given from the middle of the result to the middle of a picture.
-pub fn about_middles(inverse: [f64; 6], from: Size, to: Size) -> Matrix {
+pub(crate) fn about_middles(inverse: [f64; 6], from: Size, to: Size) -> Matrix {
     let half = |size: Size| (f64::from(size.width) / 2.0, f64::from(size.height) / 2.0);
     let ((fx, fy), (tx, ty)) = (half(from), half(to));
     Matrix::translation(tx, ty)
@@ -109,7 +109,7 @@ pub fn about_middles(inverse: [f64; 6], from: Size, to: Size) -> Matrix {
 }
 
 /// The size of a picture that is turned and shown whole, as torchvision rounds it.
-pub fn expanded(inverse: [f64; 6], size: Size) -> Size {
+pub(crate) fn expanded(inverse: [f64; 6], size: Size) -> Size {
     let (w, h) = (f64::from(size.width) / 2.0, f64::from(size.height) / 2.0);
     let [a, b, c, d, e, f] = inverse;
     let corners = [(-w, -h), (w, -h), (w, h), (-w, h)];
@@ -119,14 +119,14 @@ pub fn expanded(inverse: [f64; 6], size: Size) -> Size {
         let least = all.iter().copied().fold(f64::MAX, f64::min);
         (most.ceil() - least.floor()) as u32
     };
-    Size {
-        width: length(&|(x, y)| a * x + b * y + c + w),
-        height: length(&|(x, y)| d * x + e * y + f + h),
-    }
+    Size::new(
+        length(&|(x, y)| a * x + b * y + c + w),
+        length(&|(x, y)| d * x + e * y + f + h),
+    )
 }
 
 /// The map that leads each of four places to its partner. Nothing if three of them are on a line.
-pub fn perspective(from: [[f64; 2]; 4], to: [[f64; 2]; 4]) -> Option<Matrix> {
+pub(crate) fn perspective(from: [[f64; 2]; 4], to: [[f64; 2]; 4]) -> Option<Matrix> {
     let mut rows = [[0.0; 9]; 8];
     for (at, ([x, y], [u, v])) in from.into_iter().zip(to).enumerate() {
         rows[2 * at] = [x, y, 1.0, 0.0, 0.0, 0.0, -u * x, -u * y, u];

@@ -6,6 +6,7 @@ use sidestream::buffer::{View, ViewMut};
 use sidestream::error::Result;
 use sidestream::explicit::{self, Arg, Region};
 use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
+use sidestream::ptx::unpacked;
 use sidestream::stream::Stream;
 
 use super::drawn::{Drawn, is_measured};
@@ -43,14 +44,14 @@ type Measure = (
     Value<u32>,
 );
 
-const PTX: &str = include_str!("ptx/augment.ptx");
+static PTX: LazyLock<String> = LazyLock::new(|| unpacked(include_bytes!("ptx/augment.ptx.gz")));
 
 static RENDER: LazyLock<Kernel<Render>> = LazyLock::new(|| render("augment_render"));
 static PLAIN: LazyLock<Kernel<Render>> = LazyLock::new(|| render("augment_plain"));
 static BLURRED: LazyLock<Kernel<Render>> = LazyLock::new(|| render("augment_blurred"));
 static MEASURE: LazyLock<Kernel<Measure>> = LazyLock::new(|| {
     // SAFETY: as for `render`.
-    let kernel = unsafe { Kernel::<Measure>::from_ptx(PTX, "augment_measure") };
+    let kernel = unsafe { Kernel::<Measure>::from_ptx(&PTX, "augment_measure") };
     kernel.and_on_host(|_, (bytes, numbers, records, words, _, _, _, _)| {
         twin::measure(bytes, numbers, records, words);
     })
@@ -60,7 +61,7 @@ fn render(name: &str) -> Kernel<Render> {
     // SAFETY: the entries have these parameters. They read of the input what a record says, which lies in the bytes that `Drawn::check`
     // asks for, and clamp every place to it; they write the results, of which the records say the places, no further than they are told
     // that the view goes.
-    let kernel = unsafe { Kernel::<Render>::from_ptx(PTX, name) };
+    let kernel = unsafe { Kernel::<Render>::from_ptx(&PTX, name) };
     kernel.and_on_host(
         |_, (bytes, numbers, records, words, output, _, _, _, _, _, form, _)| {
             twin::render(bytes, numbers, records, words, output, form);

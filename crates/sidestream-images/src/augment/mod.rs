@@ -25,6 +25,7 @@
 //! # Ok::<(), sidestream::error::Error>(())
 //! ```
 
+mod argument;
 mod batch;
 mod draw;
 mod drawn;
@@ -41,6 +42,8 @@ mod statistics;
 mod step;
 mod upright;
 
+#[doc(hidden)]
+pub use argument::Argument;
 pub use batch::Batch;
 pub use drawn::{Drawn, Mixed};
 pub use form::{Form, Kind, Layout};
@@ -48,7 +51,9 @@ pub use form::{Form, Kind, Layout};
 pub use launch::twin;
 pub use launch::{Buffers, Needs};
 pub use operator::{Interpolation, MAX_SIDE, Operator, Target};
-pub use parse::parse;
+#[doc(hidden)]
+pub use operator::{Row, TABLE};
+pub use parse::{Value, parse};
 
 use sidestream::error::Result;
 

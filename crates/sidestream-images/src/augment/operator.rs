@@ -1,8 +1,12 @@
-//! The operators, with the names, the arguments and the meaning that `torchvision.transforms.v2` gives them.
+//! The operators, with the names, the arguments and the meaning that `torchvision.transforms.v2` gives them, in one table.
+//!
+//! The table is all there is of an operator but what it does, which is in `draw`: the text form, the classes of the Python package and
+//! the bounds of arguments come from it.
 
 use sidestream::error::{Error, Result};
 
-use super::MAX_RADIUS;
+use super::argument::{Argument, Field, Kind, Numbers, named};
+use super::parse::{Given, Value};
 use crate::Size;
 
 /// How a value between pixels is found.
@@ -29,139 +33,239 @@ pub enum Target {
     },
 }
 
-/// A step of an augmentation. Fields are the arguments of torchvision; pairs are lowest and highest value.
-///
-/// Sizes are in pixels, angles in degrees, and colours (`fill`, `value`) in the units that pixels have at that place: 0 to 255, or 0 to 1
-/// behind a [`ToDtype`](Operator::ToDtype) that scales.
-#[derive(Clone, Debug, PartialEq)]
-#[allow(
-    missing_docs,
-    reason = "torchvision's arguments; docs/augmentation.md has the table"
-)]
-pub enum Operator {
+/// An operator, as a text or a Python program names it.
+#[derive(Debug)]
+pub struct Row {
+    /// Its name in torchvision.
+    pub name: &'static str,
+    /// What it does, in a sentence.
+    pub about: &'static str,
+    /// In torchvision's order.
+    pub arguments: &'static [Argument],
+    make: fn(&Numbers) -> Operator,
+}
+
+/// `ARGUMENT: KIND in BOUNDS => TYPE = DEFAULT;`, of which an argument without a type is checked and says nothing more.
+macro_rules! operators {
+    ($(
+        #[doc = $about:literal]
+        $name:ident {
+            $($argument:ident: $kind:ident $(in $bounds:tt)? $(=> $type:ty)? $(= $default:literal)?;)*
+        }
+    )*) => {
+        /// A step of an augmentation. Fields are the arguments of torchvision; pairs are lowest and highest value.
+        ///
+        /// Sizes are in pixels, angles in degrees, and colours (`fill`, `value`) in the units that pixels have at that place: 0 to 255, or
+        /// 0 to 1 behind a [`ToDtype`](Operator::ToDtype) that scales. `padding` is left, top, right and bottom; `shear` lowest and highest
+        /// along x, then along y; `kernel_size` width and height.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "torchvision's arguments; docs/augmentation.md has the table")]
+        pub enum Operator {
+            $(#[doc = $about] $name { $($($argument: $type,)?)* },)*
+        }
+
+        /// Every operator.
+        #[allow(unused_variables, reason = "one has no fields")]
+        pub static TABLE: &[Row] = &[$(Row {
+            name: stringify!($name),
+            about: $about,
+            arguments: &[$(Argument {
+                name: stringify!($argument),
+                kind: Kind::$kind,
+                within: or!([f64::MIN, f64::MAX] $(, $bounds)?),
+                default: or!(None $(, Some($default))?),
+            },)*],
+            make: |given| Operator::$name {
+                $($($argument: <$type>::of(named(given, stringify!($argument))),)?)*
+            },
+        },)*];
+
+        impl Operator {
+            /// Its name in torchvision.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Operator::$name { .. } => stringify!($name),)*
+                }
+            }
+
+            /// The numbers of its arguments that have some, by their names.
+            fn numbers(&self) -> Numbers {
+                match self {
+                    $(Operator::$name { $($($argument: of!($argument, $type),)?)* } => vec![
+                        $($((stringify!($argument), <$type as Field>::numbers($argument)),)?)*
+                    ],)*
+                }
+            }
+        }
+    };
+}
+
+/// The second, if there is one.
+macro_rules! or {
+    ($other:expr) => {
+        $other
+    };
+    ($other:expr, $given:expr) => {
+        $given
+    };
+}
+
+/// The name of a field that has a type.
+macro_rules! of {
+    ($argument:ident, $type:ty) => {
+        $argument
+    };
+}
+
+/// Above all numbers, and above 0.
+const MOST: f64 = f64::MAX;
+const ABOVE_0: f64 = f64::MIN_POSITIVE;
+
+operators! {
+    /// Cut out a part of any size and proportions, and resize it to ``size``.
     RandomResizedCrop {
-        size: Size,
-        scale: [f64; 2],
-        ratio: [f64; 2],
-        antialias: bool,
-    },
-    /// `padding` is left, top, right and bottom.
+        size: Size => Size;
+        scale: Pair in [0.0, MOST] => [f64; 2] = "(0.08, 1.0)";
+        ratio: Pair in [ABOVE_0, MOST] => [f64; 2] = "(0.75, 1.3333333333333333)";
+        interpolation: Bilinear = "bilinear";
+        antialias: Antialias => bool = "True";
+    }
+    /// Cut out a part of this size, behind padding with one colour.
     RandomCrop {
-        size: Size,
-        padding: [u32; 4],
-        pad_if_needed: bool,
-        fill: [f32; 3],
-    },
+        size: Size => Size;
+        padding: Padding => [u32; 4] = "None";
+        pad_if_needed: Flag => bool = "False";
+        fill: Colour => [f32; 3] = "0";
+        padding_mode: Constant = "constant";
+    }
+    /// Cut out the middle; where that is too small, it is padded with black.
     CenterCrop {
-        size: Size,
-    },
+        size: Size => Size;
+    }
+    /// Resize to height and width, or to a length of the shorter side.
     Resize {
-        size: Target,
-        antialias: bool,
-    },
+        size: Target => Target;
+        interpolation: Bilinear = "bilinear";
+        max_size: Longest = "None";
+        antialias: Antialias => bool = "True";
+    }
+    /// Mirror left and right, with this probability.
     RandomHorizontalFlip {
-        p: f64,
-    },
+        p: Probability => f64 = "0.5";
+    }
+    /// Mirror top and bottom, with this probability.
     RandomVerticalFlip {
-        p: f64,
-    },
+        p: Probability => f64 = "0.5";
+    }
+    /// Turn, counter-clockwise, by an angle between two, or up to one to both sides.
     RandomRotation {
-        degrees: [f64; 2],
-        interpolation: Interpolation,
-        expand: bool,
-        center: Option<[f64; 2]>,
-        fill: [f32; 3],
-    },
-    /// `shear` is lowest and highest along x, then along y.
+        degrees: Around => [f64; 2];
+        interpolation: Interpolation => Interpolation = "nearest";
+        expand: Flag => bool = "False";
+        center: Place => Option<[f64; 2]> = "None";
+        fill: Colour => [f32; 3] = "0";
+    }
+    /// Turn clockwise, move, scale and shear about the middle.
     RandomAffine {
-        degrees: [f64; 2],
-        translate: Option<[f64; 2]>,
-        scale: Option<[f64; 2]>,
-        shear: [f64; 4],
-        interpolation: Interpolation,
-        center: Option<[f64; 2]>,
-        fill: [f32; 3],
-    },
+        degrees: Around => [f64; 2];
+        translate: Shares => Option<[f64; 2]> = "None";
+        scale: Pair in [ABOVE_0, MOST] => Option<[f64; 2]> = "None";
+        shear: Shear in [-89.0, 89.0] => [f64; 4] = "None";
+        interpolation: Interpolation => Interpolation = "nearest";
+        fill: Colour => [f32; 3] = "0";
+        center: Place => Option<[f64; 2]> = "None";
+    }
+    /// Move the corners inwards, with this probability.
     RandomPerspective {
-        distortion_scale: f64,
-        p: f64,
-        interpolation: Interpolation,
-        fill: [f32; 3],
-    },
+        distortion_scale: Share => f64 = "0.5";
+        p: Probability => f64 = "0.5";
+        interpolation: Interpolation => Interpolation = "bilinear";
+        fill: Colour => [f32; 3] = "0";
+    }
+    /// Change brightness, contrast, saturation and hue, in any order.
     ColorJitter {
-        brightness: Option<[f64; 2]>,
-        contrast: Option<[f64; 2]>,
-        saturation: Option<[f64; 2]>,
-        hue: Option<[f64; 2]>,
-    },
-    /// With three channels, as for `num_output_channels=3`.
-    Grayscale,
+        brightness: Factors in [0.0, MOST] => Option<[f64; 2]> = "None";
+        contrast: Factors in [0.0, MOST] => Option<[f64; 2]> = "None";
+        saturation: Factors in [0.0, MOST] => Option<[f64; 2]> = "None";
+        hue: Hue in [-0.5, 0.5] => Option<[f64; 2]> = "None";
+    }
+    /// Take the colours away; the result has three equal channels.
+    Grayscale {
+        num_output_channels: Three = "3";
+    }
+    /// Take the colours away, with this probability.
     RandomGrayscale {
-        p: f64,
-    },
-    /// `kernel_size` is its width and its height.
+        p: Probability => f64 = "0.1";
+    }
+    /// Blur, by a kernel of up to 31 places.
     GaussianBlur {
-        kernel_size: [u32; 2],
-        sigma: [f64; 2],
-    },
+        kernel_size: Places => [u32; 2];
+        sigma: Between in [1e-3, MOST] => [f64; 2] = "(0.1, 2.0)";
+    }
+    /// Give a part one colour, with this probability.
     RandomErasing {
-        p: f64,
-        scale: [f64; 2],
-        ratio: [f64; 2],
-        value: [f32; 3],
-    },
+        p: Probability => f64 = "0.5";
+        scale: Pair in [0.0, 1.0] => [f64; 2] = "(0.02, 0.33)";
+        ratio: Pair in [ABOVE_0, MOST] => [f64; 2] = "(0.3, 3.3)";
+        value: Value => [f32; 3] = "0.0";
+        inplace: Ignored = "False";
+    }
+    /// Apply ``num_ops`` of fourteen operators, each with this magnitude.
     RandAugment {
-        num_ops: u32,
-        magnitude: u32,
-        num_magnitude_bins: u32,
-        interpolation: Interpolation,
-        fill: Option<[f32; 3]>,
-    },
-    /// Mixes each picture with the one before it in the batch.
+        num_ops: Count => u32 = "2";
+        magnitude: Count => u32 = "9";
+        num_magnitude_bins: Count => u32 = "31";
+        interpolation: Interpolation => Interpolation = "nearest";
+        fill: Colour => Option<[f32; 3]> = "None";
+    }
+    /// Mix each picture with the one before it in the batch; each has a share of its own.
     MixUp {
-        alpha: f64,
-    },
-    /// Puts a part of the picture before it in the batch into each.
+        alpha: Positive => f64 = "1.0";
+        num_classes: Classes = "None";
+    }
+    /// Put a part of the picture before it in the batch into each; each has a part of its own.
     CutMix {
-        alpha: f64,
-    },
-    /// From here on values are floating-point numbers; with `scale` from 0 to 1, else from 0 to 255.
+        alpha: Positive => f64 = "1.0";
+        num_classes: Classes = "None";
+    }
+    /// Make floating-point numbers: ``torch.float32``, ``float16`` or ``bfloat16``; with ``scale`` from 0 to 1.
     ToDtype {
-        scale: bool,
-    },
+        dtype: Dtype;
+        scale: Flag => bool = "False";
+    }
+    /// Subtract ``mean`` and divide by ``std``, channel by channel.
     Normalize {
-        mean: [f32; 3],
-        std: [f32; 3],
-    },
+        mean: Colour => [f32; 3];
+        std: Deviation => [f32; 3];
+        inplace: Ignored = "False";
+    }
 }
 
 /// The largest side of a picture or a result: coordinates stay exact in single precision.
 pub const MAX_SIDE: u32 = 1 << 15;
 
 impl Operator {
-    /// Its name in torchvision.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Operator::RandomResizedCrop { .. } => "RandomResizedCrop",
-            Operator::RandomCrop { .. } => "RandomCrop",
-            Operator::CenterCrop { .. } => "CenterCrop",
-            Operator::Resize { .. } => "Resize",
-            Operator::RandomHorizontalFlip { .. } => "RandomHorizontalFlip",
-            Operator::RandomVerticalFlip { .. } => "RandomVerticalFlip",
-            Operator::RandomRotation { .. } => "RandomRotation",
-            Operator::RandomAffine { .. } => "RandomAffine",
-            Operator::RandomPerspective { .. } => "RandomPerspective",
-            Operator::ColorJitter { .. } => "ColorJitter",
-            Operator::Grayscale => "Grayscale",
-            Operator::RandomGrayscale { .. } => "RandomGrayscale",
-            Operator::GaussianBlur { .. } => "GaussianBlur",
-            Operator::RandomErasing { .. } => "RandomErasing",
-            Operator::RandAugment { .. } => "RandAugment",
-            Operator::MixUp { .. } => "MixUp",
-            Operator::CutMix { .. } => "CutMix",
-            Operator::ToDtype { .. } => "ToDtype",
-            Operator::Normalize { .. } => "Normalize",
+    /// The operator of this name with these arguments, each with its name if it has one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such operator, or an argument is not of its kind.
+    pub fn new(name: &str, given: Vec<(Option<String>, Value)>) -> Result<Operator> {
+        let Some(row) = TABLE.iter().find(|row| row.name == name) else {
+            let known: Vec<_> = TABLE.iter().map(|row| row.name).collect();
+            return Err(invalid(format!(
+                "there is no operator {name:?}; there are {}",
+                known.join(", ")
+            )));
+        };
+        let mut given = Given::new(name, given);
+        let mut numbers = Numbers::new();
+        for argument in row.arguments {
+            if !argument.kind.is_of_python_alone() {
+                argument.read(&mut given, &mut numbers)?;
+            }
         }
+        given.finish()?;
+        Ok((row.make)(&numbers))
     }
 
     /// Whether it acts on the finished picture alone, so that nothing else may follow it but its like.
@@ -182,159 +286,31 @@ impl Operator {
 
     /// What is wrong with its arguments, if something is.
     fn fault(&self) -> Option<String> {
-        match self {
-            Operator::RandomResizedCrop {
-                size, scale, ratio, ..
-            } => side("size", *size)
-                .or_else(|| range("scale", *scale, 0.0, f64::MAX))
-                .or_else(|| range("ratio", *ratio, f64::MIN_POSITIVE, f64::MAX)),
-            Operator::RandomCrop { size, padding, .. } => side("size", *size).or_else(|| {
-                let most = padding.iter().max().copied().unwrap_or_default();
-                (most > MAX_SIDE).then(|| format!("padding is {most}; give at most {MAX_SIDE}"))
-            }),
-            Operator::CenterCrop { size } => side("size", *size),
-            Operator::Resize { size, .. } => match *size {
-                Target::Exact(size) => side("size", size),
-                Target::Shorter { side: length, most } => {
-                    let square = |length| Size {
-                        width: length,
-                        height: length,
-                    };
-                    let too_small = most.filter(|&most| most < length);
-                    side("size", square(length)).or_else(|| {
-                        too_small.map(|most| {
-                            format!("max_size is {most}, and size {length}; give a max_size that is larger")
-                        })
-                    })
-                }
-            },
-            Operator::RandomHorizontalFlip { p }
-            | Operator::RandomVerticalFlip { p }
-            | Operator::RandomGrayscale { p } => probability(*p),
-            Operator::RandomRotation {
-                degrees, center, ..
-            } => range("degrees", *degrees, f64::MIN, f64::MAX).or_else(|| place(*center)),
-            Operator::RandomAffine {
-                degrees,
-                translate,
-                scale,
-                shear,
-                center,
-                ..
-            } => range("degrees", *degrees, f64::MIN, f64::MAX)
-                .or_else(|| {
-                    let all = translate.iter().flatten();
-                    let wrong = all.copied().find(|share| !(0.0..=1.0).contains(share));
-                    wrong.map(|share| {
-                        format!("translate has {share}; give shares of the size, from 0 to 1")
-                    })
-                })
-                .or_else(|| {
-                    scale.and_then(|scale| range("scale", scale, f64::MIN_POSITIVE, f64::MAX))
-                })
-                .or_else(|| range("shear", [shear[0], shear[1]], -89.0, 89.0))
-                .or_else(|| range("shear", [shear[2], shear[3]], -89.0, 89.0))
-                .or_else(|| place(*center)),
-            Operator::RandomPerspective {
-                distortion_scale,
-                p,
-                ..
-            } => probability(*p).or_else(|| {
-                (!(0.0..=1.0).contains(distortion_scale))
-                    .then(|| format!("distortion_scale is {distortion_scale}; give 0 to 1"))
-            }),
-            Operator::ColorJitter {
-                brightness,
-                contrast,
-                saturation,
-                hue,
-            } => [
-                ("brightness", brightness, 0.0, f64::MAX),
-                ("contrast", contrast, 0.0, f64::MAX),
-                ("saturation", saturation, 0.0, f64::MAX),
-                ("hue", hue, -0.5, 0.5),
-            ]
-            .into_iter()
-            .find_map(|(name, given, low, high)| range(name, (*given)?, low, high)),
-            Operator::GaussianBlur { kernel_size, sigma } => {
-                let most = 2 * MAX_RADIUS + 1;
-                let wrong = |&&size: &&u32| size % 2 == 0 || size > most;
-                kernel_size
-                    .iter()
-                    .find(wrong)
-                    .map(|size| {
-                        format!("kernel_size is {size}; give an odd number of at most {most}")
-                    })
-                    .or_else(|| range("sigma", *sigma, 1e-3, f64::MAX))
-            }
-            Operator::RandomErasing {
-                p, scale, ratio, ..
-            } => probability(*p)
-                .or_else(|| range("scale", *scale, 0.0, 1.0))
-                .or_else(|| range("ratio", *ratio, f64::MIN_POSITIVE, f64::MAX)),
+        let row = TABLE.iter().find(|row| row.name == self.name())?;
+        let numbers = self.numbers();
+        let mut each = row.arguments.iter();
+        let wrong = each.find_map(|argument| argument.fault(named(&numbers, argument.name)));
+        wrong.or_else(|| match *self {
             Operator::RandAugment {
                 num_ops,
                 magnitude,
-                num_magnitude_bins,
+                num_magnitude_bins: bins,
                 ..
             } => {
-                if *num_magnitude_bins < 2 || magnitude >= num_magnitude_bins {
-                    Some(format!(
-                        "magnitude is {magnitude} of {num_magnitude_bins} bins; give at least 2 bins, and one of them"
-                    ))
-                } else {
-                    (*num_ops > 16).then(|| format!("num_ops is {num_ops}; give at most 16"))
+                if bins < 2 || magnitude >= bins {
+                    return Some(format!(
+                        "magnitude is {magnitude} of {bins} bins; give at least 2 bins, and one of them"
+                    ));
                 }
+                (num_ops > 16).then(|| format!("num_ops is {num_ops}; give at most 16"))
             }
-            Operator::MixUp { alpha } | Operator::CutMix { alpha } => {
-                let is_right = *alpha > 0.0 && alpha.is_finite();
-                (!is_right).then(|| format!("alpha is {alpha}; give a number above 0"))
-            }
-            Operator::Normalize { std, .. } => {
-                let wrong = std.iter().find(|std| std.is_nan() || **std <= 0.0);
-                wrong.map(|std| format!("std has {std}; give numbers above 0"))
-            }
-            Operator::Grayscale | Operator::ToDtype { .. } => None,
-        }
+            _ => None,
+        })
     }
 }
 
-fn side(name: &str, size: Size) -> Option<String> {
-    let Size { width, height } = size;
-    let fits = |length| (1..=MAX_SIDE).contains(&length);
-    (!fits(width) || !fits(height))
-        .then(|| format!("{name} is {height} x {width}; give 1 to {MAX_SIDE} pixels"))
-}
-
-fn range(name: &str, given: [f64; 2], low: f64, high: f64) -> Option<String> {
-    let [a, b] = given;
-    // Written so that what is no number is refused.
-    let is_right = a >= low && a <= b && b <= high;
-    (!is_right).then(|| match (low, high) {
-        (f64::MIN, f64::MAX) => {
-            format!("{name} is from {a} to {b}; give finite numbers, the lower one first")
-        }
-        (f64::MIN_POSITIVE, f64::MAX) => {
-            format!("{name} is from {a} to {b}; give numbers above 0, the lower one first")
-        }
-        (_, f64::MAX) => {
-            format!("{name} is from {a} to {b}; give at least {low:.3}, and the lower one first")
-        }
-        _ => format!("{name} is from {a} to {b}; give {low} to {high}, and the lower one first"),
-    })
-}
-
-fn place(center: Option<[f64; 2]>) -> Option<String> {
-    let [x, y] = center.filter(|center| !center.iter().all(|one| one.is_finite()))?;
-    Some(format!("center is {x}, {y}; give finite numbers"))
-}
-
-fn probability(p: f64) -> Option<String> {
-    (!(0.0..=1.0).contains(&p)).then(|| format!("p is {p}; give a probability, from 0 to 1"))
-}
-
 /// Refuses what means nothing, by the operator's name and place.
-pub fn check(operators: &[Operator]) -> Result<()> {
+pub(super) fn check(operators: &[Operator]) -> Result<()> {
     let refuse = |at: usize, why: String| {
         let name = operators[at].name();
         Err(invalid(format!("operator {at}, {name}: {why}")))
@@ -374,7 +350,7 @@ pub fn check(operators: &[Operator]) -> Result<()> {
     Ok(())
 }
 
-pub fn invalid(why: String) -> Error {
+pub(super) fn invalid(why: String) -> Error {
     Error::Invalid {
         call: "augment",
         why,

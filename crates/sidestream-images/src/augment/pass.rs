@@ -16,7 +16,7 @@ use crate::{Region, Size};
 
 /// A pass over one picture.
 #[derive(Clone, Debug)]
-pub struct Pass {
+pub(crate) struct Pass {
     /// All that does not depend on where the picture lies.
     pub record: Record,
     /// The part of the input that may be read, in its pixels. Places of [`Record::map`] count from its corner.
@@ -33,7 +33,7 @@ pub struct Pass {
 }
 
 /// The passes of a picture of this size, at least one.
-pub fn passes(acts: &Acts, full: Size, fuse: bool) -> Vec<Pass> {
+pub(crate) fn passes(acts: &Acts, full: Size, fuse: bool) -> Vec<Pass> {
     let mut done = Vec::new();
     let mut pass = Pass::new(full);
     for act in &acts.acts {
@@ -59,11 +59,7 @@ impl Pass {
                 measured: STEPS as u32,
                 ..Record::default()
             },
-            window: Region {
-                left: 0,
-                top: 0,
-                size,
-            },
+            window: Region::whole(size),
             map: Matrix::IDENTITY,
             size,
             has_geometry: false,
@@ -102,27 +98,7 @@ impl Pass {
                 top,
                 size,
                 fill,
-            } => {
-                let whole = self.size;
-                let (right, bottom) = (left + i64::from(size.width), top + i64::from(size.height));
-                let is_within = left >= 0
-                    && top >= 0
-                    && right <= i64::from(whole.width)
-                    && bottom <= i64::from(whole.height);
-                if is_within && !self.has_geometry && self.map == Matrix::IDENTITY {
-                    // A later filter does not look beyond the edge of what was cut out.
-                    self.window.left += left as u32;
-                    self.window.top += top as u32;
-                    self.window.size = size;
-                } else {
-                    let moved = Matrix::translation(left as f64, top as f64);
-                    self.compose(&moved);
-                    if !is_within {
-                        self.canvas(&moved, whole, fill, HARD);
-                    }
-                }
-                self.size = size;
-            }
+            } => self.crop([left, top], size, fill),
             &Act::Resize { size, antialias } => {
                 let ratio = |from: u32, to: u32| f64::from(from) / f64::from(to);
                 let (x, y) = (
@@ -196,6 +172,28 @@ impl Pass {
         }
     }
 
+    fn crop(&mut self, [left, top]: [i64; 2], size: Size, fill: [f32; 3]) {
+        let whole = self.size;
+        let (right, bottom) = (left + i64::from(size.width), top + i64::from(size.height));
+        let is_within = left >= 0
+            && top >= 0
+            && right <= i64::from(whole.width)
+            && bottom <= i64::from(whole.height);
+        if is_within && !self.has_geometry && self.map == Matrix::IDENTITY {
+            // A later filter does not look beyond the edge of what was cut out.
+            self.window.left += left as u32;
+            self.window.top += top as u32;
+            self.window.size = size;
+        } else {
+            let moved = Matrix::translation(left as f64, top as f64);
+            self.compose(&moved);
+            if !is_within {
+                self.canvas(&moved, whole, fill, HARD);
+            }
+        }
+        self.size = size;
+    }
+
     fn compose(&mut self, map: &Matrix) {
         self.has_geometry = true;
         self.map = self.map.after(map);
@@ -261,7 +259,7 @@ impl Pass {
     }
 
     /// The part of the input that the result depends on.
-    pub fn region(&self) -> Region {
+    pub(crate) fn region(&self) -> Region {
         let Size { width, height } = self.window.size;
         let (w, h) = (f64::from(self.size.width), f64::from(self.size.height));
         let corners = [(0.0, 0.0), (w, 0.0), (0.0, h), (w, h)];
@@ -294,10 +292,7 @@ impl Pass {
         Region {
             left: self.window.left + left,
             top: self.window.top + top,
-            size: Size {
-                width: right - left,
-                height: bottom - top,
-            },
+            size: Size::new(right - left, bottom - top),
         }
     }
 }
@@ -306,7 +301,7 @@ impl Pass {
 /// how far it reaches to the sides and up and down.
 ///
 /// It is a triangle along each step, as wide as torchvision's for `antialias=True`: twice the step, and twice a pixel at least.
-pub fn footprint(a: [f64; 2], b: [f64; 2]) -> [f64; 6] {
+pub(crate) fn footprint(a: [f64; 2], b: [f64; 2]) -> [f64; 6] {
     let det = a[0] * b[1] - a[1] * b[0];
     let wide = |[x, y]: [f64; 2]| {
         // As the kernel computes it, to the last bit.

@@ -3,35 +3,32 @@
 //! The simulated GPU runs this too.
 
 use super::pass::footprint;
-use super::record::{
-    BYTES, Canvas, FOOTPRINT, HARD, NEAREST, NUMBERS, Record, SKIPPED, STEPS, TWICE, long,
-};
+use super::record::{BYTES, Canvas, FOOTPRINT, HARD, NEAREST, Record, SKIPPED, STEPS, TWICE, long};
 use super::statistics::{self, Statistics, WORDS};
 use super::step::clamp;
 use super::upright::Upright;
 
 /// What a pass reads.
 #[derive(Clone, Copy)]
-pub struct Input<'a> {
+pub(crate) struct Input<'a> {
     pub bytes: &'a [u8],
     pub numbers: &'a [f32],
 }
 
-pub type Pixel = [f32; 3];
+pub(crate) type Pixel = [f32; 3];
 
 impl Input<'_> {
-    /// A pixel of the window. Where nothing is there it is black: the front end has refused that.
-    pub fn pixel(&self, of: &Record, x: i32, y: i32) -> Pixel {
+    /// A pixel of the window. It is there: the front end has refused all else.
+    pub(crate) fn pixel(&self, of: &Record, x: i32, y: i32) -> Pixel {
         let x = x.clamp(of.readable[0], of.readable[2]);
         let y = y.clamp(of.readable[1], of.readable[3]);
         let [across, down, apart] = of.stride.map(i64::from);
         let first = long(of.source) as i64 + i64::from(x) * across + i64::from(y) * down;
         [0, 1, 2].map(|colour| {
-            let at = usize::try_from(first + colour * apart).unwrap_or(usize::MAX);
+            let at = (first + colour * apart) as usize;
             match of.kind {
-                BYTES => self.bytes.get(at).copied().map_or(0.0, f32::from),
-                NUMBERS => self.numbers.get(at).copied().unwrap_or_default(),
-                _ => 0.0,
+                BYTES => self.bytes[at].into(),
+                _ => self.numbers[at],
             }
         })
     }
@@ -225,51 +222,51 @@ fn picture(
     if !smoothed {
         return picture;
     }
-    let at = |x: u32, y: u32| (y * width + x) as usize;
-    let [radius_x, radius_y] = of.radius.map(|radius| radius as i32);
-    let mut across = vec![[0.0; 3]; picture.len()];
-    for y in 0..height {
-        for x in 0..width {
-            let mut sum = [0.0; 3];
-            for k in -radius_x..=radius_x {
-                let from = picture[at(mirrored(x as i32 + k, width), y)];
-                let weight = of.weights[0][k.unsigned_abs() as usize];
-                for c in 0..3 {
-                    sum[c] += weight * from[c];
-                }
-            }
-            across[at(x, y)] = sum;
+    let sums = weighed(&weighed(&picture, of, 0), of, 1);
+    let each = picture.into_iter().zip(sums).zip(places(of));
+    each.map(|((own, sum), (x, y))| {
+        let is_edge = x == 0 || y == 0 || x + 1 == width || y + 1 == height;
+        let mut pixel = match of.keeps_edge != 0 && is_edge {
+            true => own,
+            false => std::array::from_fn(|c| clamp(of.own * own[c] + of.around * sum[c])),
+        };
+        if of.levels != 0 {
+            pixel = pixel.map(f32::round_ties_even);
         }
-    }
-    let mut result = Vec::with_capacity(picture.len());
-    for y in 0..height {
-        for x in 0..width {
-            let mut sum = [0.0; 3];
-            for k in -radius_y..=radius_y {
-                let from = across[at(x, mirrored(y as i32 + k, height))];
-                let weight = of.weights[1][k.unsigned_abs() as usize];
-                for c in 0..3 {
-                    sum[c] += weight * from[c];
-                }
+        coloured(of, pixel, of.steps_before, steps, figures)
+    })
+    .collect()
+}
+
+/// Each pixel as the sum of its neighbours in its row (axis 0) or its column (1), by their weights.
+fn weighed(picture: &[Pixel], of: &Record, axis: usize) -> Vec<Pixel> {
+    let radius = of.radius[axis] as i32;
+    let sum = |(x, y): (u32, u32)| {
+        let mut sum = [0.0; 3];
+        for k in -radius..=radius {
+            let (x, y) = match axis {
+                0 => (mirrored(x as i32 + k, of.width), y),
+                _ => (x, mirrored(y as i32 + k, of.height)),
+            };
+            let from = picture[(y * of.width + x) as usize];
+            let weight = of.weights[axis][k.unsigned_abs() as usize];
+            for c in 0..3 {
+                sum[c] += weight * from[c];
             }
-            let own = picture[at(x, y)];
-            let is_edge = x == 0 || y == 0 || x + 1 == width || y + 1 == height;
-            let pixel = match of.keeps_edge != 0 && is_edge {
-                true => own,
-                false => std::array::from_fn(|c| clamp(of.own * own[c] + of.around * sum[c])),
-            };
-            let pixel = match of.levels != 0 {
-                true => pixel.map(f32::round_ties_even),
-                false => pixel,
-            };
-            result.push(coloured(of, pixel, of.steps_before, steps, figures));
         }
-    }
-    result
+        sum
+    };
+    places(of).map(sum).collect()
+}
+
+/// The places of the result, by rows.
+fn places(of: &Record) -> impl Iterator<Item = (u32, u32)> + use<> {
+    let (width, height) = (of.width, of.height);
+    (0..height).flat_map(move |y| (0..width).map(move |x| (x, y)))
 }
 
 /// Adds what a pass needs to know of its whole picture to the picture's words.
-pub fn measure(input: &Input<'_>, of: &Record, words: &mut [u32]) {
+pub(crate) fn measure(input: &Input<'_>, of: &Record, words: &mut [u32]) {
     if of.kind == SKIPPED || of.measured >= STEPS as u32 {
         return;
     }
@@ -283,8 +280,7 @@ pub fn measure(input: &Input<'_>, of: &Record, words: &mut [u32]) {
 fn finished(input: &Input<'_>, of: &Record, words: &[u32]) -> Vec<Pixel> {
     let figures = (of.measured < STEPS as u32).then(|| Statistics::of(words, of.width * of.height));
     let mut all = picture(input, of, of.steps, of.has_neighbours(), figures.as_ref());
-    let places = (0..of.height).flat_map(|y| (0..of.width).map(move |x| (x, y)));
-    for (pixel, (x, y)) in all.iter_mut().zip(places) {
+    for (pixel, (x, y)) in all.iter_mut().zip(places(of)) {
         *pixel = std::array::from_fn(|at| pixel[at] * of.scale[at] + of.bias[at]);
         for erased in &of.erase[..of.erased as usize] {
             if is_within(erased.within, x, y) {
@@ -300,15 +296,19 @@ fn is_within([left, top, right, bottom]: [u32; 4], x: u32, y: u32) -> bool {
 }
 
 /// The picture `at` of a pass, by rows.
-pub fn render(input: &Input<'_>, records: &[Record], at: usize, words: &[u32]) -> Vec<Pixel> {
+pub(crate) fn render(
+    input: &Input<'_>,
+    records: &[Record],
+    at: usize,
+    words: &[u32],
+) -> Vec<Pixel> {
     let of = &records[at];
     let words_of = |at: usize| words.get(at * WORDS..(at + 1) * WORDS).unwrap_or_default();
     let mut own = finished(input, of, words_of(at));
     let partner = records.get(of.partner as usize).filter(|_| of.is_mixed());
     if let Some(partner) = partner {
         let other = finished(input, partner, words_of(of.partner as usize));
-        let places = (0..of.height).flat_map(|y| (0..of.width).map(move |x| (x, y)));
-        for ((own, other), (x, y)) in own.iter_mut().zip(other).zip(places) {
+        for ((own, other), (x, y)) in own.iter_mut().zip(other).zip(places(of)) {
             let share = match is_within(of.within, x, y) {
                 true => 0.0,
                 false => of.share,

@@ -5,10 +5,10 @@
 use super::step::gray;
 
 /// The words of one picture: the sum of the greys in 65,536ths, which has two, and a histogram of each colour.
-pub const WORDS: usize = 2 + 3 * 256 + 2;
+pub(crate) const WORDS: usize = 2 + 3 * 256 + 2;
 
 /// What a pixel adds to the words.
-pub fn add(words: &mut [u32], pixel: [f32; 3], levels: bool) {
+pub(crate) fn add(words: &mut [u32], pixel: [f32; 3], levels: bool) {
     let sum = u64::from(words[0]) | u64::from(words[1]) << 32;
     let sum = sum + u64::from(fixed(gray(pixel, levels)));
     (words[0], words[1]) = (sum as u32, (sum >> 32) as u32);
@@ -23,7 +23,7 @@ fn fixed(value: f32) -> u32 {
 }
 
 /// What the words say.
-pub struct Statistics {
+pub(crate) struct Statistics {
     pub mean: f32,
     pub low: [f32; 3],
     /// From the lowest to the highest value, by 255. With one value alone `low` is 0 and this 1.
@@ -32,7 +32,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    pub fn of(words: &[u32], pixels: u32) -> Statistics {
+    pub(crate) fn of(words: &[u32], pixels: u32) -> Statistics {
         let sum = u64::from(words[0]) | u64::from(words[1]) << 32;
         let mut all = Statistics {
             mean: (sum as f64 / 65_536.0 / f64::from(pixels.max(1))) as f32,

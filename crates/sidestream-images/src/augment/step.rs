@@ -16,19 +16,19 @@ pub struct Step {
     pub value: f32,
 }
 
-pub const BRIGHTNESS: u32 = 0;
-pub const CONTRAST: u32 = 1;
-pub const SATURATION: u32 = 2;
-pub const HUE: u32 = 3;
-pub const GRAYSCALE: u32 = 4;
-pub const POSTERIZE: u32 = 5;
-pub const SOLARIZE: u32 = 6;
-pub const AUTOCONTRAST: u32 = 7;
-pub const EQUALIZE: u32 = 8;
+pub(crate) const BRIGHTNESS: u32 = 0;
+pub(crate) const CONTRAST: u32 = 1;
+pub(crate) const SATURATION: u32 = 2;
+pub(crate) const HUE: u32 = 3;
+pub(crate) const GRAYSCALE: u32 = 4;
+pub(crate) const POSTERIZE: u32 = 5;
+pub(crate) const SOLARIZE: u32 = 6;
+pub(crate) const AUTOCONTRAST: u32 = 7;
+pub(crate) const EQUALIZE: u32 = 8;
 
 /// A separable filter over the neighbours of each pixel: `own * pixel + around * filtered`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Neighbours {
+pub(crate) struct Neighbours {
     /// To the left and right, and up and down.
     pub radius: [u32; 2],
     /// For the pixel itself, the one beside it and so on, on both sides.
@@ -40,44 +40,44 @@ pub struct Neighbours {
 }
 
 /// A weight for each distance.
-pub const WEIGHTS: usize = MAX_RADIUS as usize + 1;
+pub(crate) const WEIGHTS: usize = MAX_RADIUS as usize + 1;
 
 impl Step {
-    pub fn brightness(factor: f32) -> Step {
+    pub(crate) fn brightness(factor: f32) -> Step {
         Step::new(BRIGHTNESS, factor)
     }
 
-    pub fn contrast(factor: f32) -> Step {
+    pub(crate) fn contrast(factor: f32) -> Step {
         Step::new(CONTRAST, factor)
     }
 
-    pub fn saturation(factor: f32) -> Step {
+    pub(crate) fn saturation(factor: f32) -> Step {
         Step::new(SATURATION, factor)
     }
 
-    pub fn hue(turn: f32) -> Step {
+    pub(crate) fn hue(turn: f32) -> Step {
         Step::new(HUE, turn)
     }
 
-    pub fn grayscale() -> Step {
+    pub(crate) fn grayscale() -> Step {
         Step::new(GRAYSCALE, 0.0)
     }
 
     /// So many of the eight bits stay.
-    pub fn posterize(bits: u32) -> Step {
+    pub(crate) fn posterize(bits: u32) -> Step {
         let step = (1u32 << (8 - bits.min(8))) as f32;
         Step::new(POSTERIZE, step)
     }
 
-    pub fn solarize(threshold: f32) -> Step {
+    pub(crate) fn solarize(threshold: f32) -> Step {
         Step::new(SOLARIZE, threshold)
     }
 
-    pub fn autocontrast() -> Step {
+    pub(crate) fn autocontrast() -> Step {
         Step::new(AUTOCONTRAST, 0.0)
     }
 
-    pub fn equalize() -> Step {
+    pub(crate) fn equalize() -> Step {
         Step::new(EQUALIZE, 0.0)
     }
 
@@ -86,12 +86,12 @@ impl Step {
     }
 
     /// Whether it needs figures of the whole picture as it is before this step.
-    pub fn needs_statistics(&self) -> bool {
+    pub(crate) fn needs_statistics(&self) -> bool {
         [CONTRAST, AUTOCONTRAST, EQUALIZE].contains(&self.kind)
     }
 
     /// The pixel behind this step. With `levels` it is one of bytes, rounded as torchvision does.
-    pub fn apply(
+    pub(crate) fn apply(
         &self,
         pixel: [f32; 3],
         levels: bool,
@@ -131,12 +131,12 @@ impl Step {
     }
 }
 
-pub fn clamp(value: f32) -> f32 {
+pub(crate) fn clamp(value: f32) -> f32 {
     value.clamp(0.0, 255.0)
 }
 
 /// Brightness as ITU-R BT.601 weighs it, with the digits of torchvision.
-pub fn gray([r, g, b]: [f32; 3], levels: bool) -> f32 {
+pub(crate) fn gray([r, g, b]: [f32; 3], levels: bool) -> f32 {
     let gray = 0.2989 * r + 0.587 * g + 0.114 * b;
     if levels { gray.floor() } else { gray }
 }
@@ -182,7 +182,7 @@ fn hue(pixel: [f32; 3], turn: f32, levels: bool) -> [f32; 3] {
 
 impl Neighbours {
     /// torchvision's kernel: it is sampled, and its sum is 1.
-    pub fn gaussian(kernel_size: [u32; 2], sigma: f64) -> Neighbours {
+    pub(crate) fn gaussian(kernel_size: [u32; 2], sigma: f64) -> Neighbours {
         let side = |size: u32| {
             let radius = size / 2;
             // Places are apart by the square root of one half, so that the exponent needs no factor.
@@ -211,7 +211,7 @@ impl Neighbours {
     }
 
     /// Away from a smoothed picture, of which the middle weighs 5 and its eight neighbours 1.
-    pub fn sharpness(factor: f32) -> Neighbours {
+    pub(crate) fn sharpness(factor: f32) -> Neighbours {
         let mut third = [0.0; WEIGHTS];
         third[..2].fill(1.0 / 3.0);
         // Nine parts of the mean of all nine, and four of the middle.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::record::{BYTES, FOOTPRINT, NEAREST, NUMBERS, Record, long};
+use super::record::{BYTES, FOOTPRINT, NEAREST, Record, long};
 use super::render::{Input, Pixel};
 
 /// What the pixels of the result weigh along one axis.
@@ -70,7 +70,7 @@ impl Axis {
 }
 
 /// An upright warp of one picture, by rows of its result.
-pub struct Upright<'a> {
+pub(crate) struct Upright<'a> {
     input: &'a Input<'a>,
     of: &'a Record,
     across: Axis,
@@ -84,7 +84,7 @@ pub struct Upright<'a> {
 impl<'a> Upright<'a> {
     /// `None` for any other warp, where no filter is needed, and where values become levels: what lies between two of these would
     /// become the other one with a sum in another order.
-    pub fn of(input: &'a Input<'a>, of: &'a Record) -> Option<Self> {
+    pub(crate) fn of(input: &'a Input<'a>, of: &'a Record) -> Option<Self> {
         let turns = [1, 3, 6, 7].iter().any(|&at| of.map[at] != 0.0);
         if turns || of.map[8] != 1.0 || of.filter == NEAREST || of.levels != 0 {
             return None;
@@ -104,7 +104,7 @@ impl<'a> Upright<'a> {
     }
 
     /// Row `y` of the result.
-    pub fn row(&mut self, y: u32) -> impl Iterator<Item = Pixel> + '_ {
+    pub(crate) fn row(&mut self, y: u32) -> impl Iterator<Item = Pixel> + '_ {
         self.row.fill(0.0);
         let (first, weights) = self.down.at(y);
         for (row, &weight) in (first..).zip(weights) {
@@ -150,23 +150,19 @@ fn add(input: &Input<'_>, of: &Record, left: i32, row: i32, weight: f32, sums: &
         }
     };
     for (colour, sums) in (0..).zip(sums.chunks_exact_mut(3 * columns / pieces)) {
-        let first = usize::try_from(start + colour * apart).unwrap_or(usize::MAX);
-        let within = first..first.saturating_add(sums.len());
-        // Where nothing is there it is black: the front end has refused that.
+        let first = (start + colour * apart) as usize;
+        let within = first..first + sums.len();
         match of.kind {
             BYTES => {
-                let values = input.bytes.get(within).unwrap_or_default();
-                for (sum, &value) in sums.iter_mut().zip(values) {
+                for (sum, &value) in sums.iter_mut().zip(&input.bytes[within]) {
                     *sum += weight * f32::from(value);
                 }
             }
-            NUMBERS => {
-                let values = input.numbers.get(within).unwrap_or_default();
-                for (sum, &value) in sums.iter_mut().zip(values) {
+            _ => {
+                for (sum, &value) in sums.iter_mut().zip(&input.numbers[within]) {
                     *sum += weight * value;
                 }
             }
-            _ => {}
         }
     }
 }

@@ -5,7 +5,7 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-use super::{Damage, Options, copy_rows, kept, size_bytes, whole};
+use super::{Damage, Options, copy_rows, kept, size_bytes};
 use crate::header::{Coding, Format, Header};
 use crate::{Broken, Region};
 
@@ -51,7 +51,7 @@ impl Jpeg {
                 "two frame headers contradict each other".into(),
             ));
         }
-        if region == whole(header.size) {
+        if region == Region::whole(header.size) {
             return decoder.decode_into(into).map_err(damaged);
         }
         let mut all = std::mem::take(&mut self.all);

@@ -202,7 +202,7 @@ pub fn identity() -> &'static str {
 
 /// How many bytes so many pixels have.
 pub(crate) fn size_bytes(size: Size) -> u64 {
-    u64::from(size.width) * u64::from(size.height) * 3
+    3 * size.area()
 }
 
 /// Whether a region has pixels, and all of them within a picture of this size.
@@ -212,15 +212,6 @@ pub(crate) fn is_within(region: Region, size: Size) -> bool {
     };
     fits(region.left, region.size.width, size.width)
         && fits(region.top, region.size.height, size.height)
-}
-
-/// All of a picture.
-pub(crate) fn whole(size: Size) -> Region {
-    Region {
-        left: 0,
-        top: 0,
-        size,
-    }
 }
 
 /// What a panic says.

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as sys;
 
-use super::{Damage, Options, copy_rows, kept, whole};
+use super::{Damage, Options, copy_rows, kept};
 use crate::header::{Coding, Format, Header};
 use crate::{Broken, Region, Size};
 
@@ -126,10 +126,7 @@ impl Handle {
         if decoded == region && !four {
             return self.pixels(bytes, format, channels, decoded.size, into, damage);
         }
-        wide.resize(
-            decoded.size.width as usize * decoded.size.height as usize * channels,
-            0,
-        );
+        wide.resize(decoded.size.area() as usize * channels, 0);
         self.pixels(bytes, format, channels, decoded.size, wide, damage)?;
         if four {
             from_cmyk(wide);
@@ -157,7 +154,7 @@ impl Handle {
             }
         ) || self.get(sys::TJPARAM_TJPARAM_LOSSLESS) == 1;
         let unknown = self.get(sys::TJPARAM_TJPARAM_SUBSAMP) == sys::TJSAMP_TJSAMP_UNKNOWN;
-        let all = whole(header.size);
+        let all = Region::whole(header.size);
         let chosen = match lossless || unknown {
             true => all,
             false => {
@@ -166,10 +163,7 @@ impl Handle {
                 Region {
                     left,
                     top: region.top,
-                    size: Size {
-                        width: end.min(header.size.width) - left,
-                        height: region.size.height,
-                    },
+                    size: Size::new(end.min(header.size.width) - left, region.size.height),
                 }
             }
         };

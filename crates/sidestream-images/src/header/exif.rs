@@ -24,49 +24,35 @@ pub enum Orientation {
     Left,
 }
 
-impl Orientation {
-    fn of(number: u16) -> Option<Orientation> {
-        Some(match number {
-            1 => Orientation::Upright,
-            2 => Orientation::MirroredAcross,
-            3 => Orientation::Half,
-            4 => Orientation::MirroredDown,
-            5 => Orientation::Transposed,
-            6 => Orientation::Right,
-            7 => Orientation::Transverse,
-            8 => Orientation::Left,
-            _ => return None,
-        })
-    }
+/// By the numbers of EXIF, from 1 on. Rows of the stored picture become columns, and the two mirrorings that follow: across and down.
+const PARTS: [(Orientation, bool, [bool; 2]); 8] = [
+    (Orientation::Upright, false, [false, false]),
+    (Orientation::MirroredAcross, false, [true, false]),
+    (Orientation::Half, false, [true, true]),
+    (Orientation::MirroredDown, false, [false, true]),
+    (Orientation::Transposed, true, [false, false]),
+    (Orientation::Right, true, [true, false]),
+    (Orientation::Transverse, true, [true, true]),
+    (Orientation::Left, true, [false, true]),
+];
 
-    /// Rows of the stored picture become columns, and the two mirrorings that follow: across and down.
-    fn parts(self) -> (bool, bool, bool) {
-        match self {
-            Orientation::Upright => (false, false, false),
-            Orientation::MirroredAcross => (false, true, false),
-            Orientation::Half => (false, true, true),
-            Orientation::MirroredDown => (false, false, true),
-            Orientation::Transposed => (true, false, false),
-            Orientation::Right => (true, true, false),
-            Orientation::Transverse => (true, true, true),
-            Orientation::Left => (true, false, true),
-        }
+impl Orientation {
+    fn parts(self) -> (bool, [bool; 2]) {
+        let (_, swap, mirrored) = PARTS[self as usize];
+        (swap, mirrored)
     }
 
     /// The size of a picture of this size after it was turned.
     pub fn turned(self, stored: Size) -> Size {
         match self.parts().0 {
-            true => Size {
-                width: stored.height,
-                height: stored.width,
-            },
+            true => Size::new(stored.height, stored.width),
             false => stored,
         }
     }
 
     /// Where a region of the turned picture lies in the stored one, whose size is given. The region lies within it.
     pub(crate) fn stored(self, region: Region, stored: Size) -> Region {
-        let (swap, across, down) = self.parts();
+        let (swap, [across, down]) = self.parts();
         let turned = self.turned(stored);
         let mirror = |first: u32, many: u32, all: u32, yes: bool| match yes {
             true => all - many - first,
@@ -83,32 +69,25 @@ impl Orientation {
             true => Region {
                 left: top,
                 top: left,
-                size: Size {
-                    width: region.size.height,
-                    height: region.size.width,
-                },
+                size: Size::new(region.size.height, region.size.width),
             },
         }
     }
 
     /// Copies pixels of three bytes, turned. `size` is that of what is read; both have as many bytes.
     pub(crate) fn turn(self, from: &[u8], size: Size, into: &mut [u8]) {
-        let (swap, across, down) = self.parts();
+        let (swap, [across, down]) = self.parts();
         let (width, height) = (size.width as usize, size.height as usize);
         let turned = self.turned(size);
+        let mirror = |at: usize, length: u32, yes: bool| match yes {
+            true => length as usize - 1 - at,
+            false => at,
+        };
         let rows = into.chunks_exact_mut(turned.width as usize * 3);
         for (y, row) in rows.enumerate() {
-            let y = if down {
-                turned.height as usize - 1 - y
-            } else {
-                y
-            };
+            let y = mirror(y, turned.height, down);
             for (x, pixel) in row.chunks_exact_mut(3).enumerate() {
-                let x = if across {
-                    turned.width as usize - 1 - x
-                } else {
-                    x
-                };
+                let x = mirror(x, turned.width, across);
                 let (column, line) = if swap { (y, x) } else { (x, y) };
                 debug_assert!(column < width && line < height);
                 let at = (line * width + column) * 3;
@@ -121,37 +100,32 @@ impl Orientation {
 /// The orientation in a TIFF structure, which is what EXIF is. Whatever is wrong with it, the picture stays upright:
 /// so do viewers.
 pub(super) fn orientation(tiff: &[u8]) -> Orientation {
-    find(tiff).and_then(Orientation::of).unwrap_or_default()
+    let found = find(tiff).and_then(|number| PARTS.get((number as usize).checked_sub(1)?));
+    found
+        .map(|(orientation, ..)| *orientation)
+        .unwrap_or_default()
 }
 
-fn find(tiff: &[u8]) -> Option<u16> {
-    let little = match tiff.get(..4)? {
+fn find(tiff: &[u8]) -> Option<u32> {
+    let is_little = match tiff.get(..4)? {
         b"II*\0" => true,
         b"MM\0*" => false,
         _ => return None,
     };
-    let two = |at: usize| -> Option<u16> {
-        let two = tiff.get(at..at.checked_add(2)?)?.try_into().ok()?;
-        Some(if little {
-            u16::from_le_bytes(two)
-        } else {
-            u16::from_be_bytes(two)
+    let number = |at: usize, bytes: usize| -> Option<u32> {
+        let bytes = tiff.get(at..at.checked_add(bytes)?)?.iter();
+        let add = |sum: u32, byte: &u8| sum << 8 | u32::from(*byte);
+        Some(match is_little {
+            true => bytes.rfold(0, add),
+            false => bytes.fold(0, add),
         })
     };
-    let four = |at: usize| -> Option<u32> {
-        let four = tiff.get(at..at.checked_add(4)?)?.try_into().ok()?;
-        Some(if little {
-            u32::from_le_bytes(four)
-        } else {
-            u32::from_be_bytes(four)
-        })
-    };
-    let directory = four(4)? as usize;
-    let entries = two(directory)? as usize;
+    let directory = number(4, 4)? as usize;
+    let entries = number(directory, 2)? as usize;
     (0..entries).find_map(|entry| {
         let at = directory.checked_add(2 + entry * 12)?;
         // Tag, type (3 is a 16-bit number), how many, and the value itself if it fits into four bytes.
-        let is_it = two(at)? == 0x0112 && two(at + 2)? == 3 && four(at + 4)? == 1;
-        if is_it { two(at + 8) } else { None }
+        let is_it = number(at, 2)? == 0x0112 && number(at + 2, 2)? == 3 && number(at + 4, 4)? == 1;
+        if is_it { number(at + 8, 2) } else { None }
     })
 }

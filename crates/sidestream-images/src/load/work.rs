@@ -8,11 +8,11 @@ use std::thread;
 use super::desk::{Desk, Picture, Read, Task};
 use super::slab::{Piece, Slab, Whole, cut};
 use super::{At, Batch, BrokenPicture, Chooses, ForEngines, Makes, OnBroken, Options};
-use crate::decode::{Decoder, is_within, message, size_bytes, whole};
+use crate::decode::{Decoder, is_within, message, size_bytes};
 use crate::header::Header;
 use crate::order::Order;
 use crate::source::Dataset;
-use crate::{Error, Key, Placed, Result};
+use crate::{Error, Key, Placed, Region, Result};
 
 /// Where pictures begin in a slab: at whole multiples, as wide loads of a GPU want it.
 pub const ALIGN_BYTES: u64 = 16;
@@ -109,11 +109,7 @@ impl<S: Slab> Shared<S> {
     }
 
     fn key(&self, epoch: u64, place: u64) -> Key {
-        Key {
-            seed: self.order.seed,
-            epoch,
-            sample: self.order.sample(epoch, place),
-        }
+        Key::new(self.order.seed, epoch, self.order.sample(epoch, place))
     }
 
     /// Reads a file into the buffer, and finds out what is wanted of it, and whether that is for engines, if there are any.
@@ -146,7 +142,7 @@ impl<S: Slab> Shared<S> {
                 for_engines: true,
                 header,
                 size,
-                region: whole(size),
+                region: Region::whole(size),
             });
         }
         let name = || self.dataset.name(key.sample);

@@ -38,10 +38,7 @@ pub fn samples(seed: u64) -> Vec<Sample> {
         let height = width * [3, 2, 3][number as usize % 3] / [4, 3, 2][number as usize % 3];
         // Every third one upright.
         let size = match number % 3 {
-            2 => Size {
-                width: width * 2 / 3,
-                height: width,
-            },
+            2 => Size::new(width * 2 / 3, width),
             _ => Size { width, height },
         };
         let pixels = paint(class, size, &mut draw);
@@ -159,27 +156,8 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
                     }
                 }
                 1 => {
-                    let mut colour = mix(ground, [20.0, 60.0, 20.0], fine(20.0));
-                    for [bx, by, size, red, blue, petals] in &blobs {
-                        let (dx, dy) = (x - bx, (y - by) * height as f32 / width as f32);
-                        let away = (dx * dx + dy * dy).sqrt() / (0.03 + 0.06 * size);
-                        if away >= 1.0 {
-                            // No petal is as long, and an angle is dear.
-                            continue;
-                        }
-                        let petal =
-                            0.75 + 0.25 * (dy.atan2(dx) * (4.0 + 5.0 * petals).floor()).cos();
-                        if away < petal {
-                            let middle = [250.0, 200.0, 40.0];
-                            let outside = [255.0 * red, 60.0, 255.0 * blue];
-                            colour = mix(
-                                if away < 0.25 { middle } else { outside },
-                                [0.0; 3],
-                                0.3 * away,
-                            );
-                        }
-                    }
-                    colour
+                    let grass = mix(ground, [20.0, 60.0, 20.0], fine(20.0));
+                    flowers(&blobs, grass, x, y, height as f32 / width as f32)
                 }
                 2 => match (0..4).rev().find(|nth| y > ridges[*nth]) {
                     None => above(),
@@ -213,6 +191,27 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
         }
     }
     pixels
+}
+
+/// The blossoms at a place, over each other; `grass` where none is.
+fn flowers(blobs: &[[f32; 6]], grass: Colour, x: f32, y: f32, aspect: f32) -> Colour {
+    let mut colour = grass;
+    for [bx, by, size, red, blue, petals] in blobs {
+        let (dx, dy) = (x - bx, (y - by) * aspect);
+        let away = (dx * dx + dy * dy).sqrt() / (0.03 + 0.06 * size);
+        if away >= 1.0 {
+            // No petal is as long, and an angle is dear.
+            continue;
+        }
+        let petal = 0.75 + 0.25 * (dy.atan2(dx) * (4.0 + 5.0 * petals).floor()).cos();
+        if away < petal {
+            let middle = [250.0, 200.0, 40.0];
+            let outside = [255.0 * red, 60.0, 255.0 * blue];
+            let inner = if away < 0.25 { middle } else { outside };
+            colour = mix(inner, [0.0; 3], 0.3 * away);
+        }
+    }
+    colour
 }
 
 fn mix(from: Colour, to: Colour, share: f32) -> Colour {

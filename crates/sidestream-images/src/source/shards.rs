@@ -6,11 +6,11 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 use sidestream::check::one_line;
-use tar::{Archive, EntryType, PaxExtensions};
+use tar::{Archive, Entry, EntryType, PaxExtensions};
 
 use super::{A_NUMBER, Dataset, Draft, NO_LABEL, Place, compressed, number_of, open_file};
 use crate::{Error, Result};
@@ -76,6 +76,21 @@ pub(super) fn open(paths: Vec<PathBuf>) -> Result<Dataset> {
     draft.finish(Place::Shards(shards), Vec::new(), what)
 }
 
+/// A walk over the members of an archive.
+struct Walk<'a> {
+    path: &'a Path,
+    archive: u32,
+    /// Of the whole file.
+    length: u64,
+    /// The member before, for messages.
+    after: String,
+    /// The name of the next member, where an entry of its own says it.
+    long_name: Option<Vec<u8>>,
+    /// The sample that is being read, and the keys of those that were.
+    group: Group,
+    done: HashSet<u128>,
+}
+
 fn walk(
     path: &Path,
     archive: u32,
@@ -83,174 +98,184 @@ fn walk(
     draft: &mut Draft,
     members: &mut Vec<Member>,
 ) -> Result<()> {
-    let wrong = |why: String| Error::source(path.display(), why);
-    let about = file.metadata().map_err(|error| wrong(error.to_string()))?;
-    let length = about.len();
+    let wrong = |error: io::Error| Error::source(path.display(), error);
     let mut first = [0; 8];
     let mut start = file;
-    let found = start
-        .read(&mut first)
-        .map_err(|error| wrong(error.to_string()))?;
+    let found = start.read(&mut first).map_err(wrong)?;
     if let Some(why) = compressed(path, &first[..found]) {
-        return Err(wrong(why));
+        return Err(Error::source(path.display(), why));
     }
-    start.rewind().map_err(|error| wrong(error.to_string()))?;
+    start.rewind().map_err(wrong)?;
+    let mut walk = Walk {
+        path,
+        archive,
+        length: file.metadata().map_err(wrong)?.len(),
+        after: String::from("the beginning"),
+        long_name: None,
+        group: Group::default(),
+        done: HashSet::new(),
+    };
     let mut tar = Archive::new(file);
-    let entries = tar
-        .entries_with_seek()
-        .map_err(|error| wrong(error.to_string()))?;
-    let mut group = Group::default();
-    let mut done = HashSet::new();
-    let mut long_name = None;
-    let mut after = String::from("the beginning");
     let mut end_of_last = 0;
     // Raw: long names and records of pax come as entries, and nothing is read unasked.
-    for entry in entries.raw(true) {
+    for entry in tar.entries_with_seek().map_err(wrong)?.raw(true) {
         let mut entry = entry.map_err(|error| {
-            let why = format!("it is damaged after {after}: {error}; copy it anew");
-            wrong(why)
+            let after = &walk.after;
+            walk.wrong(format!(
+                "it is damaged after {after}: {error}; copy it anew"
+            ))
         })?;
-        let kind = entry.header().entry_type();
-        let size = entry.size();
         end_of_last = entry
             .raw_file_position()
-            .saturating_add(size)
+            .saturating_add(entry.size())
             .div_ceil(512)
             .saturating_mul(512);
-        let mut content = |most: u64, what: &str| -> Result<Vec<u8>> {
-            if size > most {
-                return Err(wrong(format!(
-                    "after {after}: {what} of {size} bytes, and {most} are allowed"
-                )));
-            }
-            let mut bytes = Vec::new();
-            entry
-                .read_to_end(&mut bytes)
-                .map_err(|error| wrong(format!("after {after}: {error}")))?;
-            match bytes.len() as u64 == size {
-                true => Ok(bytes),
-                false => Err(wrong(format!(
-                    "it ends within {what} after {after}; copy it anew"
-                ))),
-            }
-        };
-        match kind {
+        match entry.header().entry_type() {
             EntryType::GNULongName => {
-                let mut name = content(MAX_NAME_BYTES, "a name")?;
-                name.truncate(
-                    name.iter()
-                        .position(|byte| *byte == 0)
-                        .unwrap_or(name.len()),
-                );
-                long_name = Some(name);
-                continue;
+                let name = walk.content(&mut entry, MAX_NAME_BYTES, "a name")?;
+                let name = name.split(|byte| *byte == 0).next();
+                walk.long_name = name.map(<[u8]>::to_vec);
             }
             EntryType::XHeader => {
-                let records = content(MAX_LABEL_BYTES, "the records of pax")?;
-                for record in PaxExtensions::new(&records) {
-                    let record =
-                        record.map_err(|error| wrong(format!("after {after}: {error}")))?;
-                    match record.key_bytes() {
-                        b"path" => long_name = Some(record.value_bytes().to_vec()),
-                        b"size" => {
-                            let why = format!(
-                                "after {after}: a member's size is given by pax, so it has over 8 GB; no picture has"
-                            );
-                            return Err(wrong(why));
-                        }
-                        key if key.starts_with(b"GNU.sparse.") => {
-                            return Err(wrong(with_holes(&after)));
-                        }
-                        _ => {}
-                    }
-                }
-                continue;
+                let records = walk.content(&mut entry, MAX_LABEL_BYTES, "the records of pax")?;
+                walk.records(&records)?;
             }
-            EntryType::Regular | EntryType::Continuous => {}
-            EntryType::GNUSparse => {
-                return Err(wrong(with_holes(&after)));
+            EntryType::Regular | EntryType::Continuous => {
+                walk.member(&mut entry, draft, members)?;
             }
+            EntryType::GNUSparse => return Err(walk.wrong(with_holes(&walk.after))),
             // Folders, links, records for the whole archive: no samples. Their name must not pass to the next.
-            _ => {
-                long_name = None;
-                continue;
+            _ => walk.long_name = None,
+        }
+    }
+    // An archive ends with a block of zeros. One that was cut between two members would else just have fewer samples.
+    if end_of_last >= walk.length {
+        let after = &walk.after;
+        return Err(walk.wrong(format!(
+            "it ends after {after} without the mark of an archive's end; copy it anew"
+        )));
+    }
+    settle(walk.group, draft, members)
+}
+
+impl Walk<'_> {
+    fn wrong(&self, why: String) -> Error {
+        Error::source(self.path.display(), why)
+    }
+
+    /// What an entry holds that says something of the next member.
+    fn content(&self, entry: &mut Entry<'_, &File>, most: u64, what: &str) -> Result<Vec<u8>> {
+        let (size, after) = (entry.size(), &self.after);
+        if size > most {
+            return Err(self.wrong(format!(
+                "after {after}: {what} of {size} bytes, and {most} are allowed"
+            )));
+        }
+        let mut bytes = Vec::new();
+        let read = entry.read_to_end(&mut bytes);
+        read.map_err(|error| self.wrong(format!("after {after}: {error}")))?;
+        match bytes.len() as u64 == size {
+            true => Ok(bytes),
+            false => Err(self.wrong(format!("it ends within {what} after {after}; copy it anew"))),
+        }
+    }
+
+    fn records(&mut self, records: &[u8]) -> Result<()> {
+        let after = &self.after;
+        for record in PaxExtensions::new(records) {
+            let record = record.map_err(|error| self.wrong(format!("after {after}: {error}")))?;
+            match record.key_bytes() {
+                b"path" => self.long_name = Some(record.value_bytes().to_vec()),
+                b"size" => {
+                    return Err(self.wrong(format!(
+                        "after {after}: a member's size is given by pax, so it has over 8 GB; no picture has"
+                    )));
+                }
+                key if key.starts_with(b"GNU.sparse.") => {
+                    return Err(self.wrong(with_holes(after)));
+                }
+                _ => {}
             }
         }
-        let at = entry.raw_file_position();
-        let name = long_name
-            .take()
-            .unwrap_or_else(|| entry.path_bytes().into_owned());
+        Ok(())
+    }
+
+    /// Takes a file of a sample in.
+    fn member(
+        &mut self,
+        entry: &mut Entry<'_, &File>,
+        draft: &mut Draft,
+        members: &mut Vec<Member>,
+    ) -> Result<()> {
+        let (at, size) = (entry.raw_file_position(), entry.size());
+        let name = self.long_name.take();
+        let name = name.unwrap_or_else(|| entry.path_bytes().into_owned());
         let name = String::from_utf8(name).map_err(|_| {
-            wrong(format!(
+            let after = &self.after;
+            self.wrong(format!(
                 "after {after}: a name is not UTF-8; rename the member"
             ))
         })?;
-        if at.checked_add(size).is_none_or(|end| end > length) {
-            return Err(wrong(format!("it ends within `{name}`; copy it anew")));
+        if at.checked_add(size).is_none_or(|end| end > self.length) {
+            return Err(self.wrong(format!("it ends within `{name}`; copy it anew")));
         }
-        after = format!("`{name}`");
+        self.after = format!("`{name}`");
         let Some((key, end)) = split(&name) else {
-            continue;
+            return Ok(());
         };
-        if group.key != key {
-            settle(std::mem::take(&mut group), draft, members)?;
-            if !done.insert(xxhash_rust::xxh3::xxh3_128(key.as_bytes())) {
-                let why = format!(
+        if self.group.key != key {
+            settle(std::mem::take(&mut self.group), draft, members)?;
+            if !self
+                .done
+                .insert(xxhash_rust::xxh3::xxh3_128(key.as_bytes()))
+            {
+                return Err(self.wrong(format!(
                     "the members of `{key}` do not follow each other, or there are two such samples"
-                );
-                return Err(wrong(why));
+                )));
             }
-            group.key = key.to_string();
+            self.group.key = key.to_string();
         }
-        let end = end.to_ascii_lowercase();
-        match end.as_str() {
+        match end.to_ascii_lowercase().as_str() {
             "jpg" | "jpeg" | "png" => {
                 let member = Member {
-                    archive,
+                    archive: self.archive,
                     at,
                     length: size,
                 };
-                if let Some((other, _)) = group.picture.replace((name.clone(), member)) {
-                    return Err(wrong(format!(
+                if let Some((other, _)) = self.group.picture.replace((name.clone(), member)) {
+                    return Err(self.wrong(format!(
                         "`{other}` and `{name}` are two pictures of one sample"
                     )));
                 }
             }
-            "cls" | "json" => {
-                let bytes = {
-                    let mut bytes = Vec::new();
-                    if size > MAX_LABEL_BYTES {
-                        return Err(wrong(format!(
-                            "`{name}` has {size} bytes, and a label has at most {MAX_LABEL_BYTES}"
-                        )));
-                    }
-                    entry
-                        .read_to_end(&mut bytes)
-                        .map_err(|error| wrong(format!("`{name}`: {error}")))?;
-                    bytes
-                };
-                let label = match end.as_str() {
-                    "cls" => of_text(&bytes).map(Some),
-                    _ => of_json(&bytes),
-                };
-                // A `cls` beside a `json` says more plainly what is meant.
-                match label.map_err(|why| wrong(format!("`{name}` is no label: {why}")))? {
-                    Some(label) if end == "cls" || group.label.is_none() => {
-                        group.label = Some(label)
-                    }
-                    _ => {}
-                }
+            // A `cls` beside a `json` says more plainly what is meant.
+            "cls" => self.group.label = Some(self.label(entry, &name, of_text)?),
+            "json" => {
+                let label = self.label(entry, &name, of_json)?;
+                self.group.label = self.group.label.or(label);
             }
             _ => {}
         }
+        Ok(())
     }
-    // An archive ends with a block of zeros. One that was cut between two members would else just have fewer samples.
-    if end_of_last >= length {
-        return Err(wrong(format!(
-            "it ends after {after} without the mark of an archive's end; copy it anew"
-        )));
+
+    fn label<T>(
+        &self,
+        entry: &mut Entry<'_, &File>,
+        name: &str,
+        read: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> Result<T> {
+        let size = entry.size();
+        if size > MAX_LABEL_BYTES {
+            return Err(self.wrong(format!(
+                "`{name}` has {size} bytes, and a label has at most {MAX_LABEL_BYTES}"
+            )));
+        }
+        let mut bytes = Vec::new();
+        let whole = entry.read_to_end(&mut bytes);
+        whole.map_err(|error| self.wrong(format!("`{name}`: {error}")))?;
+        read(&bytes).map_err(|why| self.wrong(format!("`{name}` is no label: {why}")))
     }
-    settle(group, draft, members)
 }
 
 fn with_holes(after: &str) -> String {

@@ -157,7 +157,7 @@ fn colours_are_torchvisions() {
     ] {
         check(name, &[jitter(which, factor)], 0);
     }
-    check("grayscale", &[Operator::Grayscale], 0);
+    check("grayscale", &[Operator::Grayscale {}], 0);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBool, PyDict, PyInt};
 use sidestream::error::Error;
 use sidestream::explicit::DeviceMemory;
 use sidestream_images::augment::{
-    Batch, Buffers, Drawn, Form, Interpolation, Kind, Layout, Operator, Plan, Target,
+    Argument, Batch, Buffers, Drawn, Form, Kind, Layout, Operator, Plan, Row, TABLE, Value,
 };
 use sidestream_images::{Key, Placed, Region, Size};
 
@@ -36,7 +36,7 @@ impl AugmentPlan {
     fn new(operators: Vec<(String, Bound<'_, PyDict>)>, fuse: bool) -> PyResult<AugmentPlan> {
         let operators: PyResult<Vec<_>> = operators
             .iter()
-            .map(|(name, given)| operator(name, &Given(given)))
+            .map(|(name, given)| operator(name, given))
             .collect();
         let plan = Plan::new(operators?).map_err(of_runtime)?;
         Ok(AugmentPlan(if fuse { plan } else { plan.unfused() }))
@@ -207,22 +207,36 @@ impl AugmentBatch {
 /// Refuses arguments of an operator that mean nothing, by its name and theirs.
 #[pyfunction]
 pub fn check_operator(name: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
-    let made = operator(name, &Given(given)).map_err(|error| {
+    let made = operator(name, given).map_err(|error| {
         let why = error.value(given.py()).to_string();
         PyValueError::new_err(format!("{name}: {why}"))
     })?;
-    made.check().map_err(|error| match error {
+    made.check().map_err(words)
+}
+
+/// Every operator: its name, what it does, and its arguments, each with what may stand for it and with its default.
+#[pyfunction]
+pub fn operators() -> Vec<(&'static str, &'static str, Vec<Described>)> {
+    let argument = |argument: &Argument| (argument.name, argument.kind(), argument.default);
+    let row = |row: &Row| {
+        let arguments = row.arguments.iter().map(argument);
+        (row.name, row.about.trim(), arguments.collect())
+    };
+    TABLE.iter().map(row).collect()
+}
+
+type Described = (&'static str, String, Option<&'static str>);
+
+/// Without the name of the function in Rust.
+fn words(error: Error) -> PyErr {
+    match error {
         Error::Invalid { why, .. } => PyValueError::new_err(why),
         error => of_runtime(error),
-    })
+    }
 }
 
 fn key_of((seed, epoch, sample): (u64, u64, u64)) -> Key {
-    Key {
-        seed,
-        epoch,
-        sample,
-    }
+    Key::new(seed, epoch, sample)
 }
 
 fn placed_of((offset, left, top, width, height, full_width, full_height): Lies) -> Placed {
@@ -233,10 +247,7 @@ fn placed_of((offset, left, top, width, height, full_width, full_height): Lies) 
             top,
             size: Size { width, height },
         },
-        full: Size {
-            width: full_width,
-            height: full_height,
-        },
+        full: Size::new(full_width, full_height),
     }
 }
 
@@ -262,129 +273,55 @@ fn form(kind: &str, is_nhwc: bool) -> PyResult<Form> {
     })
 }
 
-/// The arguments of an operator, by name.
-struct Given<'a, 'py>(&'a Bound<'py, PyDict>);
-
-impl<'py> Given<'_, 'py> {
-    fn get<T>(&self, name: &str) -> PyResult<T>
-    where
-        T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>,
-    {
-        let value = self.0.get_item(name)?;
-        let value = value.ok_or_else(|| PyValueError::new_err(format!("{name} is missing")))?;
-        // What gets here is of the right kind: the classes of the package see to that.
-        value
-            .extract()
-            .map_err(|_| PyValueError::new_err(format!("{name} is {value}, which is out of range")))
+/// An operator by what its class in Python holds.
+fn operator(name: &str, given: &Bound<'_, PyDict>) -> PyResult<Operator> {
+    if TABLE.iter().all(|row| row.name != name) {
+        return Err(PyValueError::new_err(format!(
+            "{name} is no operator of sidestream.images"
+        )));
     }
-
-    /// Height and width.
-    fn size(&self) -> PyResult<Size> {
-        let [height, width] = self.get("size")?;
-        Ok(Size { width, height })
+    // A length of the shorter side takes the place of height and width.
+    let side = given.get_item("side")?.filter(|side| !side.is_none());
+    let mut arguments = Vec::new();
+    for (key, held) in given {
+        let (key, held) = match (key.extract::<String>()?, &side) {
+            (key, _) if key == "side" => continue,
+            (key, Some(side)) if key == "size" => ("side".to_owned(), side.clone()),
+            (key, _) => (key, held),
+        };
+        let value = value(&held).ok_or_else(|| {
+            PyValueError::new_err(format!("{key} is {held}, which is out of range"))
+        })?;
+        let (key, value) = match (&*key, &value) {
+            ("side", _) => ("size", value),
+            ("bilinear", Value::Word(word)) if word == "True" => {
+                ("interpolation", word_of("bilinear"))
+            }
+            ("bilinear", _) => ("interpolation", word_of("nearest")),
+            (key, _) => (key, value),
+        };
+        arguments.push((Some(key.to_owned()), value));
     }
-
-    fn interpolation(&self) -> PyResult<Interpolation> {
-        Ok(match self.get::<bool>("bilinear")? {
-            true => Interpolation::Bilinear,
-            false => Interpolation::Nearest,
-        })
-    }
+    Operator::new(name, arguments).map_err(words)
 }
 
-fn operator(name: &str, given: &Given<'_, '_>) -> PyResult<Operator> {
-    Ok(match name {
-        "RandomResizedCrop" => Operator::RandomResizedCrop {
-            size: given.size()?,
-            scale: given.get("scale")?,
-            ratio: given.get("ratio")?,
-            antialias: given.get("antialias")?,
-        },
-        "RandomCrop" => Operator::RandomCrop {
-            size: given.size()?,
-            padding: given.get("padding")?,
-            pad_if_needed: given.get("pad_if_needed")?,
-            fill: given.get("fill")?,
-        },
-        "CenterCrop" => Operator::CenterCrop {
-            size: given.size()?,
-        },
-        "Resize" => Operator::Resize {
-            size: match given.get::<Option<u32>>("side")? {
-                Some(side) => Target::Shorter {
-                    side,
-                    most: given.get("max_size")?,
-                },
-                None => Target::Exact(given.size()?),
-            },
-            antialias: given.get("antialias")?,
-        },
-        "RandomHorizontalFlip" => Operator::RandomHorizontalFlip { p: given.get("p")? },
-        "RandomVerticalFlip" => Operator::RandomVerticalFlip { p: given.get("p")? },
-        "RandomRotation" => Operator::RandomRotation {
-            degrees: given.get("degrees")?,
-            interpolation: given.interpolation()?,
-            expand: given.get("expand")?,
-            center: given.get("center")?,
-            fill: given.get("fill")?,
-        },
-        "RandomAffine" => Operator::RandomAffine {
-            degrees: given.get("degrees")?,
-            translate: given.get("translate")?,
-            scale: given.get("scale")?,
-            shear: given.get("shear")?,
-            interpolation: given.interpolation()?,
-            center: given.get("center")?,
-            fill: given.get("fill")?,
-        },
-        "RandomPerspective" => Operator::RandomPerspective {
-            distortion_scale: given.get("distortion_scale")?,
-            p: given.get("p")?,
-            interpolation: given.interpolation()?,
-            fill: given.get("fill")?,
-        },
-        "ColorJitter" => Operator::ColorJitter {
-            brightness: given.get("brightness")?,
-            contrast: given.get("contrast")?,
-            saturation: given.get("saturation")?,
-            hue: given.get("hue")?,
-        },
-        "Grayscale" => Operator::Grayscale,
-        "RandomGrayscale" => Operator::RandomGrayscale { p: given.get("p")? },
-        "GaussianBlur" => Operator::GaussianBlur {
-            kernel_size: given.get("kernel_size")?,
-            sigma: given.get("sigma")?,
-        },
-        "RandomErasing" => Operator::RandomErasing {
-            p: given.get("p")?,
-            scale: given.get("scale")?,
-            ratio: given.get("ratio")?,
-            value: given.get("value")?,
-        },
-        "RandAugment" => Operator::RandAugment {
-            num_ops: given.get("num_ops")?,
-            magnitude: given.get("magnitude")?,
-            num_magnitude_bins: given.get("num_magnitude_bins")?,
-            interpolation: given.interpolation()?,
-            fill: given.get("fill")?,
-        },
-        "MixUp" => Operator::MixUp {
-            alpha: given.get("alpha")?,
-        },
-        "CutMix" => Operator::CutMix {
-            alpha: given.get("alpha")?,
-        },
-        "ToDtype" => Operator::ToDtype {
-            scale: given.get("scale")?,
-        },
-        "Normalize" => Operator::Normalize {
-            mean: given.get("mean")?,
-            std: given.get("std")?,
-        },
-        _ => {
-            return Err(PyValueError::new_err(format!(
-                "{name} is no operator of sidestream.images"
-            )));
-        }
-    })
+fn word_of(word: &str) -> Value {
+    Value::Word(word.to_owned())
+}
+
+/// What is held; nothing if it is out of range. It is of the right kind: the classes of the package see to that.
+fn value(held: &Bound<'_, PyAny>) -> Option<Value> {
+    if held.is_none() {
+        Some(word_of("None"))
+    } else if let Ok(flag) = held.cast::<PyBool>() {
+        Some(word_of(if flag.is_true() { "True" } else { "False" }))
+    } else if held.is_instance_of::<PyInt>() {
+        Some(Value::Number(held.extract::<u32>().ok()?.into()))
+    } else if let Ok(number) = held.extract() {
+        Some(Value::Number(number))
+    } else {
+        let each = held.try_iter().ok()?;
+        let all = each.map(|one| value(&one.ok()?));
+        Some(Value::List(all.collect::<Option<_>>()?))
+    }
 }

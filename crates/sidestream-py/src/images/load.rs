@@ -16,7 +16,7 @@ use sidestream_images::source::{self, Dataset};
 use sidestream_images::{Key, Region, Size, decode};
 
 use super::augment::AugmentPlan;
-use crate::failure::of_images;
+use super::of_images;
 
 /// Batches of pictures.
 #[pyclass(module = "sidestream._sidestream", frozen)]
@@ -132,11 +132,12 @@ impl ImageLoader {
         let augment = augment.map(|(plan, seed)| (plan.get().plan().clone(), seed));
         let choose = move |key: Key, size: Size| {
             let Some((plan, seed)) = &augment else {
-                return whole(size);
+                return Region::whole(size);
             };
             // Where no region can be said, drawing the batch says why.
             let key = Key { seed: *seed, ..key };
-            plan.region(key, size).unwrap_or_else(|_| whole(size))
+            plan.region(key, size)
+                .unwrap_or_else(|_| Region::whole(size))
         };
         // Folders may be large and far away.
         let opened = py.detach(|| {
@@ -387,14 +388,6 @@ fn open(paths: &[PathBuf], classes: Option<&[String]>) -> sidestream_images::Res
                 "`classes` names the sub-folders of one folder; shards have numbers as labels";
             Err(sidestream_images::Error::Options(why.into()))
         }
-    }
-}
-
-fn whole(size: Size) -> Region {
-    Region {
-        left: 0,
-        top: 0,
-        size,
     }
 }
 

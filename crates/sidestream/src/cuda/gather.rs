@@ -46,7 +46,7 @@ const BLOCKS: u32 = 2048;
 /// One of the kernels that copy pieces: `gather` by a table, `copy_piece` what it is launched with.
 pub(super) fn code(entry: &str) -> Code {
     Code {
-        image: Some(Image::Ptx(ptx::GATHER.to_owned())),
+        image: Some(Image::Ptx(ptx::GATHER.clone())),
         ..Code::new(entry)
     }
 }

@@ -42,14 +42,14 @@ pub type CheckPattern = (Read<u32>, Value<u64>, Value<u32>, Write<u32>);
 /// Nothing: what a launch costs when there is no work.
 pub fn empty() -> Kernel<()> {
     // SAFETY: the entry has no parameters and touches no memory.
-    let kernel = unsafe { Kernel::<()>::from_ptx(ptx::EMPTY, "empty") };
+    let kernel = unsafe { Kernel::<()>::from_ptx(&ptx::EMPTY, "empty") };
     kernel.and_on_host(|_, ()| ()).with_cost(|_| brief(0))
 }
 
 /// Keeps the device busy: each block for this many nanoseconds from its own start on. One block of one thread is enough.
 pub fn spin() -> Kernel<(Value<u64>,)> {
     // SAFETY: the entry takes one number of eight bytes and touches no memory.
-    let kernel = unsafe { Kernel::<(Value<u64>,)>::from_ptx(ptx::SPIN, "spin") };
+    let kernel = unsafe { Kernel::<(Value<u64>,)>::from_ptx(&ptx::SPIN, "spin") };
     kernel
         .and_on_host(|_, _| ())
         .with_cost_of(|grid, args| KernelCost::Blocks {
@@ -62,7 +62,7 @@ pub fn spin() -> Kernel<(Value<u64>,)> {
 /// Stops the device with an error. What comes after it fails, on a GPU until the process ends.
 pub fn trap() -> Kernel<()> {
     // SAFETY: the entry has no parameters and touches no memory.
-    let kernel = unsafe { Kernel::<()>::from_ptx(ptx::FAULT, "trap") };
+    let kernel = unsafe { Kernel::<()>::from_ptx(&ptx::FAULT, "trap") };
     kernel
         .and_on_host(|_, ()| panic!("the kernel `trap` does what it is for"))
         .with_cost(|_| brief(0))
@@ -75,7 +75,7 @@ pub fn trap() -> Kernel<()> {
 pub unsafe fn vector_add() -> Kernel<VectorAdd> {
     // SAFETY: the entry has these parameters, and touches the first `n` values of each view, which
     // the caller promises to be there.
-    let kernel = unsafe { Kernel::from_ptx(ptx::VECTOR_ADD, "vector_add") };
+    let kernel = unsafe { Kernel::from_ptx(&ptx::VECTOR_ADD, "vector_add") };
     each_value(kernel, |args| (number(args, 3), 4, 1)).and_on_host(
         |_, (a, b, sum, n): (&[f32], &[f32], &mut [f32], u64)| {
             for ((sum, a), b) in sum.iter_mut().zip(a).zip(b).take(at_most(n)) {
@@ -92,7 +92,7 @@ pub unsafe fn vector_add() -> Kernel<VectorAdd> {
 /// Each launch is told an `n` that is no more than what each of its views has.
 pub unsafe fn overlap_step() -> Kernel<OverlapStep> {
     // SAFETY: as for `vector_add`.
-    let kernel = unsafe { Kernel::from_ptx(ptx::OVERLAP_STEP, "overlap_step") };
+    let kernel = unsafe { Kernel::from_ptx(&ptx::OVERLAP_STEP, "overlap_step") };
     each_value(kernel, |args| (number(args, 2), 4, number(args, 3))).and_on_host(
         |_, (input, output, n, work): (&[f32], &mut [f32], u64, u32)| {
             for (to, from) in output.iter_mut().zip(input).take(at_most(n)) {
@@ -109,7 +109,7 @@ pub unsafe fn overlap_step() -> Kernel<OverlapStep> {
 /// Each launch has blocks of 256 threads, and views with `rows · width`, `width · width` and `rows · width` values.
 pub unsafe fn dense() -> Kernel<Dense> {
     // SAFETY: the entry has these parameters, and touches what the caller promises to be there.
-    let kernel = unsafe { Kernel::from_ptx(ptx::DENSE, "dense") };
+    let kernel = unsafe { Kernel::from_ptx(&ptx::DENSE, "dense") };
     kernel
         .with_cost_of(|grid, args| dense_cost(all(grid.blocks), number(args, 3), number(args, 4)))
         .and_on_host(
@@ -167,7 +167,7 @@ fn dense_tiles(rows: u64, width: u64) -> u64 {
 /// Each launch is told an `n` that is no more than what its view has.
 pub unsafe fn fill_pattern() -> Kernel<FillPattern> {
     // SAFETY: as for `vector_add`.
-    let kernel = unsafe { Kernel::from_ptx(ptx::PATTERN, "fill_pattern") };
+    let kernel = unsafe { Kernel::from_ptx(&ptx::PATTERN, "fill_pattern") };
     each_value(kernel, |args| (number(args, 1), 2, 8)).and_on_host(
         |_, (to, n, seed): (&mut [u32], u64, u32)| {
             for (at, to) in (0..n).zip(to) {
@@ -185,7 +185,7 @@ pub unsafe fn fill_pattern() -> Kernel<FillPattern> {
 /// value.
 pub unsafe fn check_pattern() -> Kernel<CheckPattern> {
     // SAFETY: as for `vector_add`; the caller promises the counter too.
-    let kernel = unsafe { Kernel::from_ptx(ptx::PATTERN, "check_pattern") };
+    let kernel = unsafe { Kernel::from_ptx(&ptx::PATTERN, "check_pattern") };
     each_value(kernel, |args| (number(args, 1), 2, 8)).and_on_host(
         |_, (from, n, seed, errors): (&[u32], u64, u32, &mut [u32])| {
             let values = (0..n).zip(from);
@@ -202,7 +202,7 @@ pub unsafe fn check_pattern() -> Kernel<CheckPattern> {
 /// Each launch is told a number that is no more than what each of its views has.
 pub unsafe fn copy_piece() -> Kernel<CopyPiece> {
     // SAFETY: as for `vector_add`.
-    let kernel = unsafe { Kernel::from_ptx(ptx::GATHER, "copy_piece") };
+    let kernel = unsafe { Kernel::from_ptx(&ptx::GATHER, "copy_piece") };
     each_value(kernel, |args| (number(args, 2).div_ceil(4), 4, 1)).and_on_host(
         |_, (from, to, bytes): (&[u8], &mut [u8], u64)| {
             for (to, from) in to.iter_mut().zip(from).take(at_most(bytes)) {
@@ -218,7 +218,7 @@ pub unsafe fn copy_piece() -> Kernel<CopyPiece> {
 /// launched with one block of up to 1,024 threads, in the explicit style alone.
 pub fn mix() -> Kernel<Mix> {
     // SAFETY: nobody can launch it in the safe API, because nobody can make a `Mix`.
-    let kernel = unsafe { Kernel::<Mix>::from_ptx(ptx::MIX, "mix") };
+    let kernel = unsafe { Kernel::<Mix>::from_ptx(&ptx::MIX, "mix") };
     kernel
         .and_on_host(|_, args: &mut [HostArg]| mixes(args))
         .with_cost_of(|_, args| brief(number(args, 0)))

@@ -48,7 +48,7 @@ pub fn stepped(value: f32, work: u32) -> f32 {
 /// Writes a number to an address that nobody has.
 pub fn poke() -> Kernel<(Value<u64>, Value<u32>)> {
     // SAFETY: it is not safe, and launched only where the device is to be lost.
-    let kernel = unsafe { Kernel::from_ptx(ptx::FAULT, "poke") };
+    let kernel = unsafe { Kernel::from_ptx(&ptx::FAULT, "poke") };
     kernel.and_on_host(|_, (address, _): (u64, u32)| panic!("nobody has the address {address:#x}"))
 }
 

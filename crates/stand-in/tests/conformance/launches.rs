@@ -105,7 +105,7 @@ type Sizes = (
 
 fn values_of_every_size_arrive(target: Target) {
     // SAFETY: the entry writes five numbers of eight bytes to its pointer.
-    let kernel = unsafe { Kernel::<Sizes>::from_ptx(PTX, "sizes") };
+    let kernel = unsafe { Kernel::<Sizes>::from_ptx(&PTX, "sizes") };
     let kernel = kernel.and_on_host(|_, (out, a, b, c, d, e)| {
         let all = [
             a.into(),
@@ -155,7 +155,7 @@ fn places(grid: Grid) -> Vec<u32> {
 
 fn grids_have_three_dimensions(target: Target) {
     // SAFETY: the entry writes one number for each thread of the grid.
-    let kernel = unsafe { Kernel::<Threads>::from_ptx(PTX, "places") };
+    let kernel = unsafe { Kernel::<Threads>::from_ptx(&PTX, "places") };
     let kernel = kernel.and_on_host(|grid, (out, _)| out.copy_from_slice(&places(grid)));
     let device = target.open();
     let stream = device.stream("s").unwrap();
@@ -180,7 +180,7 @@ fn grids_have_three_dimensions(target: Target) {
 fn blocks_have_shared_memory(target: Target) {
     // SAFETY: the entry reads and writes one value for each thread, given four bytes of shared
     // memory for each thread of a block.
-    let kernel = unsafe { Kernel::<Threads>::from_ptx(PTX, "turned") };
+    let kernel = unsafe { Kernel::<Threads>::from_ptx(&PTX, "turned") };
     let kernel = kernel.and_on_host(|grid, (values, _)| {
         assert!(grid.shared_bytes >= 4 * grid.threads[0]);
         values
@@ -260,7 +260,7 @@ fn refused(target: Target, kernel: &Kernel<FillPattern>) -> String {
 
 fn a_wrong_entry_is_refused_by_its_name(target: Target) {
     // SAFETY: there is no such entry.
-    let kernel = unsafe { Kernel::<FillPattern>::from_ptx(PATTERN, "fill_patern") };
+    let kernel = unsafe { Kernel::<FillPattern>::from_ptx(&PATTERN, "fill_patern") };
     let text = refused(target, &kernel);
     assert!(text.contains("fill_patern"), "{text}");
 }
@@ -314,7 +314,7 @@ fn a_kernel_without_a_form_for_the_device_is_refused_by_its_name(target: Target)
     let (x, mut y) = (filled(&stream, LEN, 1), filled(&stream, LEN, 2));
     let kernel = match target {
         // SAFETY: nothing runs it.
-        Target::Sim => unsafe { Copies::from_ptx(PTX, "half a kernel") },
+        Target::Sim => unsafe { Copies::from_ptx(&PTX, "half a kernel") },
         _ => Copies::on_host("half a kernel", |_, (x, y)| y.copy_from_slice(x)),
     };
     let refused = stream.launch(&kernel, Grid::new(1, 32), (x.view(), y.view_mut()));
@@ -346,7 +346,7 @@ fn a_kernel_is_loaded_on_many_machines_and_threads_at_once(target: Target) {
 /// A kernel in PTX that was never launched, and in Rust.
 fn fresh() -> Kernel<FillPattern> {
     // SAFETY: as `FILL`, which it is.
-    let kernel = unsafe { Kernel::<FillPattern>::from_ptx(PATTERN, "fill_pattern") };
+    let kernel = unsafe { Kernel::<FillPattern>::from_ptx(&PATTERN, "fill_pattern") };
     kernel.and_on_host(|_, (to, _, seed)| {
         let values = to.iter_mut().enumerate();
         values.for_each(|(at, value)| *value = pattern(at, seed));
@@ -378,7 +378,7 @@ fn a_kernel_that_cannot_be_launched_cannot_be_made_ready(target: Target) {
     let device = target.open();
     let half: Kernel<FillPattern> = match target {
         // SAFETY: nothing runs it.
-        Target::Sim => unsafe { Kernel::from_ptx(PATTERN, "fill_pattern") },
+        Target::Sim => unsafe { Kernel::from_ptx(&PATTERN, "fill_pattern") },
         Target::StandIn | Target::Cuda => {
             Kernel::<FillPattern>::on_host("fill_pattern", |_, (to, _, seed)| to.fill(seed))
         }
@@ -389,7 +389,7 @@ fn a_kernel_that_cannot_be_launched_cannot_be_made_ready(target: Target) {
     };
     assert_eq!(kernel, "fill_pattern");
     // SAFETY: there is no such entry.
-    let wrong = unsafe { Kernel::<FillPattern>::from_ptx(PATTERN, "fill_patern") };
+    let wrong = unsafe { Kernel::<FillPattern>::from_ptx(&PATTERN, "fill_patern") };
     let refused = device.prepare(&wrong).unwrap_err();
     assert!(refused.to_string().contains("fill_patern"), "{refused}");
     let has_no_form = matches!(refused, Error::NoForm { .. });

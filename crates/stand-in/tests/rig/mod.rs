@@ -1,5 +1,5 @@
 //! The stand-in, loaded as the back end for CUDA loads a driver.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,12 +9,7 @@ use sidestream::cuda::driver::{
     STREAM_NON_BLOCKING,
 };
 
-pub const VECTOR_ADD: &str = include_str!("../../../sidestream/src/ptx/vector_add.ptx");
-pub const OVERLAP_STEP: &str = include_str!("../../../sidestream/src/ptx/overlap_step.ptx");
-pub const SPIN: &str = include_str!("../../../sidestream/src/ptx/spin.ptx");
-pub const GATHER: &str = include_str!("../../../sidestream/src/ptx/gather.ptx");
-pub const PATTERN: &str = include_str!("../../../sidestream/src/ptx/pattern.ptx");
-pub const FAULT: &str = include_str!("../../../sidestream/src/ptx/fault.ptx");
+pub use sidestream::ptx::{FAULT, GATHER, OVERLAP_STEP, PATTERN, SPIN, VECTOR_ADD};
 
 /// A driver with a current context on the calling thread. The tests of one program come one after
 /// the other: they share the devices and their time.

@@ -14,16 +14,16 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
     for (sources, ptx, _) in FOLDERS {
         for name in names(sources, ".cu") {
             let source = format!("{sources}{name}.cu");
-            let built = format!("{ptx}{name}.ptx");
+            let built = format!("{ptx}{name}.ptx.gz");
             if !is_built(tree, &source, &built) {
                 let what = format!("{built} was not built from it; run `cargo xtask kernels`");
                 out.push(Complaint::new(&source, 1, what));
             }
         }
-        for name in names(ptx, ".ptx") {
+        for name in names(ptx, ".ptx.gz") {
             if !tree.has(&format!("{sources}{name}.cu")) {
                 let what = format!("there is no {sources}{name}.cu; take it out");
-                out.push(Complaint::new(&format!("{ptx}{name}.ptx"), 1, what));
+                out.push(Complaint::new(&format!("{ptx}{name}.ptx.gz"), 1, what));
             }
         }
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     const SOURCE: &str = "kernels/a.cu";
-    const PTX: &str = "crates/sidestream/src/ptx/a.ptx";
+    const PTX: &str = "crates/sidestream/src/ptx/a.ptx.gz";
 
     fn complaints(files: &[(&str, &str)]) -> Vec<String> {
         lines(check(&Tree::of(files)))

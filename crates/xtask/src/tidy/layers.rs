@@ -76,12 +76,7 @@ const CRATES: &[(&str, &[&str])] = &[
     // The two faces: of the terminal, and of Python, which brings the command too.
     (
         "sidestream-cli",
-        &[
-            "sidestream",
-            "sidestream-program",
-            "sidestream-diagnose",
-            "sidestream-images",
-        ],
+        &["sidestream", "sidestream-program", "sidestream-diagnose"],
     ),
     (
         "sidestream-py",

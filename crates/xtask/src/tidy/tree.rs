@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 
 use super::Complaint;
 use super::rust::Source;
+use crate::kernels;
 
 /// Every tracked file, by its path from the root with `/` between the parts.
 pub struct Tree {
-    /// The text; absent where the file is not text.
+    /// The text, unpacked where it is PTX; absent where the file is not text.
     pub files: BTreeMap<String, Option<String>>,
     /// What the files in Rust name, or why they cannot be read.
     pub sources: BTreeMap<String, Result<Source, Complaint>>,
@@ -32,7 +33,11 @@ impl Tree {
             if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()) {
                 let bytes =
                     fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                files.insert(name, String::from_utf8(bytes).ok());
+                let text = match name.ends_with(".ptx.gz") {
+                    true => kernels::unpacked(&bytes).ok(),
+                    false => String::from_utf8(bytes).ok(),
+                };
+                files.insert(name, text);
             }
         }
         Ok(Tree::new(files))

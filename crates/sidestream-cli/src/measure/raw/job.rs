@@ -71,7 +71,7 @@ impl<'a> RawJobs<'a> {
         };
         Ok(RawJobs {
             gpu,
-            kernel: gpu.function(ptx::OVERLAP_STEP, "overlap_step")?,
+            kernel: gpu.function(&ptx::OVERLAP_STEP, "overlap_step")?,
             streams: (0..slots).map(|_| gpu.stream()).collect::<Result<_, _>>()?,
             events: [events()?, events()?, events()?],
             inputs: device()?,

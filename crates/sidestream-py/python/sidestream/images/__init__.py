@@ -6,28 +6,8 @@ Files are read and decoded by threads of the package, without the interpreter. I
 from sidestream._sidestream import ImageError, image_decoder as decoder, write_sample_images as write_samples
 from sidestream.images._augment import Compose, from_torchvision
 from sidestream.images._loader import Batch as Batch, Broken as Broken, Loader, Placed as Placed
-from sidestream.images._operators import (
-    CenterCrop,
-    ColorJitter,
-    CutMix,
-    GaussianBlur,
-    Grayscale,
-    MixUp,
-    Normalize,
-    Operator as Operator,
-    RandAugment,
-    RandomAffine,
-    RandomCrop,
-    RandomErasing,
-    RandomGrayscale,
-    RandomHorizontalFlip,
-    RandomPerspective,
-    RandomResizedCrop,
-    RandomRotation,
-    RandomVerticalFlip,
-    Resize,
-    ToDtype,
-)
+from sidestream.images._operator import Operator as Operator
+from sidestream.images._operators import *
 
 __all__ = [
     "CenterCrop",

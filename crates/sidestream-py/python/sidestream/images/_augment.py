@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from sidestream._arguments import truth, whole
 from sidestream._sidestream import AugmentBatch, AugmentPlan
 from sidestream.images import _operators as operators
-from sidestream.images._operators import Operator
+from sidestream.images._operator import ARGUMENTS, Operator
 
 if TYPE_CHECKING:
     from sidestream.images._loader import Batch
@@ -280,13 +280,12 @@ def from_torchvision(transforms: Any, *, seed: int = 0, fuse: bool = True, chann
     refused: list[str] = []
     for transform in _flat(transforms):
         name = type(transform).__name__
-        translate = _TRANSLATED.get(name)
-        if translate is None and name not in _DROPPED:
-            refused.append(f"{name} is not known here")
-        if translate is None:
+        if name not in ARGUMENTS:
+            if name not in _DROPPED:
+                refused.append(f"{name} is not known here")
             continue
         try:
-            found.append(translate(transform))
+            found.append(_translated(transform))
         except (TypeError, ValueError, AttributeError) as error:
             # An operator of this package names itself.
             refused.append(str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}")
@@ -308,68 +307,19 @@ def _flat(transforms: Any) -> Iterable[Any]:
         yield from _flat(transform)
 
 
-def _fill(transform: Any) -> Any:
-    fill = transform.fill
-    if isinstance(fill, dict):
-        raise ValueError("fill is a dictionary; give a number or three")
-    return fill
-
-
-def _named(kind: Callable[..., Operator], *names: str) -> Callable[[Any], Operator]:
-    return lambda transform: kind(**{name: getattr(transform, name) for name in names})
-
-
-def _filled(kind: Callable[..., Operator], *names: str) -> Callable[[Any], Operator]:
-    def translate(transform: Any) -> Operator:
-        fill = _fill(transform)
-        if fill is None and kind is not operators.RandAugment:
-            fill = 0
-        return kind(fill=fill, **{name: getattr(transform, name) for name in names})
-
-    return translate
-
-
-def _to_dtype(transform: Any) -> Operator:
-    dtype = transform.dtype
-    if isinstance(dtype, dict):
-        raise ValueError("dtype is a dictionary; give one type")
-    return operators.ToDtype(dtype, transform.scale)
-
-
-def _mixes(kind: Callable[..., Operator]) -> Callable[[Any], Operator]:
-    return lambda transform: kind(alpha=transform.alpha, num_classes=transform.num_classes)
-
-
-def _erasing(transform: Any) -> Operator:
-    if transform.value is None:
-        raise ValueError('value is "random"; give a number or three')
-    return operators.RandomErasing(transform.p, transform.scale, transform.ratio, transform.value)
-
-
-def _crop(transform: Any) -> Operator:
-    fill = _fill(transform)
-    fill = 0 if fill is None else fill
-    return operators.RandomCrop(transform.size, transform.padding, transform.pad_if_needed, fill, transform.padding_mode)
-
-
-_TRANSLATED: dict[str, Callable[[Any], Operator]] = {
-    "RandomResizedCrop": _named(operators.RandomResizedCrop, "size", "scale", "ratio", "interpolation", "antialias"),
-    "RandomCrop": _crop,
-    "CenterCrop": _named(operators.CenterCrop, "size"),
-    "Resize": _named(operators.Resize, "size", "interpolation", "max_size", "antialias"),
-    "RandomHorizontalFlip": _named(operators.RandomHorizontalFlip, "p"),
-    "RandomVerticalFlip": _named(operators.RandomVerticalFlip, "p"),
-    "RandomRotation": _filled(operators.RandomRotation, "degrees", "interpolation", "expand", "center"),
-    "RandomAffine": _filled(operators.RandomAffine, "degrees", "translate", "scale", "shear", "interpolation", "center"),
-    "RandomPerspective": _filled(operators.RandomPerspective, "distortion_scale", "p", "interpolation"),
-    "ColorJitter": _named(operators.ColorJitter, "brightness", "contrast", "saturation", "hue"),
-    "Grayscale": _named(operators.Grayscale, "num_output_channels"),
-    "RandomGrayscale": _named(operators.RandomGrayscale, "p"),
-    "GaussianBlur": _named(operators.GaussianBlur, "kernel_size", "sigma"),
-    "RandomErasing": _erasing,
-    "RandAugment": _filled(operators.RandAugment, "num_ops", "magnitude", "num_magnitude_bins", "interpolation"),
-    "MixUp": _mixes(operators.MixUp),
-    "CutMix": _mixes(operators.CutMix),
-    "ToDtype": _to_dtype,
-    "Normalize": _named(operators.Normalize, "mean", "std"),
-}
+def _translated(transform: Any) -> Operator:
+    name = type(transform).__name__
+    given = {}
+    for argument, kind, _ in ARGUMENTS[name]:
+        if kind == "Ignored":
+            continue
+        value = getattr(transform, argument)
+        if isinstance(value, dict) and argument in ("fill", "dtype"):
+            give = "a number or three" if argument == "fill" else "one type"
+            raise ValueError(f"{argument} is a dictionary; give {give}")
+        if value is None and kind == "Value":
+            raise ValueError('value is "random"; give a number or three')
+        if value is not None or argument != "fill":
+            given[argument] = value
+    made: Operator = getattr(operators, name)(**given)
+    return made

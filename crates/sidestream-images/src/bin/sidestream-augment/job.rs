@@ -7,16 +7,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sidestream::buffer::Pinned;
-use sidestream::device::{Device, Options};
-use sidestream::pipeline::{Cause, Failed, Pipeline, Report, per_item, per_row};
+use sidestream::device::{Device, DeviceName, Options};
+use sidestream::pipeline::{BoxError, Cause, Failed, Pipeline, Report, per_item, per_row};
 use sidestream_images::augment::{Batch, Drawn, Form, Layout, Mixed, Plan};
 use sidestream_images::decode::Decoder;
 use sidestream_images::load::{self, BrokenPicture, Loader};
 use sidestream_images::source::Dataset;
-use sidestream_images::{Key, Size};
+use sidestream_images::{Key, Region, Size};
 
 use super::stop::Stop;
-use crate::device::{Named, named};
 use crate::failure::Failure;
 
 /// What is to be done.
@@ -88,18 +87,7 @@ pub fn run(
     stop: &Stop,
     mut consume: impl FnMut(&Done<'_>) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
-    let (name, is_simulated) = match named(asked.device, asked.driver)? {
-        Named::Cuda(number) => (format!("cuda:{number}"), false),
-        Named::Simulated(_) if asked.device == "auto" => ("sim:h200".to_owned(), true),
-        Named::Simulated(_) => (asked.device.to_owned(), true),
-    };
-    let options = match asked.driver {
-        // SAFETY: whoever names a library as the driver answers for its being one.
-        Some(file) => unsafe { Options::new().driver(file) },
-        None => Options::new(),
-    };
-    let device = Device::open_with(&name, &options)?;
-
+    let device = opened(asked)?;
     let slab = match asked.slab_bytes {
         Some(bytes) => bytes,
         None => slab_bytes(data, asked)?,
@@ -110,22 +98,7 @@ pub fn run(
     let batch = asked.load.batch as usize;
     let room = batch * shape.iter().product::<usize>() * asked.form.kind.bytes();
 
-    let mut load = asked.load.clone();
-    load.max_slab_bytes = (rows * PAGE) as u64;
-    load.depth = load.depth.max(asked.depth.unwrap_or_default());
-    let choosing = asked.plan.clone();
-    // A picture whose region cannot be said is refused with its batch, by `draw`, in words.
-    let choose =
-        move |key: Key, size: Size| choosing.region(key, size).unwrap_or_else(|_| whole(size));
-    let pinning = device.clone();
-    let make = move |bytes: usize| {
-        pinning
-            .pinned::<u8>(bytes.next_multiple_of(PAGE))
-            .map_err(|error| error.to_string())
-    };
-    let mut loader: Loader<Pinned<u8>> =
-        Loader::new(Arc::clone(data), load, choose, make).map_err(in_words)?;
-
+    let mut loader = loader(asked, data, &device, rows)?;
     let told = Arc::new(Mutex::new(Told::default()));
     let of_stage = Arc::clone(&told);
     let of_source = Arc::clone(&told);
@@ -153,53 +126,16 @@ pub fn run(
     if let Some(depth) = asked.depth {
         pipeline = pipeline.depth(depth);
     }
-    let running = pipeline
-        .fill_on_thread(move |_, slab| {
-            let waits = Instant::now();
-            let next = loop {
-                match loader.next()? {
-                    Some(next) => break Some(next),
-                    None if loader.epoch() >= epochs => break None,
-                    None => {}
-                }
-            };
-            let mut told = lock(&of_source);
-            told.starved += waits.elapsed();
-            let Some(mut next) = next else {
-                return Ok(None);
-            };
-            told.broken.extend_from_slice(next.broken());
-            let drawn = plan.draw(&Batch::placed(next.placed()), next.keys())?;
-            let labels = next.labels().iter();
-            let labels = labels.map(|label| label.map_or(-1, i64::from)).collect();
-            told.waiting.push_back(Arc::new(Beside { drawn, labels }));
-            let used = (next.used_bytes() as usize).div_ceil(PAGE).max(1);
-            if let Some(filled) = next.take_slab() {
-                loader.give_back(std::mem::replace(slab, filled));
-            }
-            Ok(Some(used))
-        })
+    let mut running = pipeline
+        .fill_on_thread(move |_, slab| fill(&mut loader, &plan, epochs, &of_source, slab))
         .map_err(Failure::input)?;
 
     stop.cancels(running.cancel());
 
-    let total = expected(data, asked);
+    let total = data.len() / u64::from(asked.load.world.max(1)) * asked.epochs;
     let start = Instant::now();
-    let mut outcome = Outcome {
-        report: running.report(),
-        is_simulated,
-        pictures: 0,
-        of: total,
-        batch: asked.load.batch,
-        shape,
-        seconds: 0.0,
-        starved_seconds: 0.0,
-        results_seconds: 0.0,
-        alone: Vec::new(),
-        broken: Vec::new(),
-    };
+    let (mut done, mut results) = (0, Duration::ZERO);
     let bar = std::io::stderr().is_terminal();
-    let mut running = running;
     for item in running.by_ref() {
         let item = item.map_err(|failed| Failure::input(words_of(&failed)))?;
         let beside = lock(&told).running.pop_front();
@@ -213,23 +149,108 @@ pub fn run(
             shape,
             labels: &labels,
         })?;
-        outcome.results_seconds += arrived.elapsed().as_secs_f64();
-        outcome.pictures += pictures as u64;
+        results += arrived.elapsed();
+        done += pictures as u64;
         if bar {
             let told = lock(&told);
-            progress(outcome.pictures, total, start.elapsed(), told.starved);
+            progress(done, total, start.elapsed(), told.starved);
         }
     }
     if bar {
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
-    outcome.seconds = start.elapsed().as_secs_f64();
-    outcome.report = running.report();
-    outcome.alone = running.plan().map(|plan| plan.stages).unwrap_or_default();
+    let seconds = start.elapsed().as_secs_f64();
+    let report = running.report();
+    let alone = running.plan().map(|plan| plan.stages);
     let mut told = lock(&told);
-    outcome.starved_seconds = told.starved.as_secs_f64().min(outcome.seconds);
-    outcome.broken = std::mem::take(&mut told.broken);
-    Ok(outcome)
+    Ok(Outcome {
+        is_simulated: device.name().starts_with("sim:"),
+        pictures: done,
+        of: total,
+        batch: asked.load.batch,
+        shape,
+        seconds,
+        starved_seconds: told.starved.as_secs_f64().min(seconds),
+        results_seconds: results.as_secs_f64(),
+        alone: alone.unwrap_or_default(),
+        report,
+        broken: std::mem::take(&mut told.broken),
+    })
+}
+
+/// The loader, whose slabs are pinned and have so many rows.
+fn loader(
+    asked: &Asked<'_>,
+    data: &Arc<Dataset>,
+    device: &Device,
+    rows: usize,
+) -> Result<Loader<Pinned<u8>>, Failure> {
+    let mut load = asked.load.clone();
+    load.max_slab_bytes = (rows * PAGE) as u64;
+    load.depth = load.depth.max(asked.depth.unwrap_or_default());
+    let plan = asked.plan.clone();
+    // A picture whose region cannot be said is refused with its batch, by `draw`, in words.
+    let choose = move |key: Key, size: Size| {
+        plan.region(key, size)
+            .unwrap_or_else(|_| Region::whole(size))
+    };
+    let device = device.clone();
+    let make = move |bytes: usize| {
+        let pinned = device.pinned::<u8>(bytes.next_multiple_of(PAGE));
+        pinned.map_err(|error| error.to_string())
+    };
+    Loader::new(Arc::clone(data), load, choose, make).map_err(Failure::input)
+}
+
+/// Puts the next batch, of any epoch, into the slab, and says how many of its rows are used; nothing at the end.
+fn fill(
+    loader: &mut Loader<Pinned<u8>>,
+    plan: &Plan,
+    epochs: u64,
+    told: &Mutex<Told>,
+    slab: &mut Pinned<u8>,
+) -> Result<Option<usize>, BoxError> {
+    let waits = Instant::now();
+    let next = loop {
+        match loader.next()? {
+            None if loader.epoch() < epochs => {}
+            next => break next,
+        }
+    };
+    let mut told = lock(told);
+    told.starved += waits.elapsed();
+    let Some(mut next) = next else {
+        return Ok(None);
+    };
+    told.broken.extend_from_slice(next.broken());
+    let drawn = plan.draw(&Batch::placed(next.placed()), next.keys())?;
+    let labels = next.labels().iter();
+    let labels = labels.map(|label| label.map_or(-1, i64::from)).collect();
+    told.waiting.push_back(Arc::new(Beside { drawn, labels }));
+    let used = (next.used_bytes() as usize).div_ceil(PAGE).max(1);
+    if let Some(filled) = next.take_slab() {
+        loader.give_back(std::mem::replace(slab, filled));
+    }
+    Ok(Some(used))
+}
+
+/// The device. A driver that is named and has no GPU is a mistake, not a machine without one.
+fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
+    let Some(file) = asked.driver else {
+        return Ok(Device::open(asked.device)?);
+    };
+    let name = match (asked.device, DeviceName::of(asked.device)) {
+        ("auto", _) => "cuda:0",
+        (name, Some(DeviceName::Simulated(_) | DeviceName::File(_))) => {
+            return Err(Failure::input(format!(
+                "{name} needs no driver; leave --driver out, or give --device cuda:0"
+            )));
+        }
+        (name, _) => name,
+    };
+    // SAFETY: whoever names a library as the driver answers for its being one.
+    let options = unsafe { Options::new().driver(file) };
+    Ok(Device::open_with(name, &options)?)
 }
 
 /// The label of a mixed picture is that of its larger part.
@@ -256,18 +277,6 @@ fn progress(done: u64, total: u64, took: Duration, starved: Duration) {
         "#".repeat(filled),
         ".".repeat(20 - filled)
     );
-}
-
-fn expected(data: &Dataset, asked: &Asked<'_>) -> u64 {
-    data.len() / u64::from(asked.load.world.max(1)) * asked.epochs
-}
-
-fn whole(size: Size) -> sidestream_images::Region {
-    sidestream_images::Region {
-        left: 0,
-        top: 0,
-        size,
-    }
 }
 
 fn shape(size: Size, layout: Layout) -> [usize; 3] {
@@ -304,11 +313,7 @@ fn first_fault(data: &Dataset, asked: &Asked<'_>) -> String {
 
 /// Room for as many pictures as a batch has, each as large as the largest that were looked at.
 fn slab_bytes(data: &Dataset, asked: &Asked<'_>) -> Result<u64, Failure> {
-    let key = |sample| Key {
-        seed: asked.load.seed,
-        epoch: 0,
-        sample,
-    };
+    let key = |sample| Key::new(asked.load.seed, 0, sample);
     let most = |(sample, size): (u64, Size)| {
         // Another epoch may draw a larger part: the whole, unless what is needed never depends on a draw.
         let region = asked.plan.region(key(sample), size);
@@ -316,7 +321,7 @@ fn slab_bytes(data: &Dataset, asked: &Asked<'_>) -> Result<u64, Failure> {
             1 => region.map_or(size, |region| region.size),
             _ => size,
         };
-        3 * u64::from(held.width) * u64::from(held.height) + load::ALIGN_BYTES
+        3 * held.area() + load::ALIGN_BYTES
     };
     let mut sizes: Vec<u64> = headers(data, asked).map(most).collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -341,19 +346,11 @@ fn result_size(data: &Dataset, asked: &Asked<'_>) -> Result<Size, Failure> {
             first_fault(data, asked)
         )));
     };
-    let key = Key {
-        seed: asked.load.seed,
-        epoch: 0,
-        sample,
-    };
+    let key = Key::new(asked.load.seed, 0, sample);
     let drawn = asked
         .plan
         .draw(&Batch::uniform(size, 1, Layout::Nhwc), &[key])?;
     Ok(drawn.size())
-}
-
-fn in_words(error: sidestream_images::Error) -> Failure {
-    Failure::input(error)
 }
 
 /// What failed: a picture names itself, so that the number of its batch says nothing more.

@@ -5,7 +5,7 @@ use std::path::Path;
 use sidestream_images::augment::{Batch, Form, Kind, Layout, Operator, Plan, Target};
 use sidestream_images::decode::{self, Decoder};
 use sidestream_images::source::Dataset;
-use sidestream_images::{Key, Size};
+use sidestream_images::{Key, Region, Size};
 
 use super::{levels, write};
 use crate::failure::{Failure, shown};
@@ -42,18 +42,14 @@ pub fn write(file: &Path, data: &Dataset, plan: &Plan, seed: u64) -> Result<(), 
     }
     let [columns, rows] = PAIRS;
     let cell = SIDE + GAP;
-    let size = Size {
-        width: (2 * columns * cell + (columns + 1) * GAP) as u32,
-        height: (rows * cell + GAP) as u32,
-    };
-    let mut sheet = vec![PAPER; 3 * size.width as usize * size.height as usize];
+    let size = Size::new(
+        (2 * columns * cell + (columns + 1) * GAP) as u32,
+        (rows * cell + GAP) as u32,
+    );
+    let mut sheet = vec![PAPER; 3 * size.area() as usize];
     let shows = levels(plan);
     for (place, (sample, (full, pixels))) in pictures.iter().enumerate() {
-        let key = Key {
-            seed,
-            epoch: 0,
-            sample: *sample,
-        };
+        let key = Key::new(seed, 0, *sample);
         let whole = Batch::uniform(*full, 1, Layout::Nhwc);
         let numbers = Form {
             layout: Layout::Nhwc,
@@ -82,12 +78,8 @@ fn decoded(data: &Dataset, sample: u64) -> Option<(Size, Vec<u8>)> {
     let mut decoder = Decoder::new(decode::Options::default());
     let header = decoder.look(&bytes).ok()?;
     let size = decoder.size(&header);
-    let mut pixels = vec![0; 3 * size.width as usize * size.height as usize];
-    let whole = sidestream_images::Region {
-        left: 0,
-        top: 0,
-        size,
-    };
+    let mut pixels = vec![0; 3 * size.area() as usize];
+    let whole = Region::whole(size);
     decoder.decode(&bytes, &header, whole, &mut pixels).ok()?;
     Some((size, pixels))
 }
@@ -106,19 +98,12 @@ fn put(
             .div_ceil(u64::from(longer))
             .max(1) as u32
     };
-    let fitting = Size {
-        width: scaled(size.width),
-        height: scaled(size.height),
-    };
+    let fitting = Size::new(scaled(size.width), scaled(size.height));
     let resize = Plan::new(vec![Operator::Resize {
         size: Target::Exact(fitting),
         antialias: true,
     }])?;
-    let key = Key {
-        seed: 0,
-        epoch: 0,
-        sample: 0,
-    };
+    let key = Key::new(0, 0, 0);
     let bytes = Form {
         layout: Layout::Nhwc,
         kind: Kind::U8,

@@ -202,7 +202,7 @@ fn unwritten(file: &Path, error: &Error) -> Failure {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
     );
     match is_full {
-        false => Failure::file("write", file, error),
+        false => Failure::input(format!("cannot write {}: {error}", shown(file))),
         true => Failure::input(format!(
             "cannot write {}: {error}; nothing of it is kept: make room, or write elsewhere",
             shown(file)

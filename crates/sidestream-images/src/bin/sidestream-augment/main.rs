@@ -1,5 +1,6 @@
-//! `sidestream augment`: a folder of pictures through decoding, upload, augmentation and download, all at once.
+//! `sidestream-augment`: a folder of pictures through decoding, upload, augmentation and download, all at once.
 
+mod failure;
 mod job;
 mod sheet;
 mod statistics;
@@ -7,17 +8,21 @@ mod stop;
 mod write;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::json;
+use sidestream::device::DeviceName;
 use sidestream_images::augment::{self, Form, Kind, Layout, Operator, Plan};
 use sidestream_images::load::OnBroken;
 use sidestream_images::source::{self, Dataset};
 
-use crate::failure::{Exit, Failure, SUCCESS, print, shown};
+use failure::{Failure, print, shown};
 use job::{Asked, Outcome};
 use statistics::Statistics;
 use stop::Stop;
@@ -39,7 +44,8 @@ use write::{Writer, Written};
 ///
 /// Exit code: 0 if all went well, 2 if the input, an argument or the device is at fault, 130 after Ctrl-C, 143 after SIGTERM.
 #[derive(Parser)]
-pub struct Args {
+#[command(name = "sidestream-augment", version)]
+struct Args {
     /// Folder, list or archive
     path: Option<PathBuf>,
     /// Operators with torchvision's names and arguments, such as "RandomResizedCrop(224) RandomHorizontalFlip()"
@@ -70,14 +76,14 @@ pub struct Args {
     #[arg(long)]
     in_order: bool,
     /// Type of the results; u8 is what operators without ToDtype give
-    #[arg(long, value_enum)]
-    dtype: Option<Dtype>,
+    #[arg(long, value_parser = one_of(KINDS))]
+    dtype: Option<Kind>,
     /// Order of the values of a result
-    #[arg(long, value_enum, default_value = "nchw")]
-    layout: Order,
+    #[arg(long, value_parser = one_of(LAYOUTS), default_value = "nchw")]
+    layout: Layout,
     /// What becomes of broken files: `fail` ends the run, `skip` leaves them out, `replace` takes another picture
-    #[arg(long, value_enum, default_value = "skip")]
-    broken: Broken,
+    #[arg(long, value_parser = one_of(BROKEN), default_value = "skip")]
+    broken: OnBroken,
     /// Threads that decode, up to 1024; by default as many as there are processors
     #[arg(long, default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u16).range(0..=1024))]
     workers: u16,
@@ -93,7 +99,7 @@ pub struct Args {
     /// How many shares; torchrun's WORLD_SIZE if that is set
     #[arg(long, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
     world: Option<u32>,
-    #[arg(long, default_value = "auto", help = crate::device::help("The GPU: auto, cuda:0 and so on; {sim} or sim:FILE.toml"))]
+    #[arg(long, default_value = "auto", help = format!("The GPU: auto, cuda:0 and so on; {} or sim:FILE.toml", DeviceName::built_in()))]
     device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]
@@ -107,29 +113,41 @@ pub struct Args {
 const USUAL: &str = "RandomResizedCrop(224) RandomHorizontalFlip() ToDtype(scale=True) \
                      Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))";
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Dtype {
-    F32,
-    F16,
-    Bf16,
-    U8,
+/// One of these, by its name.
+fn one_of<T: Clone + Send + Sync + 'static>(
+    all: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let names = PossibleValuesParser::new(all.iter().map(|(name, _)| *name));
+    names.map(|given| {
+        let found = all.iter().find(|(name, _)| *name == given);
+        found.expect("it is one of the names").1.clone()
+    })
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Order {
-    Nchw,
-    Nhwc,
+const KINDS: &[(&str, Kind)] = &[
+    ("f32", Kind::F32),
+    ("f16", Kind::F16),
+    ("bf16", Kind::Bf16),
+    ("u8", Kind::U8),
+];
+const LAYOUTS: &[(&str, Layout)] = &[("nchw", Layout::Nchw), ("nhwc", Layout::Nhwc)];
+const BROKEN: &[(&str, OnBroken)] = &[
+    ("fail", OnBroken::Fail),
+    ("skip", OnBroken::Skip),
+    ("replace", OnBroken::Replace),
+];
+
+fn main() -> ExitCode {
+    let code = run(&Args::parse()).unwrap_or_else(|failure| {
+        // Where nobody hears it (`2>&1 | head`), the exit code says it too.
+        let _ = writeln!(std::io::stderr().lock(), "sidestream-augment: {failure}");
+        2
+    });
+    ExitCode::from(code)
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Broken {
-    Fail,
-    Skip,
-    Replace,
-}
-
-/// Runs the command.
-pub fn main(args: &Args) -> Result<Exit, Failure> {
+/// Runs the command, and gives its exit code.
+fn run(args: &Args) -> Result<u8, Failure> {
     let plan = plan(args)?;
     let form = form(args, &plan)?;
     let data = Arc::new(data(args)?);
@@ -165,11 +183,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
             rank,
             world,
             workers: usize::from(args.workers),
-            broken: match args.broken {
-                Broken::Fail => OnBroken::Fail,
-                Broken::Skip => OnBroken::Skip,
-                Broken::Replace => OnBroken::Replace,
-            },
+            broken: args.broken,
             ..Default::default()
         },
     };
@@ -224,7 +238,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
             print(text)?;
         }
     }
-    Ok(interrupted.unwrap_or(SUCCESS))
+    Ok(interrupted.unwrap_or(0))
 }
 
 /// Which labels the results have, and how many of them each.
@@ -243,21 +257,22 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
 }
 
 fn form(args: &Args, plan: &Plan) -> Result<Form, Failure> {
+    let usual = if plan.is_numeric() {
+        Kind::F32
+    } else {
+        Kind::U8
+    };
     let kind = match (args.dtype, plan.is_numeric()) {
-        (Some(Dtype::U8), true) => {
+        (Some(Kind::U8), true) => {
             let why = "--dtype u8: behind ToDtype values are floating-point numbers; leave ToDtype out, or ask for f32, f16 or bf16";
             return Err(Failure::input(why));
         }
-        (Some(Dtype::U8), false) | (None, false) => Kind::U8,
-        (Some(Dtype::F16), _) => Kind::F16,
-        (Some(Dtype::Bf16), _) => Kind::Bf16,
-        (Some(Dtype::F32), _) | (None, true) => Kind::F32,
+        (asked, _) => asked.unwrap_or(usual),
     };
-    let layout = match args.layout {
-        Order::Nchw => Layout::Nchw,
-        Order::Nhwc => Layout::Nhwc,
-    };
-    Ok(Form { layout, kind })
+    Ok(Form {
+        layout: args.layout,
+        kind,
+    })
 }
 
 fn data(args: &Args) -> Result<Dataset, Failure> {

@@ -1,10 +1,9 @@
-//! `sidestream augment`: pictures in, batches out, on the simulated GPU and on the driver's stand-in.
+//! `sidestream-augment`: pictures in, batches out, on the simulated GPU and on the driver's stand-in.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::command::{Ran, sidestream};
 use serde_json::Value;
 
 /// Half of the work of the usual operators, and nothing random but the flip.
@@ -14,13 +13,32 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("augment_{name}"))
 }
 
+const COMMAND: &str = env!("CARGO_BIN_EXE_sidestream-augment");
+
+/// What a run of the command came to.
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// Runs the command, on the simulated GPU if no other device is named. It never panics, and no signal ends it.
+#[track_caller]
 fn augment(more: &[&str]) -> Ran {
-    let mut args = vec!["augment"];
-    args.extend(more);
+    let mut command = Command::new(COMMAND);
+    command.args(more).stdin(Stdio::null());
     if !more.contains(&"--device") {
-        args.extend(["--device", "sim:h200"]);
+        command.args(["--device", "sim:h200"]);
     }
-    sidestream(&args)
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    let output = command.current_dir(folder).output();
+    let output = output.expect("the command was built");
+    let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    let Some(code) = output.status.code().filter(|&code| code != 101) else {
+        panic!("ended with {}:\n{out}{err}", output.status);
+    };
+    Ran { code, out, err }
 }
 
 #[track_caller]
@@ -140,7 +158,7 @@ fn broken_files_are_named_and_left_out_or_end_the_run() {
         shown(&path),
     ]);
     assert_eq!(ran.code, 2);
-    let begins = format!("sidestream: {}", shown(&folder.join("sea/03.jpg")));
+    let begins = format!("sidestream-augment: {}", shown(&folder.join("sea/03.jpg")));
     assert!(ran.err.starts_with(&begins), "{}", ran.err);
     let text = augment(&[shown(&folder), "--ops", SMALL]).out;
     assert!(text.starts_with("39 of 40 pictures on "), "{text}");
@@ -150,6 +168,7 @@ fn broken_files_are_named_and_left_out_or_end_the_run() {
 #[test]
 fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
     let sheet = file("sheet.png");
+    let _ = fs::remove_file(&sheet);
     let said = json(&[
         "--ops",
         "Resize((8, 8)) ToDtype(scale=True)",
@@ -214,14 +233,8 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
 
 /// The command, started; it writes to `name` until a signal comes.
 fn started(name: &Path, more: &[&str]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream"));
-    command.args([
-        "augment",
-        "--device",
-        "sim:h200",
-        "--ops",
-        "Resize((64, 64))",
-    ]);
+    let mut command = Command::new(COMMAND);
+    command.args(["--device", "sim:h200", "--ops", "Resize((64, 64))"]);
     command.args([
         "--epochs",
         "100000",
@@ -343,7 +356,7 @@ fn a_full_disk_is_named_and_nothing_is_taken_for_whole() {
     let limited = |more: &[&str]| {
         let script = "trap '' XFSZ; ulimit -f 32; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
-        command.args(["-c", script, env!("CARGO_BIN_EXE_sidestream"), "augment"]);
+        command.args(["-c", script, COMMAND]);
         command
             .args(["--device", "sim:h200", "--ops", SMALL])
             .args(more);
@@ -366,4 +379,21 @@ fn a_full_disk_is_named_and_nothing_is_taken_for_whole() {
     }
     let left = fs::read_dir(&folder).expect("the folder").count();
     assert_eq!(left, 0);
+}
+
+#[test]
+fn the_readme_shows_what_is_printed() {
+    let page = include_str!("../../../README.md");
+    let block = page.split("\n```").find_map(|block| {
+        let (command, shown) = block.trim_start().split_once('\n')?;
+        Some((command.strip_prefix("$ sidestream-augment ")?, shown))
+    });
+    let (args, shown) = block.expect("it shows the command");
+    let ran = augment(&args.split_whitespace().collect::<Vec<_>>());
+    let lines: Vec<_> = shown.lines().filter(|line| *line != "…").collect();
+    assert!(lines.len() > 3, "{shown}");
+    for line in lines {
+        let is_printed = ran.out.lines().any(|printed| printed == line);
+        assert!(is_printed, "{line}\nis none of these:\n{}", ran.out);
+    }
 }

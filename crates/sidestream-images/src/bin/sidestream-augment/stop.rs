@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sidestream::pipeline::Cancel;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-use crate::failure::{Exit, Failure};
-use crate::interrupt;
+use crate::failure::Failure;
 
 /// Whether a signal came, and what there is to end.
 #[derive(Clone, Default)]
@@ -16,7 +17,7 @@ pub struct Stop(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     /// Once a signal came: the exit code that says which.
-    code: Option<Exit>,
+    code: Option<u8>,
     /// What runs.
     cancel: Option<Cancel>,
     /// The file that has not got its name yet.
@@ -28,12 +29,21 @@ impl Stop {
     pub fn on_signals() -> Result<Stop, Failure> {
         let stop = Stop::default();
         let told = stop.clone();
-        let listening = interrupt::on_signal(move |code| told.signal(code));
+        // SIGHUP is left alone: `nohup` asks to be left alone by it.
+        let signals = Signals::new([SIGINT, SIGTERM]);
+        let listening = signals.and_then(|mut signals| {
+            let named = std::thread::Builder::new().name("signals".into());
+            named.spawn(move || {
+                for signal in signals.forever() {
+                    told.signal(128 + signal as u8);
+                }
+            })
+        });
         listening.map_err(|error| Failure::input(format!("cannot catch Ctrl-C: {error}")))?;
         Ok(stop)
     }
 
-    fn signal(&self, code: Exit) {
+    fn signal(&self, code: u8) {
         let mut state = self.lock();
         if let Some(code) = state.code {
             if let Some(part) = &state.part {
@@ -63,7 +73,7 @@ impl Stop {
     }
 
     /// The exit code, if a signal came.
-    pub fn code(&self) -> Option<Exit> {
+    pub fn code(&self) -> Option<u8> {
         self.lock().code
     }
 
