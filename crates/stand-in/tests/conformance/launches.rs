@@ -105,7 +105,7 @@ type Sizes = (
 
 fn values_of_every_size_arrive(target: Target) {
     // SAFETY: the entry writes five numbers of eight bytes to its pointer.
-    let kernel = unsafe { Kernel::<Sizes>::from_ptx(&PTX, "sizes") };
+    let kernel = unsafe { Kernel::<Sizes>::from_ptx(PTX, "sizes") };
     let kernel = kernel.and_on_host(|_, (out, a, b, c, d, e)| {
         let all = [
             a.into(),
@@ -155,7 +155,7 @@ fn places(grid: Grid) -> Vec<u32> {
 
 fn grids_have_three_dimensions(target: Target) {
     // SAFETY: the entry writes one number for each thread of the grid.
-    let kernel = unsafe { Kernel::<Threads>::from_ptx(&PTX, "places") };
+    let kernel = unsafe { Kernel::<Threads>::from_ptx(PTX, "places") };
     let kernel = kernel.and_on_host(|grid, (out, _)| out.copy_from_slice(&places(grid)));
     let device = target.open();
     let stream = device.stream("s").unwrap();
@@ -180,7 +180,7 @@ fn grids_have_three_dimensions(target: Target) {
 fn blocks_have_shared_memory(target: Target) {
     // SAFETY: the entry reads and writes one value for each thread, given four bytes of shared
     // memory for each thread of a block.
-    let kernel = unsafe { Kernel::<Threads>::from_ptx(&PTX, "turned") };
+    let kernel = unsafe { Kernel::<Threads>::from_ptx(PTX, "turned") };
     let kernel = kernel.and_on_host(|grid, (values, _)| {
         assert!(grid.shared_bytes >= 4 * grid.threads[0]);
         values
@@ -314,7 +314,7 @@ fn a_kernel_without_a_form_for_the_device_is_refused_by_its_name(target: Target)
     let (x, mut y) = (filled(&stream, LEN, 1), filled(&stream, LEN, 2));
     let kernel = match target {
         // SAFETY: nothing runs it.
-        Target::Sim => unsafe { Copies::from_ptx(&PTX, "half a kernel") },
+        Target::Sim => unsafe { Copies::from_ptx(PTX, "half a kernel") },
         _ => Copies::on_host("half a kernel", |_, (x, y)| y.copy_from_slice(x)),
     };
     let refused = stream.launch(&kernel, Grid::new(1, 32), (x.view(), y.view_mut()));
