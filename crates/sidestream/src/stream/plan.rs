@@ -57,6 +57,7 @@ impl CopyPlan {
     }
 
     /// Rows of a side that has so many values to rows of one that has so many.
+    #[inline]
     pub(crate) fn rows<T>(
         call: &'static str,
         (from, from_len): (Rows, usize),
@@ -102,6 +103,7 @@ impl CopyPlan {
 
     /// The bytes that are read and then those that are written, as they are tracked. Each side starts at such a byte,
     /// and comes with what says so.
+    #[inline]
     pub(crate) fn each_touched<S: std::marker::Copy>(
         &self,
         (from, from_start): (S, u64),
