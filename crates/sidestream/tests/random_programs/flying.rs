@@ -165,7 +165,8 @@ impl Wake for Flag {
 
 /// Looks again and again, a bounded number of times.
 pub fn wait_until(why: &str, is_so: impl Fn() -> bool) {
-    for _ in 0..500_000 {
+    // Some 15 seconds on an idle machine: a thread that others keep from running is not broken.
+    for _ in 0..50_000_000u32 {
         if is_so() {
             return;
         }
