@@ -128,7 +128,14 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
         (torch.cuda.nvtx, {"_nvtx": _Nothing()}),
         (torch.backends.cuda, {"is_built": lambda: True}),
         (torch.backends.cudnn, {"is_acceptable": lambda tensor: False}),
-        (torch.accelerator, {"is_available": lambda: True, "device_count": lambda: all_streams.count}),
+        (
+            torch.accelerator,
+            {
+                "is_available": lambda: True,
+                "device_count": lambda: all_streams.count,
+                "current_stream": lambda device=None: torch.cuda.current_stream(device),
+            },
+        ),
         (torch.version, {"cuda": torch.version.cuda or "13.0"}),
         (torch.Tensor, of_tensor),
         (
@@ -152,7 +159,8 @@ def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
     """The class that stands for ``torch.Generator``: one of a device draws as the processor's."""
     plain: Any = torch._C.Generator
 
-    class Kind(type):
+    # Since PyTorch 2.15 it has a metaclass of its own.
+    class Kind(type(plain)):  # type: ignore[misc]
         def __instancecheck__(cls, thing: Any) -> bool:
             return type.__instancecheck__(plain, thing)
 

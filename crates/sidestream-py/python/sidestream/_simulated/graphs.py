@@ -88,7 +88,10 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
             self._device = 0
             self._is_of_all = False
 
-        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        def capture_begin(
+            self, pool: Any = None, capture_error_mode: str = "global", **options: Any
+        ) -> None:
+            # What later versions of PyTorch may be asked to look at besides has no effect on the order.
             if streams.captures:
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
             self._device = streams.here.device

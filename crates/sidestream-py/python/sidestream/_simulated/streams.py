@@ -261,6 +261,9 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             streams.busy.discard(key)
             return not is_busy
 
+        def is_capturing(self) -> bool:
+            return streams.here.capture is not None
+
         def synchronize(self) -> None:
             streams.refuse_in_capture()
             streams.stream_is_done(self.device_index, self.cuda_stream)
