@@ -201,3 +201,16 @@ def test_the_library_is_put_back() -> None:
     with sidestream.check(simulate=1):
         pass
     assert (dict(vars(dist.ProcessGroup)), dict(vars(dist.Work))) == before
+
+
+def test_each_collective_that_a_group_of_pytorch_has_is_heard() -> None:
+    import re
+
+    import torch.distributed as dist
+    from sidestream._check_collectives import _BETWEEN_TWO, _FROM_TO, _IN_PLACE
+
+    collective = re.compile("gather|reduce|scatter|all|send|recv|broadcast|barrier")
+    has = [name for name in dir(dist.ProcessGroup) if collective.search(name)]
+    # It waits on the host for the other ranks, and touches no memory of the device.
+    heard = {*_IN_PLACE, *_FROM_TO, *_BETWEEN_TWO, "monitored_barrier"}
+    assert [name for name in has if not name.startswith("__") and name not in heard] == []

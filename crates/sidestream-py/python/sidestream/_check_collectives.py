@@ -28,16 +28,24 @@ _EVENTS = 3 << 62
 _FROM_TO = (
     "_allgather_base",
     "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
     "allgather",
     "allgather_coalesced",
     "allgather_into_tensor_coalesced",
     "alltoall",
     "alltoall_base",
     "gather",
+    "gather_into_tensor",
+    "gather_single",
     "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced",
     "scatter",
 )
+_IN_PLACE = ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "barrier")
 _BETWEEN_TWO = {"send": (True, False), "recv": (False, True), "recv_anysource": (False, True)}
 
 
@@ -48,15 +56,7 @@ def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put)
         return
     heard = _Collectives(recorder)
     group, work = distributed.ProcessGroup, distributed.Work
-    for name in (
-        "allreduce",
-        "allreduce_coalesced",
-        "broadcast",
-        "reduce",
-        "barrier",
-        *_FROM_TO,
-        *_BETWEEN_TWO,
-    ):
+    for name in (*_IN_PLACE, *_FROM_TO, *_BETWEEN_TWO):
         if plain := getattr(group, name, None):
             put(stack, group, name, heard.calling(name, plain))
     if hasattr(group, "_end_coalescing"):
