@@ -46,7 +46,7 @@ fuzz_target!(|bytes: &[u8]| {
     let given: u64 = ranges.nodes.iter().map(|node| node.own.device_ops).sum();
     let works: usize = report.devices.iter().map(|device| device.0.gpu_ops).sum();
     assert_eq!(given + ranges.outside.device_ops, works as u64);
-    for (_, table) in Table::ALL {
+    for table in Table::ALL {
         let view = View {
             table,
             sort: None,

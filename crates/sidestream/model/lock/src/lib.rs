@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shuttle::sync;
 
@@ -82,8 +82,14 @@ impl Condvar {
         guard.held = Some(self.0.wait(held).expect(POISONED));
     }
 
-    /// The same: no time passes here.
+    /// Waits until it is woken: no time passes here.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> WaitTimeoutResult {
+        self.wait(guard);
+        WaitTimeoutResult
+    }
+
+    /// No time passes here, either.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
         self.wait(guard);
         WaitTimeoutResult
     }
