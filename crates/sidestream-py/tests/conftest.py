@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import threading
@@ -12,6 +13,16 @@ import pytest
 from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def needs_torch(file: Path) -> bool:
+    """Whether all tests of a file need PyTorch, which it then imports first thing."""
+    head, marks, _ = file.read_text(encoding="utf-8").partition("\npytestmark = ")
+    return bool(marks) and "\nimport torch\n" in head
+
+
+if importlib.util.find_spec("torch") is None:
+    collect_ignore = [str(file) for file in Path(__file__).parent.glob("test_*.py") if needs_torch(file)]
 
 
 @pytest.fixture

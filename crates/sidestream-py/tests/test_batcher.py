@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from sidestream import Batcher, RequestExpired, RequestRefused
 from sidestream._sidestream import Requests
 
@@ -43,8 +44,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def row(value: float) -> Any:
-    import torch
-
     return torch.full((3,), float(value))
 
 
@@ -414,8 +413,6 @@ def test_a_history_decides_what_is_taken() -> None:
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch, patient: None) -> Iterator[Behind]:
     """A device that is behind, and threads of batchers that do not hear of its end."""
-    import torch
-
     device = Behind()
     plain: Any = torch.cuda.Event
     query, synchronize = plain.query, plain.synchronize
@@ -526,8 +523,6 @@ def test_closing_computes_what_waits_or_ends_it() -> None:
 
 
 def test_classes_have_streams_of_their_priority() -> None:
-    import torch
-
     seen = []
 
     def model(x: Any) -> Any:
@@ -543,8 +538,6 @@ def test_classes_have_streams_of_their_priority() -> None:
 
 
 def test_of_what_is_due_the_urgent_leaves_first() -> None:
-    import torch
-
     gate, seen = Gate(), []
 
     def model(x: Any) -> Any:
@@ -594,8 +587,6 @@ def test_arguments_that_serve_nobody_are_refused(arguments: dict[str, Any], says
 
 
 def test_requests_have_the_shape_of_the_first() -> None:
-    import torch
-
     with Batcher(lambda x: x.sum(1), (1,), 0.0) as batcher:
         batcher.submit(row(1)).result(60)
         with pytest.raises(ValueError, match=r"is float32\[3\], and this one is float32\[4\]"):
@@ -611,8 +602,6 @@ def test_requests_have_the_shape_of_the_first() -> None:
 
 
 def test_a_request_that_failed_does_not_say_what_others_are_like() -> None:
-    import torch
-
     weights = torch.ones(3, device="cuda")
     gate = Gate()
 
@@ -643,7 +632,6 @@ def test_numbers_in_the_structure_of_requests_are_the_same_for_all() -> None:
 
 
 def test_memory_that_is_not_there_leaves_no_slot_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
     from sidestream import _batch, _batcher
 
     made = 0
@@ -704,8 +692,6 @@ def test_in_a_child_of_a_fork_a_batcher_says_so() -> None:
 
 
 def test_arguments_of_others_and_a_model_on_the_host_are_named() -> None:
-    import torch
-
     with pytest.raises(TypeError, match="no argument 'max_batch_size'; the largest of sizes is that"):
         Batcher(lambda x: x, max_batch_size=8)  # type: ignore[arg-type]
     model = torch.nn.Linear(3, 2)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from sidestream._check import CheckedRun
 
 pytestmark = pytest.mark.torch
@@ -67,15 +68,11 @@ def test_its_repaired_twin_is_silent(name: str) -> None:
 
 
 def weights() -> Any:
-    import torch
-
     return torch.ones(1 << 10, device="cuda", requires_grad=True)
 
 
 def use_again(*streams: Any) -> None:
     """Whoever allocates next on these streams gets what was freed there."""
-    import torch
-
     for stream in streams:
         with torch.cuda.stream(stream):
             for _ in range(8):
@@ -84,8 +81,6 @@ def use_again(*streams: Any) -> None:
 
 def stages_on_streams_of_their_own() -> None:
     """The backward of the first stage stands behind that of the second, so what it handed on may be freed."""
-    import torch
-
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     w, v = weights(), weights()
     for _ in range(3):
@@ -103,8 +98,6 @@ def stages_on_streams_of_their_own() -> None:
 
 
 def gradients_over_several_passes() -> None:
-    import torch
-
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).cuda()
     optimizer = torch.optim.Adam(model.parameters())
@@ -120,7 +113,6 @@ def gradients_over_several_passes() -> None:
 
 
 def checkpoints() -> None:
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
@@ -138,8 +130,6 @@ def checkpoints() -> None:
 
 
 def mixed_precision() -> None:
-    import torch
-
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)).cuda()
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0)
@@ -164,7 +154,6 @@ def gradients_that_are_asked_for_at_an_edge() -> None:
 
 def gradients_that_are_asked_for(at_edge: bool = False) -> None:
     """They are handed to the node of what they are asked for, which itself need not run."""
-    import torch
     from torch.autograd.graph import get_gradient_edge
 
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
@@ -206,8 +195,6 @@ def test_ordinary_training_is_clean(program: Callable[[], None]) -> None:
 
 
 def test_backward_leaves_no_hook_behind() -> None:
-    import torch
-
     with sidestream.check(simulate=True):
         w = weights()
         with torch.cuda.stream(torch.cuda.Stream()):

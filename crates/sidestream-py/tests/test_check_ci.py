@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from forked import python
 from sidestream._check import checking
 from sidestream._check_hooks import Steps
@@ -88,8 +89,6 @@ def test_a_call_that_mends_a_suppressed_race_and_others_stays() -> None:
 
 
 def test_some_steps_only() -> None:
-    import torch
-
     w = torch.ones(4, requires_grad=True)
     optimizers = [torch.optim.SGD([w], lr=0.1) for _ in range(2)]
     heard = []
@@ -115,8 +114,6 @@ def test_steps_that_are_none_are_refused(steps: str, racy: Path) -> None:
 
 
 def test_a_gpu_that_is_required() -> None:
-    import torch
-
     if torch.cuda.is_available():
         return
     ran = command("--require-gpu", "-m", "this")

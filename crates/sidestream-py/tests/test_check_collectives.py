@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
+import torch.distributed as dist
 
 pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
 def found() -> Iterator[sidestream.CheckedRun]:
-    import torch.distributed as dist
-
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("this PyTorch has no Gloo")
     with sidestream.check(simulate=1) as run:
@@ -71,9 +71,6 @@ CASES: list[tuple[Callable[..., Any], str, bool]] = [
 def test_a_buffer_is_in_use_until_the_work_was_waited_for(
     collective: Callable[..., Any], use: str, conflicts: bool, waits: bool, found: sidestream.CheckedRun
 ) -> None:
-    import torch
-    import torch.distributed as dist
-
     x, out = torch.ones(1024, device="cuda"), torch.zeros(1024, device="cuda")
     work = collective(dist, x, out)
     if waits:
@@ -90,9 +87,6 @@ def test_a_buffer_is_in_use_until_the_work_was_waited_for(
 
 
 def test_what_the_collective_needs_was_there_when_it_was_called(found: sidestream.CheckedRun) -> None:
-    import torch
-    import torch.distributed as dist
-
     x, side = torch.ones(1024, device="cuda"), torch.cuda.Stream()
     for turn in range(3):
         x.add_(1)
@@ -112,9 +106,6 @@ def test_what_the_collective_needs_was_there_when_it_was_called(found: sidestrea
 
 
 def test_another_stream_than_the_one_that_waited_has_to_wait_too(found: sidestream.CheckedRun) -> None:
-    import torch
-    import torch.distributed as dist
-
     x, side = torch.ones(1024, device="cuda"), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -124,9 +115,6 @@ def test_another_stream_than_the_one_that_waited_has_to_wait_too(found: sidestre
 
 
 def test_memory_of_a_collective_that_nobody_waited_for_is_kept(found: sidestream.CheckedRun) -> None:
-    import torch
-    import torch.distributed as dist
-
     for _ in range(5):
         dist.all_reduce(torch.ones(1024, device="cuda"), async_op=True)
     torch.ones(1024, device="cuda").sum()
@@ -134,9 +122,6 @@ def test_memory_of_a_collective_that_nobody_waited_for_is_kept(found: sidestream
 
 
 def test_who_asks_for_the_future_is_taken_to_wait_for_it(found: sidestream.CheckedRun) -> None:
-    import torch
-    import torch.distributed as dist
-
     x = torch.ones(1024, device="cuda")
     dist.all_reduce(x, async_op=True).get_future().wait()
     x.sum()
@@ -144,9 +129,6 @@ def test_who_asks_for_the_future_is_taken_to_wait_for_it(found: sidestream.Check
 
 
 def test_work_of_the_processor_is_not_checked(found: sidestream.CheckedRun) -> None:
-    import torch
-    import torch.distributed as dist
-
     x = torch.ones(1024)
     dist.all_reduce(x, async_op=True)
     dist.barrier()
@@ -154,9 +136,6 @@ def test_work_of_the_processor_is_not_checked(found: sidestream.CheckedRun) -> N
 
 
 def test_what_two_send_each_other_is_heard(found: sidestream.CheckedRun) -> None:
-    import torch
-    import torch.distributed as dist
-
     class Work:
         def wait(self) -> bool:
             return True
@@ -181,9 +160,6 @@ def test_what_two_send_each_other_is_heard(found: sidestream.CheckedRun) -> None
 
 
 def test_the_host_reads_behind_a_work_that_said_that_it_is_over(found: sidestream.CheckedRun) -> None:
-    import torch
-    import torch.distributed as dist
-
     x = torch.ones(1024, device="cuda")
     work = dist.all_reduce(x, async_op=True)
     while not work.is_completed():
@@ -195,8 +171,6 @@ def test_the_host_reads_behind_a_work_that_said_that_it_is_over(found: sidestrea
 
 
 def test_the_library_is_put_back() -> None:
-    import torch.distributed as dist
-
     before = dict(vars(dist.ProcessGroup)), dict(vars(dist.Work))
     with sidestream.check(simulate=1):
         pass
@@ -206,7 +180,6 @@ def test_the_library_is_put_back() -> None:
 def test_each_collective_that_a_group_of_pytorch_has_is_heard() -> None:
     import re
 
-    import torch.distributed as dist
     from sidestream._check_collectives import _BETWEEN_TWO, _FROM_TO, _IN_PLACE
 
     collective = re.compile("gather|reduce|scatter|all|send|recv|broadcast|barrier")

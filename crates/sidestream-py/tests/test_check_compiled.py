@@ -6,6 +6,7 @@ import shutil
 from typing import Any
 
 import pytest
+import torch
 from sidestream._check import CheckedRun, checking
 
 # What Inductor imports is not all up to date.
@@ -15,8 +16,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::Deprecation
 @pytest.fixture(scope="module")
 def compiled() -> Any:
     """A function that Inductor makes C++ of, for the processor."""
-    import torch
-
     if shutil.which("g++") is None:
         pytest.skip("Inductor needs a C++ compiler")
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,8 +37,6 @@ def operators(found: CheckedRun) -> set[str]:
 
 @pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
 def test_generated_kernels_and_library_calls_are_heard(waits: bool, compiled: Any) -> None:
-    import torch
-
     x, w = torch.randn(64, 64), torch.randn(64, 64)
     with checking(pretend=True, host=False) as found:
         recorder: Any = found._recorder
@@ -63,8 +60,6 @@ def test_generated_kernels_and_library_calls_are_heard(waits: bool, compiled: An
 
 @pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
 def test_a_compiled_backward_is_heard(waits: bool, compiled: Any) -> None:
-    import torch
-
     x, w = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
     with checking(pretend=True, host=False) as found:
         recorder: Any = found._recorder
@@ -78,8 +73,6 @@ def test_a_compiled_backward_is_heard(waits: bool, compiled: Any) -> None:
 
 
 def test_a_function_that_was_compiled_before_runs_as_it_is(compiled: Any) -> None:
-    import torch
-
     x, w = torch.randn(64, 64), torch.randn(64, 64)
     wanted = compiled(x, w)
     with checking(pretend=True, host=False) as found:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from forked import python
 from sidestream._check import CheckedRun, checking
 from sidestream._sidestream import RaceError
@@ -25,16 +26,12 @@ COUNT = 8 * PAGE
 
 def pinned(found: CheckedRun, count: int = COUNT) -> tuple[Any, Any]:
     """A tensor in pinned memory, and numpy's view of it."""
-    import torch
-
     array = np.frombuffer(mmap.mmap(-1, 4 * count), np.float32)
     found._recorder.pretend_pinned(array.ctypes.data, array.nbytes)
     return torch.from_numpy(array), array
 
 
 def test_a_source_filled_again_by_numpy_names_tensor_and_line() -> None:
-    import torch
-
     with checking(pretend=True) as found:
         host, array = pinned(found)
         x = torch.empty(COUNT)
@@ -53,8 +50,6 @@ def test_a_source_filled_again_by_numpy_names_tensor_and_line() -> None:
 
 
 def test_what_an_operator_tells_is_told_once() -> None:
-    import torch
-
     with checking(pretend=True) as found:
         host, array = pinned(found)
         x = torch.empty(COUNT)
@@ -90,8 +85,6 @@ def test_what_an_operator_tells_is_told_once() -> None:
 
 
 def test_memory_that_is_registered_and_given_up_under_its_upload(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     done: list[int] = []
     runtime = SimpleNamespace(
         cudaHostRegister=lambda ptr, size, flags: done.append(ptr), cudaHostUnregister=lambda ptr: done.append(ptr)
@@ -111,8 +104,6 @@ def test_memory_that_is_registered_and_given_up_under_its_upload(monkeypatch: py
 
 
 def test_where_the_storage_is_gone_its_memory_is_anybodys() -> None:
-    import torch
-
     with checking(pretend=True) as found:
         host, array = pinned(found)
         x = torch.empty(COUNT)
@@ -124,8 +115,6 @@ def test_where_the_storage_is_gone_its_memory_is_anybodys() -> None:
 
 
 def test_a_small_source_that_was_changed_is_told_before_its_storage_goes() -> None:
-    import torch
-
     with checking(pretend=True) as found:
         host, array = pinned(found, 16)
         x = torch.empty(16)
@@ -140,8 +129,6 @@ def test_a_small_source_that_was_changed_is_told_before_its_storage_goes() -> No
 @pytest.mark.parametrize("free", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_small_buffer_that_is_sent_and_then_received_into(free: bool, dtype: str) -> None:
-    import torch
-
     with checking(pretend=True) as found:
         host, _ = pinned(found, 16)
         x = torch.empty(16)
@@ -152,8 +139,6 @@ def test_a_small_buffer_that_is_sent_and_then_received_into(free: bool, dtype: s
 
 
 def test_a_storage_that_is_resized_has_its_bytes_elsewhere() -> None:
-    import torch
-
     with checking(pretend=True) as found:
         host = torch.zeros(COUNT)
         found._recorder.pretend_pinned(host.data_ptr(), 4 * COUNT)
@@ -166,8 +151,6 @@ def test_a_storage_that_is_resized_has_its_bytes_elsewhere() -> None:
 
 
 def test_a_pageable_source_is_a_warning_and_is_not_protected() -> None:
-    import torch
-
     with checking(pretend=True) as found:
         run = found._recorder
         array = np.zeros(1000, np.uint8)
@@ -182,8 +165,6 @@ def test_a_pageable_source_is_a_warning_and_is_not_protected() -> None:
 
 
 def test_a_race_of_the_hosts_is_raised_by_the_next_operator_or_at_the_end() -> None:
-    import torch
-
     with pytest.raises(RaceError, match="HOST_WAR"), checking(raises=True, pretend=True) as found:
         host, array = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)
@@ -203,8 +184,6 @@ def test_a_race_of_the_hosts_is_raised_by_the_next_operator_or_at_the_end() -> N
 
 
 def test_without_it_the_host_is_not_heard_and_the_report_says_so() -> None:
-    import torch
-
     with checking(pretend=True, host=False) as found:
         host, array = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)
@@ -214,8 +193,6 @@ def test_without_it_the_host_is_not_heard_and_the_report_says_so() -> None:
 
 
 def test_a_worker_of_a_loader_has_its_own_handler(capfd: pytest.CaptureFixture[str]) -> None:
-    import torch
-
     with checking(pretend=True) as found:
         host, _ = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from sidestream import _check_triton
 from sidestream._check import CheckedRun, checking
 from sidestream._sidestream import Recorder
@@ -183,8 +184,6 @@ def test_a_store_that_may_be_passed_by_is_not_certain(body: str, known: list[tup
 
 @pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
 def test_two_kernels_that_store_the_same_are_a_race(waits: bool) -> None:
-    import torch
-
     x, out = torch.ones(4096), torch.ones(4096)
     with checking(pretend=True, host=False) as found:
         recorder: Any = found._recorder
@@ -197,8 +196,6 @@ def test_two_kernels_that_store_the_same_are_a_race(waits: bool) -> None:
 
 
 def test_two_kernels_that_may_store_elsewhere_stay_a_warning() -> None:
-    import torch
-
     x, out = torch.ones(4096), torch.ones(4096)
     with checking(pretend=True, host=False) as found:
         launched(found, 7, "add", (1,), x_ptr=x, y_ptr=x, out_ptr=out[1024:], n=1024)
@@ -209,8 +206,6 @@ def test_two_kernels_that_may_store_elsewhere_stay_a_warning() -> None:
 
 @pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
 def test_a_race_with_a_kernel_is_a_warning_that_names_the_argument(waits: bool) -> None:
-    import torch
-
     x, y, out = (torch.ones(1024) for _ in range(3))
     with checking(pretend=True, host=False) as found:
         recorder: Any = found._recorder
@@ -229,8 +224,6 @@ def test_a_race_with_a_kernel_is_a_warning_that_names_the_argument(waits: bool) 
 
 
 def test_two_kernels_on_two_halves_are_one_warning_at_most() -> None:
-    import torch
-
     x, out = torch.ones(1024), torch.ones(1024)
     with checking(pretend=True, host=False) as found:
         for _ in range(3):
@@ -245,7 +238,6 @@ def test_two_kernels_on_two_halves_are_one_warning_at_most() -> None:
 
 def test_a_certain_race_raises_and_a_warning_does_not() -> None:
     import sidestream
-    import torch
 
     x, out = torch.ones(1024), torch.ones(1024)
     with pytest.raises(sidestream.RaceError), checking(True, pretend=True, host=False) as found:
@@ -266,8 +258,6 @@ def module(name: str, **contents: Any) -> types.ModuleType:
 
 def test_launches_of_triton_and_inductor_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     import inspect
-
-    import torch
 
     def add(x_ptr: Any, y_ptr: Any, out_ptr: Any, n: int, BLOCK: int = 8) -> None: ...
 
@@ -316,8 +306,6 @@ def test_launches_of_triton_and_inductor_are_heard(monkeypatch: pytest.MonkeyPat
 
 def test_kernels_of_cupy_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a module that has what CuPy documents; CuPy itself did not run here."""
-    import torch
-
     class Memory:
         def __init__(self, ptr: int) -> None:
             self.ptr = ptr

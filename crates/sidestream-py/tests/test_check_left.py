@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from sidestream._check import checking
 
 pytestmark = pytest.mark.torch
@@ -18,8 +19,6 @@ ELSEWHERE = "left on another thread than the one that entered it.*leave it on on
 
 
 def racy() -> None:
-    import torch
-
     side, x = torch.cuda.Stream(), torch.ones(1000, device="cuda")
     with torch.cuda.stream(side):
         y = x + 1
@@ -33,8 +32,6 @@ def on_another_thread(what: Callable[[], Any]) -> Any:
 
 
 def modes() -> int:
-    import torch
-
     return int(torch._C._len_torch_dispatch_stack())
 
 
@@ -69,7 +66,6 @@ def test_left_on_another_thread(through: str) -> None:
 
 
 def test_a_mode_of_the_other_thread_stays_where_it_is() -> None:
-    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counts(TorchDispatchMode):  # type: ignore[misc]
@@ -151,8 +147,6 @@ def test_a_check_is_entered_once() -> None:
 
 
 def test_where_no_mode_is_called_a_check_refuses() -> None:
-    import torch
-
     with torch._C._DisableTorchDispatch(), pytest.raises(RuntimeError, match="operators cannot be heard here"), checking(pretend=True):
         pass
     hears_all()
@@ -160,8 +154,6 @@ def test_where_no_mode_is_called_a_check_refuses() -> None:
 
 @pytest.mark.parametrize("left", ["tensor", "stream", "event", "graph"])
 def test_what_an_earlier_check_has_left_tells_a_later_one_nothing_when_it_dies(left: str) -> None:
-    import torch
-
     def make() -> Any:
         if left == "tensor":
             return torch.ones(1000, device="cuda")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from forked import python
 from sidestream._check import CheckedRun, checking
 
@@ -27,8 +28,6 @@ def line_of(found: CheckedRun, code: str) -> str:
 
 @pytest.mark.parametrize("in_each_step", [True, False])
 def test_streams_that_are_made_in_each_step_are_named_with_their_line(in_each_step: bool) -> None:
-    import torch
-
     with sidestream.check(simulate=True) as found:
         main, side = torch.cuda.current_stream(), torch.cuda.Stream()
         x = torch.ones(64, device="cuda")
@@ -51,8 +50,6 @@ def test_streams_that_are_made_in_each_step_are_named_with_their_line(in_each_st
 
 @pytest.mark.parametrize("uses", [True, False])
 def test_streams_that_are_kept_or_never_used_are_not(uses: bool) -> None:
-    import torch
-
     with sidestream.check(simulate=True) as found:
         kept = []
         for _ in range(12):
@@ -74,8 +71,6 @@ _library: Any = None
 
 def fails(text: str) -> None:
     """The operator ``late`` fails with this text, as one that comes behind the fault does."""
-    import torch
-
     global _text, _library
     _text = text
     if _library is None:
@@ -89,8 +84,6 @@ def late(x: Any) -> Any:
 
 
 def test_an_error_that_comes_late_names_the_calls_that_it_may_belong_to() -> None:
-    import torch
-
     fails(ASSERTED)
     with checking(pretend=True) as found:
         x = torch.ones(8)
@@ -115,8 +108,6 @@ def test_an_error_that_comes_late_names_the_calls_that_it_may_belong_to() -> Non
 
 @pytest.mark.parametrize("text", ["CUDA error: invalid configuration argument", "expected scalar type Float"])
 def test_an_error_of_the_call_itself_is_not_late(text: str) -> None:
-    import torch
-
     fails(text)
     with checking(pretend=True) as found:
         x = torch.ones(8) * 2
@@ -126,8 +117,6 @@ def test_an_error_of_the_call_itself_is_not_late(text: str) -> None:
 
 
 def test_a_wait_that_raises_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     side = 0x100
     with monkeypatch.context() as patch:
         run: Any = None
@@ -199,8 +188,6 @@ def test_behind_the_last_step_that_is_checked_a_wait_may_be_needed(tmp_path: Pat
 
 @pytest.mark.parametrize("why", ["the host", "memory used again", "a chain of three", "not followed"])
 def test_a_wait_that_may_be_needed_is_left_alone(why: str) -> None:
-    import torch
-
     with sidestream.check(simulate=True) as found:
         main, side = torch.cuda.current_stream(), torch.cuda.Stream()
         third = torch.cuda.Stream()
@@ -239,8 +226,6 @@ def test_a_wait_that_may_be_needed_is_left_alone(why: str) -> None:
 @pytest.mark.parametrize("pending", [True, False])
 def test_memory_that_is_freed_and_held_is_named_with_its_line(pending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a real allocator knows; here its answer is made up."""
-    import torch
-
     mib, side = 1 << 20, 0x100
     freed: list[tuple[int, int]] = []
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from forked import python
 from sidestream import _check_fix
 from sidestream._check import CheckedRun, checking
@@ -58,8 +59,6 @@ def work(side):
 
 
 def ran(folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> tuple[CheckedRun, Path]:
-    import torch
-
     file = folder / "loop.py"
     file.write_text(program)
     monkeypatch.chdir(folder)
@@ -167,8 +166,6 @@ def test_lines_of_the_program_are_told_and_not_those_of_libraries(tmp_path: Path
 
 def test_waits_in_a_loop_are_those_of_the_program(tmp_path: Path) -> None:
     """Not those of a module that moves its parameters, of a profiler, or of a library; and each line once."""
-    import torch
-
     package = tmp_path / "site-packages"
     package.mkdir()
     (package / "somebodys.py").write_text("def value(x):\n    return x.item()\n")
@@ -227,8 +224,6 @@ def test_a_clock_that_is_read_before_the_work_is_over_is_named_with_both_lines()
     import logging
     import time
 
-    import torch
-
     x = torch.ones(8)
     with checking(pretend=True) as found:
         run = found._recorder
@@ -275,8 +270,6 @@ def test_more_streams_than_connections(count: int, set_to: str | None, said: boo
 
 
 def test_a_report_counts_as_people_do() -> None:
-    import torch
-
     with checking(simulate=1) as found:
         torch.ones(3, device="cuda")
     assert str(found) == "no race in 1 operation on a simulated GPU" and repr(found) == "<CheckedRun: 0 races in 1 operation>"
@@ -378,8 +371,6 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behin
 
 def test_no_name_of_a_program_moves_the_cursor() -> None:
     """What a file, a function, a thread or a source line is called comes from anyone."""
-    import torch
-
     file = "\x1b[31mevil\nno race in 3 operations\u202e.py"
     program = compile("def work(x):\n    with on(run, 0x100):\n        x.add_(1)\n    x.sum()\n    run.clock_read('a\x1b[2J')\n" * 2, file, "exec")
     with checking(pretend=True) as found:

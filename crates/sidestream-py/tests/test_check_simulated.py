@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from forked import python
+from torch import nn
 
 pytestmark = pytest.mark.torch
 
@@ -78,8 +80,6 @@ def test_a_script_races_without_a_gpu_and_its_twin_does_not(tmp_path: Path) -> N
 @pytest.mark.parametrize("program", PLANTED, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("right", [False, True], ids=["planted", "repaired"])
 def test_the_planted_races_of_a_gpu_are_found(program: Any, right: bool, found: sidestream.CheckedRun) -> None:
-    import torch
-
     program(right)
     torch.cuda.synchronize()
     assert found.operations
@@ -94,8 +94,6 @@ def test_right_loops_stay_silent(loop: Any, found: sidestream.CheckedRun) -> Non
 
 
 def test_tensors_say_where_they_are(found: sidestream.CheckedRun) -> None:
-    import torch
-
     host = torch.arange(6.0).view(2, 3)
     x = host.to("cuda")
     assert x.is_cuda and not x.is_cpu and x.device == torch.device("cuda", 0) and x.get_device() == 0
@@ -117,8 +115,6 @@ def test_tensors_say_where_they_are(found: sidestream.CheckedRun) -> None:
 
 
 def test_models_are_copied_saved_and_loaded_with_their_device(found: sidestream.CheckedRun) -> None:
-    import torch
-
     model = torch.nn.Linear(3, 2).cuda()
     assert all(value.is_cuda for value in copy.deepcopy(model).state_dict().values())
     saved = io.BytesIO()
@@ -135,7 +131,6 @@ def test_models_are_copied_saved_and_loaded_with_their_device(found: sidestream.
 
 
 def test_mixed_precision_checkpoints_and_hooks(found: sidestream.CheckedRun) -> None:
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).cuda()
@@ -157,9 +152,6 @@ def test_mixed_precision_checkpoints_and_hooks(found: sidestream.CheckedRun) -> 
 
 
 def test_what_pytorch_makes_for_a_tensor_lies_where_the_tensor_does(found: sidestream.CheckedRun) -> None:
-    import torch
-    from torch import nn
-
     q = torch.randn(1, 2, 4, 8, device="cuda", requires_grad=True)
     nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).sum().backward()
     # The gradient is copied into another layout by the engine itself.
@@ -175,16 +167,12 @@ def test_what_pytorch_makes_for_a_tensor_lies_where_the_tensor_does(found: sides
 
 
 def test_a_gradient_goes_back_to_the_device_that_it_belongs_to(found: sidestream.CheckedRun) -> None:
-    import torch
-
     weight = torch.ones(3, requires_grad=True)
     (weight.cuda() * 2).sum().backward()
     assert weight.grad is not None and weight.grad.device.type == "cpu" and weight.grad.tolist() == [2, 2, 2]
 
 
 def test_a_graph_does_at_each_replay_what_was_captured(found: sidestream.CheckedRun) -> None:
-    import torch
-
     x, total = torch.zeros(4, device="cuda"), torch.zeros((), device="cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -203,8 +191,6 @@ def test_a_graph_does_at_each_replay_what_was_captured(found: sidestream.Checked
 
 
 def test_memory_is_used_again_as_the_caching_allocator_does(found: sidestream.CheckedRun) -> None:
-    import torch
-
     side = torch.cuda.Stream()
     x = torch.empty(300, device="cuda")
     at = x.data_ptr()
@@ -221,8 +207,6 @@ def test_memory_is_used_again_as_the_caching_allocator_does(found: sidestream.Ch
 
 
 def test_memory_that_was_noted_is_used_again_when_the_host_has_waited(found: sidestream.CheckedRun) -> None:
-    import torch
-
     def memory() -> Any:
         return torch.empty(1000, device="cuda")
 
@@ -246,8 +230,6 @@ def test_memory_that_was_noted_is_used_again_when_the_host_has_waited(found: sid
 
 
 def test_pinned_memory_is_pinned_and_used_again(found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.arange(5).pin_memory()
     at = x.data_ptr()
     assert x.is_pinned() and x[1:].is_pinned() and x.tolist() == [0, 1, 2, 3, 4] and x.numpy()[3] == 3
@@ -258,7 +240,6 @@ def test_pinned_memory_is_pinned_and_used_again(found: sidestream.CheckedRun) ->
 
 
 def test_a_loader_pins_its_batches_with_workers_and_without(found: sidestream.CheckedRun) -> None:
-    import torch
     from torch.utils.data import DataLoader, TensorDataset
 
     data = TensorDataset(torch.arange(12.0))
@@ -268,8 +249,6 @@ def test_a_loader_pins_its_batches_with_workers_and_without(found: sidestream.Ch
 
 
 def test_backward_runs_on_the_streams_of_forward(found: sidestream.CheckedRun) -> None:
-    import torch
-
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     weight = torch.ones(4, device="cuda", requires_grad=True)
     seen: list[tuple[str, bool]] = []
@@ -293,8 +272,6 @@ def test_backward_runs_on_the_streams_of_forward(found: sidestream.CheckedRun) -
 
 
 def test_gradients_are_waited_for_by_who_called_and_by_nobody_else(found: sidestream.CheckedRun) -> None:
-    import torch
-
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
     weight = torch.ones(4, device="cuda", requires_grad=True)
     side.wait_stream(main)
@@ -314,8 +291,6 @@ def test_gradients_are_waited_for_by_who_called_and_by_nobody_else(found: sidest
 
 
 def test_the_runtime_pins_memory_where_it_is(found: sidestream.CheckedRun) -> None:
-    import torch
-
     host, runtime = torch.zeros(1000), torch.cuda.cudart()
     assert not host.is_pinned() and not torch.zeros(2, device="cuda").is_pinned()
     assert runtime.cudaHostRegister(host.data_ptr(), 4000, 0) == runtime.cudaError.success
@@ -389,8 +364,6 @@ def test_a_build_of_pytorch_without_cuda_is_enough(tmp_path: Path) -> None:
 
 
 def test_time_is_refused_before_it_is_known(found: sidestream.CheckedRun) -> None:
-    import torch
-
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     torch.ones(3, device="cuda").add_(1)
@@ -402,8 +375,6 @@ def test_time_is_refused_before_it_is_known(found: sidestream.CheckedRun) -> Non
 
 
 def test_all_is_put_back() -> None:
-    import torch
-
     def state() -> list[Any]:
         tensor = [torch.Tensor.__dict__.get(name) for name in ("device", "to", "data_ptr", "is_cuda")]
         module = [torch.cuda.is_available(), torch.cuda.Stream, torch.cuda.CUDAGraph, torch.cuda.is_initialized()]
@@ -504,8 +475,6 @@ x.sum()
     ],
 )
 def test_what_depends_on_values_waits_for_them(waits: str, found: sidestream.CheckedRun) -> None:
-    import torch
-
     host = torch.ones(1 << 16, pin_memory=True)
     x = torch.empty(1 << 16, device="cuda")
     x.copy_(host, non_blocking=True)
@@ -522,8 +491,6 @@ def test_what_depends_on_values_waits_for_them(waits: str, found: sidestream.Che
 
 @pytest.mark.parametrize("index", ["x[x.long()]", "x.__setitem__(x > 2, 0.0)", "x[3:7]", "x[5]"])
 def test_an_index_whose_size_is_known_does_not_wait(index: str, found: sidestream.CheckedRun) -> None:
-    import torch
-
     host = torch.ones(1 << 16, pin_memory=True)
     x = torch.empty(1 << 16, device="cuda")
     x.copy_(host, non_blocking=True)
@@ -545,8 +512,6 @@ def test_what_says_nothing_together_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_seed_is_taken_after_a_simulation_of_more_gpus() -> None:
-    import torch
-
     for count in (2, 1):
         with sidestream.check(simulate=count):
             torch.ones(1, device="cuda")
@@ -558,8 +523,6 @@ def test_a_seed_is_taken_after_a_simulation_of_more_gpus() -> None:
 @pytest.mark.parametrize("right", [False, True])
 def test_inference_mode_hides_no_copy_and_no_wait(right: bool) -> None:
     """There PyTorch hands `x.to("cuda")`, `y.item()` and `y.cpu()` to a mode as they are, and not as what they consist of."""
-    import torch
-
     for wait in ("item", "cpu"):
         with sidestream.check(simulate=1) as found, torch.inference_mode():
             host = torch.ones(1 << 16).pin_memory()
@@ -575,8 +538,6 @@ def test_inference_mode_hides_no_copy_and_no_wait(right: bool) -> None:
 def test_a_capture_of_one_thread_leaves_the_others_alone() -> None:
     """What another thread does on its own stream meanwhile is no part of the graph."""
     import threading
-
-    import torch
 
     with sidestream.check(simulate=1) as found:
         streams = [torch.cuda.Stream(), torch.cuda.Stream()]
@@ -613,7 +574,6 @@ def test_a_capture_of_one_thread_leaves_the_others_alone() -> None:
 
 def test_a_checkpoint_computes_all_again_and_is_put_back() -> None:
     """An exception that ends it early would be lost on a GPU, where freed memory is told by calls of Python."""
-    import torch
     from torch.utils import checkpoint
 
     before = checkpoint._enable_checkpoint_early_stop

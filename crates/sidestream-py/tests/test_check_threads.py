@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from forked import python
 from sidestream import _check_threads
 from sidestream._check import checking
@@ -149,8 +150,6 @@ KINDS: dict[str, Callable[[], Pair]] = {
 
 @pytest.mark.parametrize("kind", [*KINDS, None])
 def test_what_is_handed_over_orders_two_threads(kind: str | None, found: sidestream.CheckedRun) -> None:
-    import torch
-
     done, first = unheard() if kind is None else KINDS[kind]()
     x = torch.zeros(1024, device="cuda")
 
@@ -176,8 +175,6 @@ def test_what_is_handed_over_orders_two_threads(kind: str | None, found: sidestr
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_thread_that_was_joined_is_over(waits: bool, found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.zeros(1024, device="cuda")
     release, acquire = unheard()
     thread = threading.Thread(target=lambda: (x.add_(1), release()))
@@ -192,8 +189,6 @@ def test_a_thread_that_was_joined_is_over(waits: bool, found: sidestream.Checked
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_pool_hands_its_work_over_and_back(waits: bool, found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.zeros(1024, device="cuda")
     release, acquire = unheard()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -207,8 +202,6 @@ def test_a_pool_hands_its_work_over_and_back(waits: bool, found: sidestream.Chec
 
 
 def test_an_item_hands_over_what_was_done_before_it_was_put(found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.zeros(1024, device="cuda")
     items: queue.Queue[object] = queue.Queue()
     release, acquire = unheard()
@@ -229,8 +222,6 @@ def test_an_item_hands_over_what_was_done_before_it_was_put(found: sidestream.Ch
 
 
 def test_two_that_put_into_one_queue_are_not_ordered_by_it(found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.zeros(1024, device="cuda")
     items: queue.Queue[int] = queue.Queue()
     release, acquire = unheard()
@@ -244,8 +235,6 @@ def test_two_that_put_into_one_queue_are_not_ordered_by_it(found: sidestream.Che
 
 
 def test_who_fills_a_place_again_comes_behind_who_emptied_it(found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.zeros(1024, device="cuda")
     items: queue.Queue[int] = queue.Queue(1)
     thread = threading.Thread(target=lambda: (x.add_(1), items.get()))
@@ -258,8 +247,6 @@ def test_who_fills_a_place_again_comes_behind_who_emptied_it(found: sidestream.C
 
 
 def test_a_wait_that_ended_too_early_orders_nothing(found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.zeros(1024, device="cuda")
     event = threading.Event()
     items: queue.Queue[int] = queue.Queue()
@@ -283,8 +270,6 @@ def test_a_wait_that_ended_too_early_orders_nothing(found: sidestream.CheckedRun
 
 
 def test_a_race_whatever_the_threads_do_is_told_once_and_is_certain(found: sidestream.CheckedRun) -> None:
-    import torch
-
     side = torch.cuda.Stream()
     x = torch.zeros(1024, device="cuda")
     release, acquire = unheard()
@@ -304,8 +289,6 @@ def test_a_race_whatever_the_threads_do_is_told_once_and_is_certain(found: sides
 
 
 def test_memory_that_is_handed_out_again_is_another_tensor(found: sidestream.CheckedRun) -> None:
-    import torch
-
     release, acquire = unheard()
 
     def works() -> None:

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from forked import python
 from sidestream import _check_plan
 from sidestream._check import CheckedRun, checking
+from torch import nn
 
 pytestmark = pytest.mark.torch
 
 
 def planned(name: str) -> tuple[str, list[str], list[str], list[bool]]:
     """The class of an operator, what it reads, what it writes, and which results are new."""
-    import torch
-
     packet, overload = name.split(".")
     func = getattr(getattr(torch.ops.aten, packet), overload)
     _, _, kind, arguments, results = _check_plan.plan(func)
@@ -76,29 +76,21 @@ def test_the_plan_of(name: str, kind: str, reads: list[str], writes: list[str], 
 
 
 def mlp() -> Any:
-    from torch import nn
-
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
 def cnn() -> Any:
-    from torch import nn
-
     return nn.Sequential(
         nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 4)
     )
 
 
 def transformer() -> Any:
-    from torch import nn
-
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
     return nn.Sequential(nn.Unflatten(1, (1, 8)), layer, nn.Flatten(), nn.Linear(8, 4))
 
 
 def train(make: Any, steps: int = 5) -> list[float]:
-    import torch
-
     torch.manual_seed(1)
     model = make()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=True)
@@ -126,7 +118,6 @@ def test_training_is_the_same_and_clean_under_a_check(make: Any) -> None:
 
 
 def test_what_the_check_changed_is_put_back() -> None:
-    import torch
     from torch.cuda import _gpu_trace
 
     def state() -> list[Any]:
@@ -174,8 +165,6 @@ def test_a_check_inside_a_check_is_refused() -> None:
 
 def race(found_by: Any) -> Any:
     """A tensor that a made-up stream writes while an operator on the default stream reads it."""
-    import torch
-
     x = torch.ones(16)
     run = found_by._recorder
     run.event_record(1, 0)
@@ -200,8 +189,6 @@ def test_a_race_names_the_lines_of_the_user() -> None:
 
 
 def test_a_race_in_backward_names_the_call_of_backward() -> None:
-    import torch
-
     with checking(pretend=True) as found:
         w = torch.ones(16, requires_grad=True)
         y = (w * w).sum()
@@ -234,8 +221,6 @@ def test_threads_that_start_meanwhile_are_heard() -> None:
 
 
 def test_classes_of_tensors_with_and_without_a_dispatch_of_their_own() -> None:
-    import torch
-
     class Plain(torch.Tensor):  # type: ignore[misc]
         pass
 
@@ -265,8 +250,6 @@ def test_classes_of_tensors_with_and_without_a_dispatch_of_their_own() -> None:
 
 def test_columns_that_interleave_do_not_meet() -> None:
     """More rows than are told one by one: the checker was told the span."""
-    import torch
-
     with checking(pretend=True) as found:
         x = torch.zeros(64, 8)
         run = found._recorder
@@ -367,8 +350,6 @@ def test_the_module_can_be_called_like_the_function() -> None:
 
 
 def test_a_check_that_ended_early_is_not_clean_and_says_why() -> None:
-    import torch
-
     with checking(memory=0, pretend=True) as found:
         torch.ones(3).add_(1)
     assert not found.is_clean and found.races == ()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 
 pytestmark = pytest.mark.torch
 
@@ -34,8 +35,6 @@ def found() -> Iterator[sidestream.CheckedRun]:
 
 
 def training(found: sidestream.CheckedRun) -> Any:
-    import torch
-
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -49,8 +48,6 @@ def training(found: sidestream.CheckedRun) -> Any:
 
 
 def test_the_values_are_those_of_the_call(found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.arange(1000.0, device="cuda")
     fetched = sidestream.fetch(x)
     x.zero_()
@@ -61,8 +58,6 @@ def test_the_values_are_those_of_the_call(found: sidestream.CheckedRun) -> None:
 
 
 def test_structures_come_out_as_they_went_in(found: sidestream.CheckedRun) -> None:
-    import torch
-
     one = torch.ones(3, device="cuda", requires_grad=True)
     other = torch.ones(2, device="cuda:1")
     values = {"a": (one, [other * 2]), "pair": Pair(one * 3, "text"), "scores": Scores(one.sum(), [one.t(), 7], "x"), "host": torch.ones(1)}
@@ -78,8 +73,6 @@ def test_structures_come_out_as_they_went_in(found: sidestream.CheckedRun) -> No
 
 
 def test_small_tensors_of_a_type_come_in_one_download(found: sidestream.CheckedRun) -> None:
-    import torch
-
     pieces = [torch.arange(12.0, device="cuda").view(3, 4) + at for at in range(10)]
     counts = [torch.tensor(at, device="cuda") for at in range(4)]
     large, turned, empty = torch.ones(1 << 14, device="cuda"), torch.arange(6.0, device="cuda").view(2, 3).t(), torch.empty(0, 5, device="cuda")
@@ -95,8 +88,6 @@ def test_small_tensors_of_a_type_come_in_one_download(found: sidestream.CheckedR
 
 
 def test_the_current_stream_and_device_stay(found: sidestream.CheckedRun) -> None:
-    import torch
-
     side, other = torch.cuda.Stream(), torch.cuda.Stream("cuda:1")
     x = torch.full((3,), 2.0, device="cuda:1")
     with torch.cuda.stream(side):
@@ -115,8 +106,6 @@ def test_the_current_stream_and_device_stay(found: sidestream.CheckedRun) -> Non
 
 
 def test_the_checker_finds_what_is_written_before_it_was_read(found: sidestream.CheckedRun) -> None:
-    import torch
-
     x = torch.ones(1 << 16, device="cuda")
     fetched = sidestream.fetch(x, snapshot=False)
     x.add_(1)
@@ -125,8 +114,6 @@ def test_the_checker_finds_what_is_written_before_it_was_read(found: sidestream.
 
 
 def test_what_is_let_go_is_not_used_again_too_early(found: sidestream.CheckedRun) -> None:
-    import torch
-
     futures = []
     for step in range(20):
         # Each tensor is gone before its download is waited for, and the next takes memory of its size.
@@ -149,8 +136,6 @@ def test_losses_of_a_loop_are_fetched_without_a_race(found: sidestream.CheckedRu
 
 
 def test_a_copy_of_a_model_is_fetched_while_it_trains_on(found: sidestream.CheckedRun) -> None:
-    import torch
-
     saved = exact = None
     for _, model in training(found):
         if saved is None:
@@ -162,8 +147,6 @@ def test_a_copy_of_a_model_is_fetched_while_it_trains_on(found: sidestream.Check
 
 
 def test_it_can_be_awaited(found: sidestream.CheckedRun) -> None:
-    import torch
-
     async def both() -> list[float]:
         first, second = (sidestream.fetch(torch.full((), value, device="cuda")) for value in (1.0, 2.0))
         return [(await second).item(), (await first).item(), (await first).item()]
@@ -172,8 +155,6 @@ def test_it_can_be_awaited(found: sidestream.CheckedRun) -> None:
 
 
 def test_a_running_mean_weighs_and_begins_anew(found: sidestream.CheckedRun) -> None:
-    import torch
-
     mean = sidestream.RunningMean()
     assert math.isnan(mean.value()) and math.isnan(mean.result())
     mean.update(1.0)
@@ -192,8 +173,6 @@ def test_a_running_mean_weighs_and_begins_anew(found: sidestream.CheckedRun) -> 
 
 
 def test_a_running_mean_may_change_streams(found: sidestream.CheckedRun) -> None:
-    import torch
-
     mean, side = sidestream.RunningMean(), torch.cuda.Stream()
     for step in range(6):
         with torch.cuda.stream(side if step % 2 else torch.cuda.current_stream()):
@@ -203,8 +182,6 @@ def test_a_running_mean_may_change_streams(found: sidestream.CheckedRun) -> None
 
 
 def test_what_cannot_be_fetched_is_refused(found: sidestream.CheckedRun) -> None:
-    import torch
-
     with pytest.raises(TypeError, match="sparse, nested or quantized"):
         sidestream.fetch(torch.ones(2, 2).to_sparse())
     with pytest.raises(TypeError, match="snapshot is 1; give True or False"):
@@ -216,8 +193,6 @@ def test_what_cannot_be_fetched_is_refused(found: sidestream.CheckedRun) -> None
 
 
 def test_a_running_mean_may_begin_where_nothing_is_recorded(found: sidestream.CheckedRun) -> None:
-    import torch
-
     mean = sidestream.RunningMean()
     with torch.inference_mode():
         mean.update(torch.full((), 1.0, device="cuda"))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from sidestream import DeviceArray, prefetch
 
 pytestmark = [
@@ -29,8 +30,6 @@ DEVICES = ["cpu", "sim:h200"]
 
 def tensors(batch: Any) -> Any:
     """Arrays of a simulated GPU as tensors of the host."""
-    import torch
-
     return [torch.from_numpy(each.numpy()) if isinstance(each, DeviceArray) else each for each in batch]
 
 
@@ -43,8 +42,6 @@ def silence() -> Iterator[None]:
 
 
 def data(size: int) -> Any:
-    import torch
-
     generator = torch.Generator().manual_seed(size)
     return torch.utils.data.TensorDataset(torch.randn(size, 5, generator=generator), torch.arange(size))
 
@@ -63,7 +60,6 @@ def _forgets() -> Iterator[None]:
 
 def accelerated(size: int, accumulate: int, wrap: Callable[[Any], Any]) -> list[Any]:
     """Train two epochs and return what happened at each batch, and the weights."""
-    import torch
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
@@ -103,7 +99,6 @@ def test_training_with_accelerate_is_that_of_the_plain_loop_bit_for_bit(accumula
 
 
 def test_a_loop_in_a_loop_and_one_that_is_left_count_as_with_accelerate_alone() -> None:
-    import torch
     from accelerate import Accelerator
 
     def run(wrap: Callable[[Any], Any]) -> list[Any]:
@@ -125,7 +120,6 @@ def test_a_loop_in_a_loop_and_one_that_is_left_count_as_with_accelerate_alone() 
 
 
 def test_a_prefetcher_in_a_prefetcher_tells_accelerate_of_what_is_taken_at_last() -> None:
-    import torch
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
@@ -138,7 +132,6 @@ def test_a_prefetcher_in_a_prefetcher_tells_accelerate_of_what_is_taken_at_last(
 
 
 def test_a_loader_that_accelerate_does_not_know_is_said_to_be_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
     from accelerate import Accelerator
     from sidestream import _ranks
 
@@ -169,7 +162,6 @@ def test_a_loader_that_accelerate_does_not_know_is_said_to_be_none_of_its_own(mo
 
 
 def test_a_state_of_accelerate_says_what_was_taken() -> None:
-    import torch
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 
@@ -317,7 +309,6 @@ print(sorted(sum(ours[0][:8], [])))
 
 
 def test_a_trainer_of_transformers_trains_as_without_it(tmp_path: Path) -> None:
-    import torch
     from transformers import Trainer, TrainingArguments
 
     class Model(torch.nn.Module):  # type: ignore[misc]
@@ -356,7 +347,6 @@ def test_a_trainer_of_transformers_trains_as_without_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_loader_goes_on_behind_the_batch_that_was_taken(workers: int, device: str) -> None:
-    import torch
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     def loader() -> Any:
@@ -381,7 +371,6 @@ def test_a_stateful_loader_goes_on_behind_the_batch_that_was_taken(workers: int,
 
 
 def test_what_a_loader_has_is_reached_through_the_prefetcher() -> None:
-    import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
     samples = data(20)
@@ -403,7 +392,6 @@ def test_what_a_loader_has_is_reached_through_the_prefetcher() -> None:
 
 
 def test_a_loader_of_timm_is_prefetched_with_its_attributes() -> None:
-    import torch
     from timm.data.loader import PrefetchLoader
 
     if torch.cuda.is_available():
@@ -417,7 +405,6 @@ def test_a_loader_of_timm_is_prefetched_with_its_attributes() -> None:
 
 
 def test_a_tensor_dict_comes_out_with_its_batch_size() -> None:
-    import torch
     from sidestream._tree import flatten
     from tensordict import TensorDict
 
@@ -442,7 +429,6 @@ def test_a_tensor_dict_comes_out_with_its_batch_size() -> None:
 
 
 def test_nothing_is_said_of_loaders_that_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
     from sidestream import _ranks
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from sidestream import images
 
 pytestmark = pytest.mark.torch
 
 
 def batch(count: int = 3, height: int = 40, width: int = 52) -> Any:
-    import torch
-
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     noise = torch.randint(0, 16, (count, 3, height, width), generator=torch.Generator().manual_seed(1))
     waves = torch.stack([110 + 60 * torch.sin(0.2 * x + c) + 50 * torch.cos(0.15 * y - c) for c in range(3)])
@@ -38,8 +37,6 @@ def usual(**more: Any) -> images.Compose:
 
 
 def test_a_result_depends_on_seed_epoch_and_sample_alone() -> None:
-    import torch
-
     pictures = batch()
     whole = usual(seed=3)(pictures, epoch=2, samples=[10, 11, 12])
     assert whole.shape == (3, 3, 24, 24) and whole.dtype == torch.float32
@@ -55,8 +52,6 @@ def test_a_result_depends_on_seed_epoch_and_sample_alone() -> None:
 
 
 def test_memory_formats_and_types() -> None:
-    import torch
-
     pictures = batch()
     plain = usual()(pictures, samples=[0, 1, 2])
     for given in (pictures.to(memory_format=torch.channels_last), batch(3, 40, 104)[..., ::2]):
@@ -74,8 +69,6 @@ def test_memory_formats_and_types() -> None:
 
 
 def test_a_part_that_is_named_is_all_that_counts() -> None:
-    import torch
-
     pictures = batch(1)
     compose = images.Compose([images.RandomResizedCrop(16, scale=(0.1, 0.2)), images.RandomRotation(10, "bilinear")])
     for sample in range(8):
@@ -88,8 +81,6 @@ def test_a_part_that_is_named_is_all_that_counts() -> None:
 
 
 def test_labels_are_mixed_as_pictures_are() -> None:
-    import torch
-
     levels = torch.tensor([0, 100, 200], dtype=torch.uint8)[:, None, None, None].expand(3, 3, 20, 20)
     labels = torch.tensor([0, 1, 2])
     for mix in (images.MixUp(alpha=0.5, num_classes=3), images.CutMix(alpha=1.0, num_classes=3)):
@@ -107,8 +98,6 @@ def test_labels_are_mixed_as_pictures_are() -> None:
 
 
 def test_what_means_nothing_is_refused() -> None:
-    import torch
-
     crop: Any = images.CenterCrop(4)
     with pytest.raises(TypeError, match="is no operator of sidestream.images; from_torchvision translates"):
         images.Compose([lambda batch: batch])  # type: ignore[list-item]
@@ -168,8 +157,6 @@ def test_an_operator_refuses_its_own_arguments(make: Callable[[], Any], says: st
 
 def test_arguments_are_what_they_are_in_torchvision_too() -> None:
     """Numbers of any kind, and one in the place of several."""
-    import torch
-
     assert repr(images.RandomHorizontalFlip(torch.tensor(1))) == repr(images.RandomHorizontalFlip(1.0)) == "RandomHorizontalFlip(p=1.0)"
     assert repr(images.GaussianBlur(3, 1)) == repr(images.GaussianBlur([3, 3], (1.0, 1.0)))
     assert repr(images.ToDtype(torch.float16, scale=True)) == "ToDtype(float16, scale=True)"
@@ -178,8 +165,6 @@ def test_arguments_are_what_they_are_in_torchvision_too() -> None:
 
 
 def test_no_operators_give_a_copy() -> None:
-    import torch
-
     pictures = batch()
     for compose in (images.Compose([]), images.from_torchvision([])):
         copy = compose(pictures)
@@ -188,8 +173,6 @@ def test_no_operators_give_a_copy() -> None:
 
 
 def test_labels_that_are_no_classes_are_refused() -> None:
-    import torch
-
     mix = images.Compose([images.MixUp(num_classes=3)])
     for labels, says in [
         (torch.tensor([0, 1, 3]), "a label is 3, and MixUp has num_classes=3; give num_classes above all labels"),
@@ -223,8 +206,6 @@ def test_what_torchvision_has_is_translated_or_named() -> None:
 
 
 def test_a_check_hears_of_the_launch() -> None:
-    import torch
-
     compose = usual()
 
     def upload(ordered: bool) -> int:
@@ -299,8 +280,6 @@ for operators in (usual, blurred, [*usual, images.ColorJitter(0.4, 0.4, 0.4, 0.1
 def test_single_operators_are_torchvisions_within_a_level() -> None:
     vision = pytest.importorskip("torchvision.transforms.v2", reason="torchvision is not installed")
     functional = vision.functional
-    import torch
-
     picture = batch(1, 60, 72)
     # What was drawn stands in the record: the map is what torchvision calls the coefficients.
     for sample in range(5):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 
 pytestmark = pytest.mark.torch
 
@@ -22,8 +23,6 @@ def found() -> Iterator[sidestream.CheckedRun]:
 
 def trained(mode: Any, device: str = "cuda") -> tuple[list[Any], list[float]]:
     """Five steps of a stem, three branches and a head with one optimizer: parameters and losses."""
-    import torch
-
     torch.manual_seed(3)
 
     def mlp(width: int) -> Any:
@@ -45,8 +44,6 @@ def trained(mode: Any, device: str = "cuda") -> tuple[list[Any], list[float]]:
 
 
 def test_training_through_branches_is_that_of_one_stream_and_has_no_race(found: sidestream.CheckedRun) -> None:
-    import torch
-
     serial, streams = trained("serial"), trained("streams")
     assert serial[1] == streams[1] and len(serial[0]) == 16
     assert all(torch.equal(one, other) for one, other in zip(serial[0], streams[0]))
@@ -55,8 +52,6 @@ def test_training_through_branches_is_that_of_one_stream_and_has_no_race(found: 
 
 
 def test_inference_leaves_memory_in_order(found: sidestream.CheckedRun) -> None:
-    import torch
-
     both = sidestream.parallel(torch.sin, lambda x: (x * 2, {"more": x + 1}), mode="streams")
     with torch.no_grad():
         for step in range(10):
@@ -68,8 +63,6 @@ def test_inference_leaves_memory_in_order(found: sidestream.CheckedRun) -> None:
 
 
 def test_branches_may_hold_branches_and_be_called_on_other_streams(found: sidestream.CheckedRun) -> None:
-    import torch
-
     inner = sidestream.parallel(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), mode="streams")
     outer = sidestream.parallel(inner, lambda x: x * 3, inner, mode="streams").cuda()
     mine = torch.cuda.Stream()
@@ -85,15 +78,11 @@ def test_branches_may_hold_branches_and_be_called_on_other_streams(found: sidest
 
 
 def test_a_branch_that_writes_what_another_reads_is_found(found: sidestream.CheckedRun) -> None:
-    import torch
-
     sidestream.parallel(lambda x: x * 2, lambda x: x.add_(1), mode="streams")(torch.ones(1 << 14, device="cuda"))
     assert [race.kind for race in found.races] == ["WAR"], str(found)
 
 
 def test_a_branch_that_fails_leaves_nothing_behind(found: sidestream.CheckedRun) -> None:
-    import torch
-
     def failing(x: Any) -> Any:
         x * 2
         raise KeyError("gone")
@@ -107,8 +96,6 @@ def test_a_branch_that_fails_leaves_nothing_behind(found: sidestream.CheckedRun)
 
 
 def test_the_first_calls_are_measured_and_both_ways_are_right(found: sidestream.CheckedRun) -> None:
-    import torch
-
     both = sidestream.parallel(torch.sin, torch.cos)
     assert both.choice.reason == "not called so far"
     x = torch.ones(64, device="cuda")
@@ -128,8 +115,6 @@ def test_the_first_calls_are_measured_and_both_ways_are_right(found: sidestream.
 
 
 def test_it_is_a_module_like_others() -> None:
-    import torch
-
     linear = torch.nn.Linear(3, 2)
     both = sidestream.parallel(linear, torch.relu)
     assert list(both.state_dict()) == ["0.weight", "0.bias"] and "relu" in repr(both)
@@ -150,8 +135,6 @@ def test_what_is_no_branch_is_refused() -> None:
 
 
 def test_branches_that_share_weights_do_not_share_their_half_precision(found: sidestream.CheckedRun) -> None:
-    import torch
-
     shared = torch.nn.Linear(64, 64)
     both = sidestream.parallel(shared, torch.nn.Sequential(shared, torch.nn.ReLU()), mode="streams").cuda()
     x = torch.randn(16, 64, device="cuda", requires_grad=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from sidestream import Pipeline, Stage, StageError
 
 pytestmark = pytest.mark.torch
@@ -27,23 +28,17 @@ class Model:
     """A frozen encoder and a decoder that is trained, with dropout, as two stages."""
 
     def __init__(self) -> None:
-        import torch
-
         torch.manual_seed(7)
         self.encoder = torch.nn.Linear(8, 6)
         self.decoder = torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(6, 3))
         self.optimizer = torch.optim.SGD(self.decoder.parameters(), lr=0.1, momentum=0.9)
 
     def encode(self, item: Any) -> Any:
-        import torch
-
         images, labels = item
         with torch.no_grad():
             return self.encoder(images).relu(), labels
 
     def train(self, item: Any) -> Any:
-        import torch
-
         features, labels = item
         self.optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(self.decoder(features), labels)
@@ -53,8 +48,6 @@ class Model:
 
 
 def batches(count: int) -> list[Any]:
-    import torch
-
     generator = torch.Generator().manual_seed(3)
     return [
         (torch.randn(4, 8, generator=generator), torch.randint(0, 3, (4,), generator=generator)) for _ in range(count)
@@ -64,8 +57,6 @@ def batches(count: int) -> list[Any]:
 @pytest.mark.parametrize("mode", ["auto", "serial", "streams"])
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_training_through_a_pipeline_is_training_in_a_loop(mode: Any, depth: int) -> None:
-    import torch
-
     data = batches(7)
     plain = Model()
     torch.manual_seed(0)
@@ -80,8 +71,6 @@ def test_training_through_a_pipeline_is_training_in_a_loop(mode: Any, depth: int
 
 
 def test_branches_get_the_same_item_and_are_joined() -> None:
-    import torch
-
     pipe = Pipeline([add(1), (add(10), Stage(add(20), name="other")), lambda pair: pair[0] * pair[1]], device="cpu")
     assert [int(result) for result in pipe([torch.tensor(1), torch.tensor(2)])] == [12 * 22, 13 * 23]
     ends_in_branches = Pipeline([(add(1), add(2))], device="cpu")
@@ -91,7 +80,6 @@ def test_branches_get_the_same_item_and_are_joined() -> None:
 
 def test_items_and_results_may_be_anything() -> None:
     import numpy as np
-    import torch
 
     kinds: list[Any] = []
 
@@ -155,8 +143,6 @@ def test_an_error_of_the_loader_is_raised_as_it_is_after_the_results_before_it()
 
 
 def test_a_graph_that_would_leave_a_stage_is_refused() -> None:
-    import torch
-
     layer = torch.nn.Linear(2, 2)
     pipe = Pipeline([Stage(layer, name="encoder"), lambda item: item.detach()], device="cpu")
     with pytest.raises(StageError, match=r"stage `encoder`, item 0: it returned a tensor that requires grad.*`\.detach\(\)`"):
@@ -204,8 +190,6 @@ def test_a_pipeline_says_why_it_cannot_be_pickled() -> None:
 
 
 def test_nothing_is_kept_once_a_run_is_over() -> None:
-    import torch
-
     pipe = Pipeline([add(1), add(1)], device="cpu")
     tensors = [torch.ones(2) for _ in range(5)]
     watched = [weakref.ref(tensor) for tensor in tensors]
@@ -216,7 +200,6 @@ def test_nothing_is_kept_once_a_run_is_over() -> None:
 
 
 def test_a_loader_of_worker_processes_is_an_iterable_like_any_other() -> None:
-    import torch
     from torch.utils.data import DataLoader, TensorDataset
 
     loader = DataLoader(TensorDataset(torch.arange(10)), batch_size=4, num_workers=1)
@@ -266,7 +249,6 @@ def test_a_pipeline_without_pytorch_says_what_to_install(monkeypatch: pytest.Mon
 
 
 def test_only_a_loader_that_may_write_to_its_batches_again_is_held_up() -> None:
-    import torch
     from sidestream._pipeline._pipeline import may_refill
     from torch.utils.data import DataLoader
 
@@ -283,8 +265,6 @@ def test_only_a_loader_that_may_write_to_its_batches_again_is_held_up() -> None:
 
 
 def test_an_error_that_was_handled_keeps_no_item_alive() -> None:
-    import torch
-
     def fails(item: Any) -> Any:
         raise ArithmeticError("no")
 
@@ -304,8 +284,6 @@ def test_an_error_that_was_handled_keeps_no_item_alive() -> None:
 
 
 def test_a_run_has_a_length_where_its_items_have_one() -> None:
-    import torch
-
     pipe = Pipeline([lambda x: x + 1], device="cpu")
     run = pipe([torch.zeros(1)] * 3)
     assert len(run) == 3 and run
@@ -318,8 +296,6 @@ def test_a_run_has_a_length_where_its_items_have_one() -> None:
 
 
 def test_a_run_says_whose_it_is() -> None:
-    import torch
-
     run = Pipeline([Stage(lambda x: x, name="same")], device="cpu")([torch.zeros(1)])
     assert repr(run) == "<Run of <Pipeline same: serial>, under way>"
     list(run)
@@ -327,8 +303,6 @@ def test_a_run_says_whose_it_is() -> None:
 
 
 def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails() -> None:
-    import torch
-
     def train(batch: Any) -> Any:
         x, y = batch
         return x + y
@@ -354,8 +328,6 @@ def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails(
 
 
 def test_one_tensor_is_no_list_of_items() -> None:
-    import torch
-
     rows = torch.zeros(4, 3)
     pipe = Pipeline([lambda x: x], device="cpu")
     for items in (rows, rows.numpy()):
@@ -367,8 +339,6 @@ def test_one_tensor_is_no_list_of_items() -> None:
 
 
 def test_pinned_memory_of_a_pipeline_is_shown_and_limited() -> None:
-    import torch
-
     with sidestream.check(simulate=1) as found:
         pipe = Pipeline([add(1), add(2)], mode="streams", depth=2, max_pinned=9000)
         assert pipe.statistics.pinned_bytes == 0

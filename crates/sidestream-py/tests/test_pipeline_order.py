@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 from driven import Recorder
 from sidestream import Pipeline
 
@@ -26,7 +27,7 @@ def memory(number: int) -> int:
 class Gpu:
     """Streams and events that run nothing. What they are told goes to the checker."""
 
-    def __init__(self, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def plan(_: Any) -> Any:
             raise AssertionError("no operator of PyTorch runs here")
 
@@ -115,9 +116,7 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    import torch
-
-    return Gpu(torch, monkeypatch)
+    return Gpu(monkeypatch)
 
 
 @pytest.mark.parametrize("mode", ["serial", "streams"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from forked import python
 from sidestream import DeviceArray, prefetch
 
@@ -40,8 +41,6 @@ class Squares:
         return self.size
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        import torch
-
         if index == self.fails_at:
             raise LookupError(f"sample {index} is broken")
         if index == self.dies_at:
@@ -57,8 +56,6 @@ def loader(data: Any, **options: Any) -> Any:
 
 
 def test_a_model_is_no_loader() -> None:
-    import torch
-
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     for given in (model, model[0], torch.nn.ModuleDict({"a": model})):
         with pytest.raises(TypeError, match="give .*such as a DataLoader|whose keys would be the items"):
@@ -72,7 +69,6 @@ def test_a_model_is_no_loader() -> None:
 
 
 def test_a_data_set_is_taken_with_a_word_on_what_a_loader_is() -> None:
-    import torch
     from torch.utils.data import IterableDataset, TensorDataset
 
     with pytest.warns(UserWarning, match=r"loader is a TensorDataset, which gives one sample at a time .* give DataLoader\(dataset") as said:
@@ -171,24 +167,18 @@ def test_an_iterable_data_set_has_no_length(device: str) -> None:
 
 
 def test_the_processor_hands_on_the_very_tensors() -> None:
-    import torch
-
     given = [torch.ones(3), {"x": torch.zeros(2)}]
     taken = next(iter(prefetch([given], torch.device("cpu"))))
     assert taken is given
 
 
 def test_without_a_gpu_the_default_is_the_processor() -> None:
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     assert prefetch([]).statistics.device == "cpu"
 
 
 def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
-    import torch
-
     whole = torch.arange(24, dtype=torch.float32).reshape(4, 6)
     parameter = torch.nn.Parameter(torch.ones(3))
     kinds = [whole[::2], whole.T, torch.tensor(2.5), torch.zeros(0, 3), parameter, whole.to(torch.complex64).conj()]
@@ -205,8 +195,6 @@ def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
 
 
 def test_what_is_not_dense_is_refused_with_its_place() -> None:
-    import torch
-
     sparse = torch.eye(3).to_sparse()
     with pytest.raises(TypeError, match=r"^batch 0, \['adjacency'\]: this tensor is sparse.* convert it in the loader"):
         next(iter(prefetch([{"adjacency": sparse}], "sim:h200")))
@@ -215,7 +203,6 @@ def test_what_is_not_dense_is_refused_with_its_place() -> None:
 
 
 def test_who_holds_a_tensor_is_known() -> None:
-    import torch
     from sidestream._leaves import is_sole_owner
 
     if not hasattr(torch.UntypedStorage, "resizable"):
@@ -230,7 +217,6 @@ def test_who_holds_a_tensor_is_known() -> None:
 
 
 def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
-    import torch
     from sidestream._leaves import is_sole_owner, makes_each_anew
     from sidestream._tree import flatten
 
@@ -261,8 +247,6 @@ def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
 def test_the_loader_sees_the_modes_and_variables_of_whoever_iterates() -> None:
     import contextvars
 
-    import torch
-
     variable = contextvars.ContextVar("variable", default="unset")
 
     def seen() -> Iterator[Any]:
@@ -277,7 +261,6 @@ def test_the_loader_sees_the_modes_and_variables_of_whoever_iterates() -> None:
 
 
 def test_the_loader_sees_autocast_and_the_default_device_of_whoever_iterates() -> None:
-    import torch
     from torch.overrides import TorchFunctionMode
 
     left, right = torch.ones(2, 2), torch.ones(2, 2)
@@ -335,8 +318,6 @@ class Stuck:
 def test_a_wait_for_workers_ends_with_the_iteration(
     device: str, options: dict[str, Any], feeders: Feeders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     # So long the loader itself waits for workers that it has told to end.
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)
     with prefetch(loader(Stuck(), **options), device) as batches:
@@ -368,8 +349,6 @@ for at, _ in enumerate(prefetch(loader(Stuck()), "sim:h200")):
 
 
 def test_objects_with_tensors_are_said_to_stay_where_nothing_can_move_them() -> None:
-    import torch
-
     class Graph:
         def __init__(self) -> None:
             self.x = torch.ones(3)
@@ -385,7 +364,6 @@ def test_objects_with_tensors_are_said_to_stay_where_nothing_can_move_them() -> 
 
 
 def test_record_stream_still_does_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
     from sidestream._hand_over import _note_streams_of_our_memory
 
     # A prefetcher of another test may have been there before.
@@ -401,8 +379,6 @@ def test_record_stream_still_does_what_it_did(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_processor_goes_by_all_its_names() -> None:
-    import torch
-
     for name in ("cpu", "cpu:0", torch.device("cpu"), torch.device("cpu", 0)):
         [batch] = prefetch([torch.ones(2)], name)
         assert batch.device.type == "cpu"
