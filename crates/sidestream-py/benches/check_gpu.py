@@ -13,23 +13,18 @@ from __future__ import annotations
 
 import gc
 import json
-import queue
 import statistics
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from planted_backward import PLANTED as BACKWARD
-from planted_programs import LOOPS as PROGRAMS
-from planted_programs import PLANTED as OTHERS
-from planted_streams import PLANTED
+from planted import backward, programs, streams
+from planted.loops import LOOPS
 from torch import nn
-from training_loops import checkpoint_loop, embedding_loop, loader_loop, offload_loop, recurrent_loop
 
 STEPS = 1000
 
@@ -139,195 +134,10 @@ def steps() -> None:
 # ---------------------------------------------------------------- (b) right programs
 
 
-def loader(shape: tuple[int, ...], classes: int, steps: int) -> Any:
-    class Data(torch.utils.data.Dataset):  # type: ignore[misc]
-        def __len__(self) -> int:
-            return steps * 16
-
-        def __getitem__(self, at: int) -> Any:
-            return torch.full(shape, at % 7 / 7.0), at % classes
-
-    return torch.utils.data.DataLoader(Data(), batch_size=16, pin_memory=True)
-
-
-def mlp_loop(steps: int) -> None:
-    """Pinned batches copied without waiting, and gradients of four steps together."""
-    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    for at, (x, y) in enumerate(loader((64,), 10, steps)):
-        x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)
-        loss = nn.functional.cross_entropy(model(x), y) / 4
-        loss.backward()
-        if at % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
-        if at % 50 == 0:
-            loss.item()
-
-
-def cnn_loop(steps: int) -> None:
-    """The next batch is copied on a stream of its own."""
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(8, 10),
-    ).cuda()
-    optimizer = torch.optim.Adam(model.parameters())
-    side = torch.cuda.Stream()
-    main = torch.cuda.current_stream()
-    ready = None
-    for batch in [*loader((3, 16, 16), 10, steps), None]:
-        fresh = None
-        if batch is not None:
-            with torch.cuda.stream(side):
-                fresh = [part.to("cuda", non_blocking=True) for part in batch]
-        if ready is not None:
-            main.wait_stream(side)
-            for part in ready:
-                part.record_stream(main)
-            x, y = ready
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        ready = fresh
-
-
-def transformer_loop(steps: int) -> None:
-    """Mixed precision with a scaler, and results that are fetched without waiting."""
-    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
-    model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(32, 10)).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    scaler = torch.amp.GradScaler("cuda")
-    landing = torch.empty(2, pin_memory=True)
-    landed = [torch.cuda.Event(), torch.cuda.Event()]
-    for at, (x, y) in enumerate(loader((8, 32), 10, steps)):
-        x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = nn.functional.cross_entropy(model(x)[:, 0], y)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        slot = at % 2
-        if at >= 2:
-            landed[slot].synchronize()
-            landing[slot].item()
-        landing[slot].copy_(loss.detach(), non_blocking=True)
-        landed[slot].record()
-
-
-def streams_loop(steps: int) -> None:
-    """Two branches on streams of their own, forward and backward, and memory that moves between them."""
-    left, right = nn.Linear(64, 64).cuda(), nn.Linear(64, 64).cuda()
-    head = nn.Linear(128, 1).cuda()
-    parameters = [*left.parameters(), *right.parameters(), *head.parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.01)
-    one, two = torch.cuda.Stream(), torch.cuda.Stream()
-    main = torch.cuda.current_stream()
-    for _ in range(steps):
-        optimizer.zero_grad()
-        x = torch.randn(32, 64, device="cuda")
-        results = []
-        for stream, branch in ((one, left), (two, right)):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                results.append(branch(x).relu())
-            x.record_stream(stream)
-        for stream, result in zip((one, two), results, strict=True):
-            main.wait_stream(stream)
-            result.record_stream(main)
-        head(torch.cat(results, 1)).mean().backward()
-        optimizer.step()
-
-
-def graph_loop(steps: int) -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).cuda()
-    x = torch.zeros(16, 64, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side), torch.no_grad():
-        for _ in range(3):
-            model(x)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        y = model(x)
-    total = torch.zeros((), device="cuda")
-    for at in range(steps):
-        x.fill_(at % 5)
-        graph.replay()
-        total += y.sum()
-    total.item()
-
-
-def thread_loop(steps: int) -> None:
-    """A thread uploads, and hands over tensors with the event behind them."""
-    ready: queue.Queue[Any] = queue.Queue(2)
-    side = torch.cuda.Stream()
-
-    def feed() -> None:
-        with torch.cuda.stream(side):
-            for at in range(steps):
-                x = torch.full((64, 64), float(at % 3)).pin_memory().to("cuda", non_blocking=True)
-                ready.put((x, side.record_event()))
-        ready.put(None)
-
-    thread = threading.Thread(target=feed)
-    thread.start()
-    weights = torch.randn(64, 64, device="cuda")
-    main = torch.cuda.current_stream()
-    while (item := ready.get()) is not None:
-        x, event = item
-        main.wait_event(event)
-        x.record_stream(main)
-        (x @ weights).sum()
-    thread.join()
-
-
-def prefetch_loop(steps: int) -> None:
-    import sidestream
-
-    weights = torch.randn(64, 64, device="cuda")
-    batches = [(torch.full((16, 64), float(at % 5)), torch.arange(16)) for at in range(steps)]
-    double = lambda batch: (batch[0] * 2, batch[1])
-    prefetch: Any = getattr(sidestream, "prefetch")
-    # A new prefetcher each epoch, of what the one before has left, and one that is left early.
-    for leave in (3, steps):
-        for x, y in prefetch(iter(batches[:leave + 5]), "cuda", depth=2, transform=double):
-            x.add_(1)
-            (x @ weights).sum() + y.sum()
-            leave -= 1
-            if not leave:
-                break
-    for x, y in prefetch(batches, "cuda"):
-        (x @ weights).sum() + y.sum()
-
-
-LOOPS = (
-    mlp_loop,
-    cnn_loop,
-    transformer_loop,
-    streams_loop,
-    graph_loop,
-    thread_loop,
-    prefetch_loop,
-    recurrent_loop,
-    embedding_loop,
-    checkpoint_loop,
-    offload_loop,
-    loader_loop,
-)
-
-
 def loops() -> None:
     import sidestream
 
-    for loop in (*LOOPS, *PROGRAMS):
+    for loop in (*LOOPS, *programs.LOOPS, *programs.LOOPS_ON_GPU):
 
         def run(loop: Callable[[int], None] = loop) -> dict[str, Any]:
             torch.cuda.synchronize()
@@ -405,7 +215,7 @@ def host_copies() -> None:
 def plants() -> None:
     import sidestream
 
-    for program in (*PLANTED, *BACKWARD, *OTHERS):
+    for program in (*streams.PLANTED, *backward.PLANTED, *programs.PLANTED, *programs.PLANTED_ON_GPU):
 
         def run(program: Callable[[bool], None] = program) -> dict[str, Any]:
             kinds = []

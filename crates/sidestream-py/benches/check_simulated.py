@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import check_gpu
 import sidestream
 import torch
 from check_gpu import guarded, say
-from planted_programs import NEEDS_GPU
+from planted import programs, streams
+from planted.loops import LOOPS
 from torch import nn
 
 STEPS = 1000
@@ -77,10 +77,7 @@ def steps() -> None:
 
 
 def plants() -> None:
-    for program in (
-        *check_gpu.PLANTED,
-        *(other for other in check_gpu.OTHERS if other.__name__ not in NEEDS_GPU),
-    ):
+    for program in (*streams.PLANTED, *programs.PLANTED):
         kinds, reports = [], []
         for right in (False, True):
             with sidestream.check(simulate=2) as found:
@@ -99,10 +96,7 @@ def plants() -> None:
 
 
 def loops() -> None:
-    for loop in (
-        *check_gpu.LOOPS,
-        *(other for other in check_gpu.PROGRAMS if other.__name__ not in NEEDS_GPU),
-    ):
+    for loop in (*LOOPS, *programs.LOOPS):
         start = time.process_time()
         with sidestream.check(simulate=True) as found:
             loop(STEPS)

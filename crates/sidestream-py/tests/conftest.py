@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+
+# Tests and benches have planted programs in common.
+sys.path.append(str(Path(__file__).parents[1] / "benches"))
 
 
 def needs_torch(file: Path) -> bool:

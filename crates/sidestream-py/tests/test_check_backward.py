@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sidestream
 import torch
+from planted import backward
 from sidestream._check import CheckedRun
 
 pytestmark = pytest.mark.torch
 
-#: The mistakes of ``benches/planted_backward.py``, which run on a GPU as well, with the kinds that are found.
+#: The mistakes of ``benches/planted/backward.py``, which run on a GPU as well, with the kinds that are found.
 KINDS = {
     "what_the_forward_saved": {"UAF"},
     "a_gradient_that_a_leaf_adds_to": {"UAF"},
@@ -34,15 +32,7 @@ KINDS = {
 }
 
 
-def planted() -> dict[str, Callable[[bool], None]]:
-    if importlib.util.find_spec("torch") is None:
-        return {}
-    # It names a file beside it.
-    sys.path.append(str(Path(__file__).parents[1] / "benches"))
-    return {program.__name__: program for program in importlib.import_module("planted_backward").PLANTED}
-
-
-PLANTED = planted()
+PLANTED = {program.__name__: program for program in backward.PLANTED}
 
 
 def checked(program: Callable[..., None], *args: Any) -> CheckedRun:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import io
 import json
 import subprocess
@@ -16,11 +15,12 @@ import pytest
 import sidestream
 import torch
 from forked import python
+from planted import programs, streams
+from planted.loops import LOOPS
 from torch import nn
 
 pytestmark = pytest.mark.torch
 
-BENCHES = Path(__file__).parents[1] / "benches"
 RACY = """
 import sys
 import torch
@@ -33,21 +33,6 @@ if "right" in sys.argv:
     torch.cuda.current_stream().wait_stream(side)
 print(y.sum().item(), y.device)
 """
-
-
-def bench() -> Any:
-    """The loops that run on a GPU: what is expected of them there."""
-    if importlib.util.find_spec("torch") is None:
-        return None
-    # It names files beside it.
-    sys.path.append(str(BENCHES))
-    return importlib.import_module("check_gpu")
-
-
-GPU = bench()
-NOT_HERE = [*sys.modules["planted_programs"].NEEDS_GPU] if GPU else []
-PLANTED = [program for program in (*GPU.PLANTED, *GPU.OTHERS) if program.__name__ not in NOT_HERE] if GPU else []
-LOOPS = [loop for loop in (*GPU.LOOPS, *GPU.PROGRAMS) if loop.__name__ not in NOT_HERE] if GPU else []
 
 
 @pytest.fixture
@@ -77,7 +62,7 @@ def test_a_script_races_without_a_gpu_and_its_twin_does_not(tmp_path: Path) -> N
     assert right.stderr == "no race in 4 operations on a simulated GPU\n"
 
 
-@pytest.mark.parametrize("program", PLANTED, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [*streams.PLANTED, *programs.PLANTED], ids=lambda program: program.__name__)
 @pytest.mark.parametrize("right", [False, True], ids=["planted", "repaired"])
 def test_the_planted_races_of_a_gpu_are_found(program: Any, right: bool, found: sidestream.CheckedRun) -> None:
     program(right)
@@ -86,7 +71,7 @@ def test_the_planted_races_of_a_gpu_are_found(program: Any, right: bool, found: 
     assert bool(found.races) is not right, str(found)
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("loop", [*LOOPS, *programs.LOOPS], ids=lambda loop: loop.__name__)
 def test_right_loops_stay_silent(loop: Any, found: sidestream.CheckedRun) -> None:
     loop(20)
     assert found.races == () and found.ended is None and found.skipped == (), str(found)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planting import N, into
+from planted.planting import N, into
 from torch import nn
 
 PLANTED: list[Callable[[bool], None]] = []
@@ -62,7 +62,7 @@ def augmentation_beside_training(right: bool) -> None:
     model(torch.ones(8, 3, 32, 32, device="cuda"))
     for stream in (transform, train):
         stream.wait_stream(torch.cuda.current_stream())
-    transformed = None
+    transformed: Any = None
     for _ in range(8):
         if transformed is not None:
             with torch.cuda.stream(train):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planting import N, into, side_and_main
+from planted.planting import N, into, side_and_main
 from torch import nn
 
 PLANTED: list[Callable[[bool], None]] = []
@@ -22,13 +22,9 @@ planted = into(PLANTED)
 #: Right programs, which take a number of steps.
 LOOPS: list[Callable[[int], None]] = []
 right = into(LOOPS)
-#: What a simulated GPU refuses.
-NEEDS_GPU: list[str] = []
-
-
-def needs_gpu(program: Any) -> Any:
-    NEEDS_GPU.append(program.__name__)
-    return program
+#: Those that a simulated GPU refuses.
+PLANTED_ON_GPU: list[Callable[[bool], None]] = []
+LOOPS_ON_GPU: list[Callable[[int], None]] = []
 
 
 # ---------------------------------------------------------------- threads
@@ -89,7 +85,7 @@ def a_pool_that_is_not_asked(right: bool) -> None:
     lock = _thread.allocate_lock()
     lock.acquire()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        future = pool.submit(lambda: (x.mul_(2), lock.release()))
+        future = pool.submit(lambda: (x.mul_(2), lock.release()))  # type: ignore[func-returns-value]
         lock.acquire()
         if right:
             future.result()
@@ -330,13 +326,12 @@ def collectives_loop(steps: int) -> None:
 
 def doubled(x: Any, out: Any, count: int, first: int = 0) -> None:
     """Two times the numbers from the first on, so many of them."""
-    from planted_triton import double
+    from planted.triton_kernel import double
 
     double[(-(-count // 1024),)](x, out, first + count, first, BLOCK=1024)
 
 
-@planted
-@needs_gpu
+@into(PLANTED_ON_GPU)
 def a_result_of_triton_read_too_early(right: bool) -> None:
     """A warning: how far the kernel goes is not known."""
     side, main = side_and_main()
@@ -350,8 +345,7 @@ def a_result_of_triton_read_too_early(right: bool) -> None:
     main.wait_stream(side)
 
 
-@planted
-@needs_gpu
+@into(PLANTED_ON_GPU)
 def a_source_of_triton_filled_again(right: bool) -> None:
     side, main = side_and_main()
     x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
@@ -364,8 +358,7 @@ def a_source_of_triton_filled_again(right: bool) -> None:
     main.wait_stream(side)
 
 
-@planted
-@needs_gpu
+@into(PLANTED_ON_GPU)
 def two_kernels_of_triton_on_one_tensor(right: bool) -> None:
     """On halves that they are handed as such it is none, and one warning where they find them by a number."""
     side, main = side_and_main()
@@ -381,8 +374,7 @@ def two_kernels_of_triton_on_one_tensor(right: bool) -> None:
     main.wait_stream(side)
 
 
-@right
-@needs_gpu
+@into(LOOPS_ON_GPU)
 def triton_loop(steps: int) -> None:
     """A kernel on a stream of its own between two of PyTorch's."""
     side, main = side_and_main()

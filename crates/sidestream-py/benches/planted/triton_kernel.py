@@ -1,4 +1,4 @@
-"""The kernel of ``planted_programs.py``. Triton wants it in a file, with its own names at hand."""
+"""The kernel of ``programs.py``. Triton wants it in a file, with its own names at hand."""
 
 # mypy: ignore-errors
 import triton

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planting import N, into, side_and_main
+from planted.planting import N, into, side_and_main
 from torch import nn
 
 PLANTED: list[Callable[[bool], None]] = []
@@ -56,7 +56,7 @@ def transform_recorded_on_its_own_stream(right: bool) -> None:
     transform, model = torch.cuda.Stream(), torch.cuda.Stream()
     transform.wait_stream(torch.cuda.current_stream())
     model.wait_stream(torch.cuda.current_stream())
-    transformed = None
+    transformed: Any = None
     for _ in range(6):
         if transformed is not None:
             with torch.cuda.stream(model):
