@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import sidestream
 import torch
-from planted import backward
+from planted import backward, planting
+from planted.planting import Doubles, side_and_main
 from sidestream._check import CheckedRun
 
 pytestmark = pytest.mark.torch
@@ -57,24 +59,16 @@ def test_its_repaired_twin_is_silent(name: str) -> None:
     assert found.races == () and found.operations, str(found)
 
 
-def weights() -> Any:
-    return torch.ones(1 << 10, device="cuda", requires_grad=True)
-
-
-def use_again(*streams: Any) -> None:
-    """Whoever allocates next on these streams gets what was freed there."""
-    for stream in streams:
-        with torch.cuda.stream(stream):
-            for _ in range(8):
-                torch.zeros(1 << 10, device="cuda")
+COUNT = 1 << 10
+weights, use_again = partial(planting.weights, COUNT), partial(planting.use_again, count=COUNT)
 
 
 def stages_on_streams_of_their_own() -> None:
     """The backward of the first stage stands behind that of the second, so what it handed on may be freed."""
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side, main = side_and_main()
     w, v = weights(), weights()
     for _ in range(3):
-        x = torch.ones(1 << 10, device="cuda")
+        x = torch.ones(COUNT, device="cuda")
         side.wait_stream(main)
         with torch.cuda.stream(side):
             hidden = x * w
@@ -88,7 +82,7 @@ def stages_on_streams_of_their_own() -> None:
 
 
 def gradients_over_several_passes() -> None:
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side, main = side_and_main()
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).cuda()
     optimizer = torch.optim.Adam(model.parameters())
     for step in range(4):
@@ -105,7 +99,7 @@ def gradients_over_several_passes() -> None:
 def checkpoints() -> None:
     from torch.utils.checkpoint import checkpoint
 
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side, main = side_and_main()
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)).cuda()
     for reentrant in (False, True):
         x = torch.ones(2, 8, device="cuda", requires_grad=True)
@@ -120,7 +114,7 @@ def checkpoints() -> None:
 
 
 def mixed_precision() -> None:
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side, main = side_and_main()
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)).cuda()
     scaler = torch.amp.GradScaler("cuda", init_scale=2.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -146,17 +140,13 @@ def gradients_that_are_asked_for(at_edge: bool = False) -> None:
     """They are handed to the node of what they are asked for, which itself need not run."""
     from torch.autograd.graph import get_gradient_edge
 
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side, main = side_and_main()
 
-    class Gives(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
+    class Gives(Doubles):
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             with torch.cuda.stream(side):
-                given = torch.full((1 << 10,), 2.0, device="cuda")
+                given = torch.full((COUNT,), 2.0, device="cuda")
             main.wait_stream(side)
             return given
 

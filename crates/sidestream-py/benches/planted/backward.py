@@ -6,27 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planted.planting import N, into
+from planted.planting import Doubles, N, into, side_and_main, use_again, weights
 from torch import nn
 
 PLANTED: list[Callable[[bool], None]] = []
 planted = into(PLANTED)
 
 
-def weights() -> Any:
-    return torch.ones(N, device="cuda", requires_grad=True)
-
-
-def use_again(home: torch.cuda.Stream) -> None:
-    """Whoever allocates next on this stream gets what was freed there."""
-    with torch.cuda.stream(home):
-        for _ in range(8):
-            torch.zeros(N, device="cuda")
-
-
 @planted
 def what_the_forward_saved(right: bool) -> None:
-    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side, main = side_and_main()
     w = weights()
     with torch.cuda.stream(side):
         x = torch.full((N,), 2.0, device="cuda")
@@ -41,7 +30,7 @@ def what_the_forward_saved(right: bool) -> None:
 @planted
 def a_gradient_that_a_leaf_adds_to(right: bool) -> None:
     """Nobody handed it over: it was there."""
-    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side, main = side_and_main()
     w = weights()
     with torch.cuda.stream(side):
         w.grad = torch.ones(N, device="cuda")
@@ -82,11 +71,7 @@ def augmentation_beside_training(right: bool) -> None:
 def a_function_that_uses_a_stream_and_does_not_wait(right: bool) -> None:
     side = torch.cuda.Stream()
 
-    class Scale(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
+    class Scale(Doubles):
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             main = torch.cuda.current_stream()
@@ -104,13 +89,9 @@ def a_function_that_uses_a_stream_and_does_not_wait(right: bool) -> None:
 
 @planted
 def a_function_that_notes_no_stream(right: bool) -> None:
-    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side, main = side_and_main()
 
-    class Scale(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
+    class Scale(Doubles):
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             side.wait_stream(torch.cuda.current_stream())
@@ -127,7 +108,7 @@ def a_function_that_notes_no_stream(right: bool) -> None:
 
 @planted
 def an_optimizer_in_backward(right: bool) -> None:
-    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side, main = side_and_main()
     w = weights()
 
     def step(parameter: Any) -> None:
@@ -146,7 +127,7 @@ def an_optimizer_in_backward(right: bool) -> None:
 
 @planted
 def an_optimizer_in_backward_without_a_wait(right: bool) -> None:
-    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side, main = side_and_main()
     w = weights()
 
     def step(parameter: Any) -> None:
@@ -165,7 +146,7 @@ def an_optimizer_in_backward_without_a_wait(right: bool) -> None:
 
 def offload(waits: bool = True, notes: bool = True, notes_the_source: bool = True) -> None:
     """What the forward saves goes to the host on a stream of its own, and comes back in backward."""
-    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    side, main = side_and_main()
 
     def pack(tensor: Any) -> Any:
         side.wait_stream(torch.cuda.current_stream())
@@ -261,11 +242,7 @@ def a_gradient_past_the_engine(right: bool) -> None:
     side = torch.cuda.Stream()
     left: list[Any] = []
 
-    class Gives(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
+    class Gives(Doubles):
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             made = torch.full((N,), 2.0, device="cuda")
@@ -274,11 +251,7 @@ def a_gradient_past_the_engine(right: bool) -> None:
             left.append(made)
             return torch.full((N,), 3.0, device="cuda")
 
-    class Takes(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
+    class Takes(Doubles):
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             return (left.pop() if left else gradient) * 2
@@ -300,11 +273,7 @@ def gradients_that_are_added_up(right: bool) -> None:
     one, two, main = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()
     given: list[Any] = []
 
-    class Branch(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
+    class Branch(Doubles):
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             given.append(torch.full((N,), 2.0, device="cuda"))
@@ -327,5 +296,4 @@ def gradients_that_are_added_up(right: bool) -> None:
         main.wait_stream(stream)
     (branches[0] + branches[1]).sum().backward()
     given.clear()
-    use_again(one)
-    use_again(two)
+    use_again(one, two)

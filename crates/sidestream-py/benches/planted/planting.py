@@ -23,3 +23,30 @@ def into(programs: list[Any]) -> Callable[[Any], Any]:
 
 def side_and_main() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
     return torch.cuda.Stream(), torch.cuda.current_stream()
+
+
+def side_after_main() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """Of these the side stream is ordered after what the main one has by now."""
+    side, main = side_and_main()
+    side.wait_stream(main)
+    return side, main
+
+
+def weights(count: int = N) -> Any:
+    return torch.ones(count, device="cuda", requires_grad=True)
+
+
+def use_again(*homes: torch.cuda.Stream, count: int = N) -> None:
+    """The next to allocate on these streams gets what was freed there."""
+    for home in homes:
+        with torch.cuda.stream(home):
+            for _ in range(8):
+                torch.zeros(count, device="cuda")
+
+
+class Doubles(torch.autograd.Function):  # type: ignore[misc]
+    """A function whose backward is a program's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2

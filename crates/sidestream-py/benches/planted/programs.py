@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planted.planting import N, into, side_and_main
+from planted.planting import N, into, side_after_main, side_and_main
 from torch import nn
 
 PLANTED: list[Callable[[bool], None]] = []
@@ -56,9 +56,8 @@ def a_thread_that_nobody_told(right: bool) -> None:
 @planted
 def a_thread_that_waits_for_the_device(right: bool) -> None:
     """A warning: the wait is another thread's, and nobody waits for that."""
-    side, main = side_and_main()
     x = torch.zeros(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     event = threading.Event()
     lock = _thread.allocate_lock()
     lock.acquire()
@@ -128,8 +127,7 @@ def ring_loop(steps: int) -> None:
     hosts = [torch.zeros(64, 64, pin_memory=True) for _ in range(depth)]
     devices = [torch.empty(64, 64, device="cuda") for _ in range(depth)]
     total = torch.zeros((), device="cuda")
-    side, main = side_and_main()
-    side.wait_stream(main)
+    side, main = side_after_main()
     full, empty, lock = threading.Semaphore(0), threading.Semaphore(depth), threading.Lock()
     copied = [torch.cuda.Event() for _ in range(depth)]
     used = [torch.cuda.Event() for _ in range(depth)]
@@ -286,9 +284,8 @@ def a_source_of_a_collective_filled_again(right: bool) -> None:
 @planted
 def a_collective_waited_for_on_another_stream(right: bool) -> None:
     distributed = group()
-    side, main = side_and_main()
     x = torch.ones(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     work = distributed.all_reduce(x, async_op=True)
     with torch.cuda.stream(side):
         work.wait()
@@ -334,9 +331,8 @@ def doubled(x: Any, out: Any, count: int, first: int = 0) -> None:
 @into(PLANTED_ON_GPU)
 def a_result_of_triton_read_too_early(right: bool) -> None:
     """A warning: how far the kernel goes is not known."""
-    side, main = side_and_main()
     x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         doubled(x, out, N)
     if right:
@@ -347,9 +343,8 @@ def a_result_of_triton_read_too_early(right: bool) -> None:
 
 @into(PLANTED_ON_GPU)
 def a_source_of_triton_filled_again(right: bool) -> None:
-    side, main = side_and_main()
     x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         doubled(x, out, N)
     if right:
@@ -361,9 +356,8 @@ def a_source_of_triton_filled_again(right: bool) -> None:
 @into(PLANTED_ON_GPU)
 def two_kernels_of_triton_on_one_tensor(right: bool) -> None:
     """On halves that they are handed as such it is none, and one warning where they find them by a number."""
-    side, main = side_and_main()
     x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     for _ in range(3):
         with torch.cuda.stream(side):
             doubled(x, out[: N // 2] if right else out, N // 2)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planted.planting import N, into, side_and_main
+from planted.planting import N, into, side_after_main, side_and_main
 from torch import nn
 
 PLANTED: list[Callable[[bool], None]] = []
@@ -22,10 +22,9 @@ planted = into(PLANTED)
 @planted
 def double_buffer_without_a_wait(right: bool) -> None:
     """The exercise of a tutorial, first mistake."""
-    side, main = side_and_main()
     host = [torch.zeros(N, pin_memory=True) for _ in range(2)]
     dev = [torch.empty(N, device="cuda") for _ in range(2)]
-    side.wait_stream(main)
+    side, main = side_after_main()
     for step in range(4):
         with torch.cuda.stream(side):
             dev[step % 2].copy_(host[step % 2], non_blocking=True)
@@ -37,10 +36,9 @@ def double_buffer_without_a_wait(right: bool) -> None:
 
 @planted
 def double_buffer_filled_again_too_early(right: bool) -> None:
-    side, main = side_and_main()
     host = [torch.zeros(N, pin_memory=True) for _ in range(2)]
     dev = [torch.empty(N, device="cuda") for _ in range(2)]
-    side.wait_stream(main)
+    side, main = side_after_main()
     for step in range(4):
         with torch.cuda.stream(side):
             dev[step % 2].copy_(host[step % 2], non_blocking=True)
@@ -73,9 +71,8 @@ def transform_recorded_on_its_own_stream(right: bool) -> None:
 
 @planted
 def a_record_before_the_work(right: bool) -> None:
-    side, main = side_and_main()
     x = torch.zeros(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     event = torch.cuda.Event()
     with torch.cuda.stream(side):
         event.record()
@@ -88,9 +85,8 @@ def a_record_before_the_work(right: bool) -> None:
 
 @planted
 def the_wrong_event(right: bool) -> None:
-    side, main = side_and_main()
     x = torch.zeros(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         before = side.record_event()
         x.fill_(1)
@@ -101,9 +97,8 @@ def the_wrong_event(right: bool) -> None:
 
 @planted
 def wait_stream_too_early(right: bool) -> None:
-    side, main = side_and_main()
     x = torch.zeros(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     main.wait_stream(side)
     with torch.cuda.stream(side):
         x.mul_(2)
@@ -114,10 +109,9 @@ def wait_stream_too_early(right: bool) -> None:
 
 @planted
 def an_event_recorded_again(right: bool) -> None:
-    side, main = side_and_main()
     third = torch.cuda.Stream()
     x = torch.zeros(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     event = torch.cuda.Event()
     with torch.cuda.stream(side):
         x.fill_(1)
@@ -131,9 +125,8 @@ def an_event_recorded_again(right: bool) -> None:
 
 @planted
 def memory_used_again_without_record_stream(right: bool) -> None:
-    side, main = side_and_main()
     x = torch.ones(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         y = x * 2
     if right:
@@ -145,9 +138,8 @@ def memory_used_again_without_record_stream(right: bool) -> None:
 
 @planted
 def memory_used_again_without_the_homes_wait(right: bool) -> None:
-    side, main = side_and_main()
     x = torch.ones(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         y = x * 2
     if right:
@@ -235,9 +227,8 @@ def a_query_that_is_not_asked(right: bool) -> None:
 
 @planted
 def slices_that_overlap(right: bool) -> None:
-    side, main = side_and_main()
     x = torch.zeros(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     middle = N // 2
     with torch.cuda.stream(side):
         x[: middle + (0 if right else 7)].fill_(1)
@@ -247,9 +238,8 @@ def slices_that_overlap(right: bool) -> None:
 
 @planted
 def columns_that_overlap(right: bool) -> None:
-    side, main = side_and_main()
     x = torch.zeros(1024, 64, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         x[:, : 32 if right else 33].fill_(1)
     x[:, 32:].fill_(2)
@@ -258,10 +248,9 @@ def columns_that_overlap(right: bool) -> None:
 
 @planted
 def a_chain_of_three_with_a_gap(right: bool) -> None:
-    side, main = side_and_main()
     third = torch.cuda.Stream()
     x = torch.zeros(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         x.fill_(1)
     if right:
@@ -344,10 +333,9 @@ def gradients_read_too_early(right: bool) -> None:
 @planted
 def statistics_of_batch_norm(right: bool) -> None:
     """They are written by an operator whose schema does not say so."""
-    side, main = side_and_main()
     norm = nn.BatchNorm2d(8).cuda()
     x = torch.ones(4, 8, 16, 16, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     norm(x)
     if right:
         side.wait_stream(main)
@@ -358,9 +346,8 @@ def statistics_of_batch_norm(right: bool) -> None:
 
 @planted
 def written_in_place_while_read(right: bool) -> None:
-    side, main = side_and_main()
     x = torch.ones(N, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         y = x.exp()
     if right:
@@ -393,10 +380,9 @@ def uploaded_by_a_thread(right: bool) -> None:
 
 @planted
 def gathered_by_an_index(right: bool) -> None:
-    side, main = side_and_main()
     table = torch.zeros(1000, 64, device="cuda")
     at = torch.arange(100, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     with torch.cuda.stream(side):
         table.index_fill_(0, at, 1.0)
     if right:
@@ -412,9 +398,8 @@ def graphs_captured_on_one_stream(right: bool) -> None:
     The products are too small to use it: with larger ones the results would be wrong
     (`real_gpu.py workspaces`).
     """
-    side, main = side_and_main()
     x = torch.ones(64, 64, device="cuda")
-    side.wait_stream(main)
+    side, main = side_after_main()
     graphs = []
     for _ in range(2):
         graph = torch.cuda.CUDAGraph()
