@@ -7,10 +7,11 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sidestream
 from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -79,6 +80,21 @@ def trace_of_rank(rank: int, world: int, compute_us: int) -> str:
             "traceEvents": events,
         }
     )
+
+
+@pytest.fixture
+def found() -> Iterator[sidestream.CheckedRun]:
+    """Two simulated GPUs, and what the check hears."""
+    with sidestream.check(simulate=2) as run:
+        yield run
+
+
+@pytest.fixture
+def silent() -> Iterator[sidestream.CheckedRun]:
+    """A simulated GPU; whatever a test does, there is no race in it."""
+    with sidestream.check(simulate=1) as run:
+        yield run
+    assert not run.races, str(run)
 
 
 @pytest.fixture

@@ -23,18 +23,10 @@ import torch
 from sidestream import Batcher, RequestExpired, RequestRefused
 from sidestream._sidestream import Requests
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("silent")]
 
 #: Longer than any test takes: a batch that leaves earlier did so for another reason.
 FOREVER = 3000.0
-
-
-@pytest.fixture(autouse=True)
-def silent() -> Iterator[sidestream.CheckedRun]:
-    """A simulated GPU; whatever a test does, there is no race in it."""
-    with sidestream.check(simulate=1) as found:
-        yield found
-    assert not found.races, str(found)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driven import Recorder
+from driven import Recorder, recorder
 from sidestream._check_host import watched
 from sidestream._sidestream import RaceError
 
@@ -31,10 +31,7 @@ SIZE = 16 * PAGE
 
 @contextmanager
 def checked(raises: bool = False) -> Iterator[Recorder]:
-    def plan(_: Any) -> Any:
-        raise AssertionError("no operator of PyTorch runs here")
-
-    run = Recorder(plan, str, lambda one, two: (None, None), lambda: "MainThread", None, [], None, 1 << 30, raises, ([], []), None, None, True)
+    run = recorder(raises, hidden=([], []))
     with watched(run, True, True) as problem:
         assert problem == []
         yield run

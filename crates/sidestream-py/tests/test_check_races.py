@@ -7,20 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driven import Recorder
+from driven import Recorder, recorder
 from sidestream._sidestream import RaceError
 
 MAIN, SIDE, THIRD = 0, 0x100, 0x200
 X, Y, Z = 0x10_0000, 0x20_0000, 0x30_0000
 HOST = 0x7000_0000
 SIZE = 4096
-
-
-def recorder(raises: bool = False) -> Recorder:
-    def plan(_: Any) -> Any:
-        raise AssertionError("no operator of PyTorch runs here")
-
-    return Recorder(plan, str, lambda one, two: (None, None), lambda: "MainThread", None, [], None, 1 << 30, raises, None, None, None, True)
 
 
 def found(run: Recorder) -> list[dict[str, Any]]:
@@ -170,50 +163,45 @@ def halves_and_a_whole(run: Recorder, right: bool) -> None:
     write(run, MAIN)
 
 
-@case("UAF")
-def reuse_without_record_stream(run: Recorder, right: bool) -> None:
+def used_on_the_side(run: Recorder) -> None:
     run.allocated(X, MAIN)
     write(run, MAIN)
     wait(run, SIDE, MAIN)
     read(run, SIDE)
-    if right:
-        run.record_stream(X, SIZE, SIDE)
+
+
+def used_again(run: Recorder) -> None:
     run.on_memory_deallocation(X)
     run.allocated(X, MAIN)
     write(run, MAIN)
+
+
+@case("UAF")
+def reuse_without_record_stream(run: Recorder, right: bool) -> None:
+    used_on_the_side(run)
+    if right:
+        run.record_stream(X, SIZE, SIDE)
+    used_again(run)
 
 
 @case("UAF")
 def record_stream_of_the_wrong_stream(run: Recorder, right: bool) -> None:
-    run.allocated(X, MAIN)
-    write(run, MAIN)
-    wait(run, SIDE, MAIN)
-    read(run, SIDE)
+    used_on_the_side(run)
     run.record_stream(X, SIZE, SIDE if right else THIRD)
-    run.on_memory_deallocation(X)
-    run.allocated(X, MAIN)
-    write(run, MAIN)
+    used_again(run)
 
 
 @case("UAF")
 def the_home_waits_before_the_free_or_not(run: Recorder, right: bool) -> None:
-    run.allocated(X, MAIN)
-    write(run, MAIN)
-    wait(run, SIDE, MAIN)
-    read(run, SIDE)
+    used_on_the_side(run)
     if right:
         wait(run, MAIN, SIDE)
-    run.on_memory_deallocation(X)
-    run.allocated(X, MAIN)
-    write(run, MAIN)
+    used_again(run)
 
 
 @case("UAF")
 def freed_memory_that_is_split(run: Recorder, right: bool) -> None:
-    run.allocated(X, MAIN)
-    write(run, MAIN)
-    wait(run, SIDE, MAIN)
-    read(run, SIDE)
+    used_on_the_side(run)
     if right:
         run.record_stream(X, SIZE, SIDE)
     run.on_memory_deallocation(X)
@@ -491,11 +479,7 @@ def test_the_second_access_raises_where_that_is_asked_for() -> None:
 
 def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
     """The numbers of tenancies are used again: 50 kB would do for 40 of them."""
-
-    def plan(_: Any) -> Any:
-        raise AssertionError
-
-    run = Recorder(plan, str, lambda one, two: (None, None), lambda: "MainThread", None, [], None, 200_000, False, None, None, None, True)
+    run = recorder(memory=200_000)
     for _ in range(20_000):
         run.allocated(X, MAIN)
         write(run, MAIN)

@@ -7,7 +7,6 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,6 @@ if "right" in sys.argv:
     torch.cuda.current_stream().wait_stream(side)
 print(y.sum().item(), y.device)
 """
-
-
-@pytest.fixture
-def found() -> Iterator[sidestream.CheckedRun]:
-    """Two simulated GPUs, and what the check hears."""
-    with sidestream.check(simulate=2) as run:
-        yield run
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

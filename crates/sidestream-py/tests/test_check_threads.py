@@ -10,7 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,6 @@ pytestmark = pytest.mark.torch
 
 #: What one thread calls when it is done, and what another calls first.
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
-
-
-@pytest.fixture
-def found() -> Iterator[sidestream.CheckedRun]:
-    with sidestream.check(simulate=1) as run:
-        yield run
 
 
 def unheard() -> Pair:

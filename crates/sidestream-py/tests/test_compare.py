@@ -7,7 +7,6 @@ import math
 import pickle
 import random
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,13 +118,6 @@ def test_too_little_time_says_that_nobody_can_tell() -> None:
 def test_what_would_have_been_seen_is_stated() -> None:
     made = Comparison(("a", "b"), "cpu", "x", "unknown", 1.004, (0.99, 1.02), 0.035, (1e6, 1.004e6), 12, (1, 1), False, None)
     assert str(made).split("\n")[0] == "cannot tell: b against a +0.40 % (from -1.00 % to +2.00 %); a difference of 3.5 % would have been seen"
-
-
-@pytest.fixture
-def found() -> Iterator[sidestream.CheckedRun]:
-    """A simulated GPU."""
-    with sidestream.check(simulate=True) as run:
-        yield run
 
 
 @pytest.mark.torch

@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import math
 from collections import namedtuple
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ class Scores:
     loss: Any
     top: list[Any]
     name: str
-
-
-@pytest.fixture
-def found() -> Iterator[sidestream.CheckedRun]:
-    """Two simulated GPUs, and what the check hears."""
-    with sidestream.check(simulate=2) as run:
-        yield run
 
 
 def training(found: sidestream.CheckedRun) -> Any:

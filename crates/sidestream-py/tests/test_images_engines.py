@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +66,7 @@ def same(one: list[tuple[Any, list[int]]], other: list[tuple[Any, list[int]]]) -
     return all(pictures.equal(theirs) and labels == other_labels for (pictures, labels), (theirs, other_labels) in pairs)
 
 
-@pytest.fixture
-def simulated() -> Iterator[Any]:
-    """A simulated GPU; nothing may race on it."""
-    with sidestream.check(simulate=1) as run:
-        yield run
-    assert not run.races, str(run)
-
-
-def test_pictures_and_their_order_are_those_of_the_processor(mixed: Path, simulated: Any) -> None:
+def test_pictures_and_their_order_are_those_of_the_processor(mixed: Path, silent: Any) -> None:
     expected = epoch(loader(mixed), "cpu")
     assert [len(labels) for _, labels in expected] == [12, 12, 12, 4]
     for more in ({}, {"workers": 1, "depth": 1}, {"engine_share": 0.5}, {"engine_share": 0.0}):
@@ -96,7 +88,7 @@ def test_without_the_wait_for_the_engines_it_races(mixed: Path, monkeypatch: pyt
     assert any("sidestream.images.Loader" in str(race) for race in run.races)
 
 
-def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(mixed: Path, tmp_path: Path, simulated: Any) -> None:
+def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(mixed: Path, tmp_path: Path, silent: Any) -> None:
     data = damage(mixed, tmp_path, hidden=5, cut=6)
     for broken in ("skip", "replace"):
         with loader(data, broken=broken) as other:
@@ -123,14 +115,14 @@ def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(mixed: Path, tm
         assert named == ["hidden.jpg (sample 5)", "cut.jpg (sample 6)"]
 
 
-def test_a_batch_of_broken_pictures_alone_does_not_come(mixed: Path, tmp_path: Path, simulated: Any) -> None:
+def test_a_batch_of_broken_pictures_alone_does_not_come(mixed: Path, tmp_path: Path, silent: Any) -> None:
     data = damage(mixed, tmp_path, hidden=2, cut=3)
     with loader(data, decode="gpu", batch_size=2, shuffle=False, broken="skip") as engines, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert [labels for _, labels in epoch(engines, "cuda")][:2] == [[0, 1], [4, 5]]
 
 
-def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, simulated: Any) -> None:
+def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, silent: Any) -> None:
     with loader(mixed, decode="gpu") as whole:
         expected = epoch(whole, "cuda")
     with loader(mixed, decode="gpu") as left, loader(mixed, decode="gpu", workers=1) as resumed, loader(mixed) as other:
@@ -147,7 +139,7 @@ def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, simulated: Any)
             other.load_state_dict(state)
 
 
-def test_what_engines_are_at_is_neither_counted_nor_kept(mixed: Path, simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_engines_are_at_is_neither_counted_nor_kept(mixed: Path, silent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop is left while its thread has the engines decode: its batch was given by the loader, and comes again."""
     with loader(mixed, decode="gpu") as whole:
         expected = epoch(whole, "cuda")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,13 +11,6 @@ import sidestream
 import torch
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture
-def found() -> Iterator[sidestream.CheckedRun]:
-    """A simulated GPU, and what the check hears."""
-    with sidestream.check(simulate=True) as run:
-        yield run
 
 
 def trained(mode: Any, device: str = "cuda") -> tuple[list[Any], list[float]]:
