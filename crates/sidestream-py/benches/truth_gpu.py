@@ -253,6 +253,20 @@ def host_measures(repaired: bool) -> Step:
 # Copies of memory that is not pinned.
 
 
+def landing(size: float) -> tuple[torch.Tensor, Callable[[int], None]]:
+    """A result on the device, and its download in each step, which the next step waits for."""
+    result = torch.ones(megabytes(size).shape, device=DEVICE)
+    hosts = [megabytes(size, pinned=True) for _ in range(2)]
+    marks = [event(), event()]
+
+    def download(at: int) -> None:
+        hosts[at % 2].copy_(result, non_blocking=True)
+        marks[at % 2].record()
+        marks[(at + 1) % 2].synchronize()
+
+    return result, download
+
+
 def uploading(size: float, pieces: int, repaired: bool, layers: int = 16) -> Step:
     model = Model(layers)
     hosts = [megabytes(size / pieces, pinned=repaired) for _ in range(pieces)]
@@ -276,37 +290,22 @@ def pageable_uploads_of_many(repaired: bool) -> Step:
 
 @job("PAGEABLE_COPY", "BLOCKING_COPY")
 def pageable_download(repaired: bool) -> Step:
-    model, result = Model(16), torch.ones(megabytes(48).shape, device=DEVICE)
-    hosts = [megabytes(48, pinned=True) for _ in range(2)]
-    marks = [event(), event()]
+    model, (result, download) = Model(16), landing(48)
 
     def step(at: int) -> None:
         model()
-        if not repaired:
-            result.cpu()
-            return
-        hosts[at % 2].copy_(result, non_blocking=True)
-        marks[at % 2].record()
-        marks[(at + 1) % 2].synchronize()
+        download(at) if repaired else result.cpu()
 
     return step
 
 
 @job("PAGEABLE_COPY", "BLOCKING_COPY")
 def pageable_both_ways(repaired: bool) -> Step:
-    model, source = Model(12), megabytes(32, pinned=repaired)
-    result = torch.ones(megabytes(24).shape, device=DEVICE)
-    hosts = [megabytes(24, pinned=True) for _ in range(2)]
-    marks = [event(), event()]
+    model, source, (result, download) = Model(12), megabytes(32, pinned=repaired), landing(24)
 
     def step(at: int) -> None:
         model(source.to(DEVICE, non_blocking=repaired))
-        if not repaired:
-            result.cpu()
-            return
-        hosts[at % 2].copy_(result, non_blocking=True)
-        marks[at % 2].record()
-        marks[(at + 1) % 2].synchronize()
+        download(at) if repaired else result.cpu()
 
     return step
 
@@ -355,8 +354,8 @@ def upload_in_line_as_long_as_the_model(repaired: bool) -> Step:
     return in_line(256, 1, repaired, layers=14)
 
 
-@job("COPY_ON_COMPUTE_STREAM")
-def download_in_line(repaired: bool) -> Step:
+def downloading_aside(aside: bool, waits: bool) -> Step:
+    """Results are downloaded in the stream of the kernels or in one of their own, which these may wait for."""
     model, stream = Model(16), side_stream()
     results = [torch.ones(megabytes(128).shape, device=DEVICE) for _ in range(2)]
     hosts = [megabytes(128, pinned=True) for _ in range(2)]
@@ -365,20 +364,27 @@ def download_in_line(repaired: bool) -> Step:
 
     def step(at: int) -> None:
         slot = at % 2
-        if repaired:
+        if aside and not waits:
             # The result of two steps ago has left before its place is written again.
             current().wait_event(marks[slot])
         model()
         results[slot][:1].fill_(2.0)
-        if not repaired:
+        if not aside:
             hosts[slot].copy_(results[slot], non_blocking=True)
             return
         stream.wait_stream(current())
         with on(stream):
             hosts[slot].copy_(results[slot], non_blocking=True)
             marks[slot].record()
+        if waits:
+            current().wait_stream(stream)
 
     return step
+
+
+@job("COPY_ON_COMPUTE_STREAM")
+def download_in_line(repaired: bool) -> Step:
+    return downloading_aside(aside=repaired, waits=False)
 
 
 # Waits between streams in the wrong places.
@@ -416,26 +422,7 @@ def waits_behind_a_long_copy(repaired: bool) -> Step:
 
 @job("STREAM_WAIT")
 def waits_for_the_download(repaired: bool) -> Step:
-    model, stream = Model(16), side_stream()
-    results = [torch.ones(megabytes(128).shape, device=DEVICE) for _ in range(2)]
-    hosts = [megabytes(128, pinned=True) for _ in range(2)]
-    marks = [event(), event()]
-    synchronize()
-
-    def step(at: int) -> None:
-        slot = at % 2
-        if repaired:
-            current().wait_event(marks[slot])
-        model()
-        results[slot][:1].fill_(2.0)
-        stream.wait_stream(current())
-        with on(stream):
-            hosts[slot].copy_(results[slot], non_blocking=True)
-            marks[slot].record()
-        if not repaired:
-            current().wait_stream(stream)
-
-    return step
+    return downloading_aside(aside=True, waits=not repaired)
 
 
 # Copies that the host waits for.
