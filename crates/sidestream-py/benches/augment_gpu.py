@@ -21,6 +21,8 @@ from typing import Any
 
 import augmentation
 import torch
+from planted.models import trained
+from timing import seconds
 from torch.nn import functional
 
 import sidestream
@@ -217,7 +219,7 @@ def loop(device: str, side: int, batches: list[int], steps: int, dry: bool) -> d
         torch.manual_seed(0)
         network = augmentation.network() if side == SIDE else small_network(side)
         network = network.to(device).train()
-        optimizer = torch.optim.SGD(network.parameters(), lr=1e-4)
+        train = trained(network, torch.optim.SGD(network.parameters(), lr=1e-4), functional.cross_entropy)
         ready = [pin(pictures(count, side, "cpu")) for _ in range(4)]
         labels = pin(torch.randint(0, augmentation.CLASSES, (count,)))
         numbers = list(range(count))
@@ -228,11 +230,8 @@ def loop(device: str, side: int, batches: list[int], steps: int, dry: bool) -> d
             for at in range(steps):
                 yield ready[at % len(ready)], labels
 
-        def step(batch: Any, network: Any = network, optimizer: Any = optimizer) -> None:
-            given, labels = batch
-            optimizer.zero_grad()
-            functional.cross_entropy(network(given), labels).backward()
-            optimizer.step()
+        def step(batch: Any, train: Any = train) -> None:
+            train(*batch)
 
         def moved(batch: Any) -> Any:
             return tuple(part.to(device, non_blocking=True) for part in batch)
@@ -303,11 +302,7 @@ def loop(device: str, side: int, batches: list[int], steps: int, dry: bool) -> d
         for name, run in cases.items():
             try:
                 run(3)
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                run(steps)
-                torch.cuda.synchronize()
-                of_batch[name] = steps / (time.perf_counter() - start)
+                of_batch[name] = steps / seconds(lambda run=run: run(steps))
                 print(f"  {name:42}{of_batch[name]:10.1f}", flush=True)
             except Exception as error:  # One case that fails does not cost the others.
                 of_batch[name] = float("nan")

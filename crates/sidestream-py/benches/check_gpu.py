@@ -11,6 +11,7 @@ A part that fails says so in its line; the others run all the same.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import statistics
@@ -21,24 +22,24 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import parts
 import torch
+from parts import say
 from planted import backward, programs, streams
 from planted.loops import LOOPS
+from planted.models import perceptron, trained
+from timing import seconds
 from torch import nn
 
 STEPS = 1000
 
 
-def say(**line: Any) -> None:
-    print(json.dumps(line), flush=True)
-
-
 def guarded(part: str, name: str, run: Callable[[], dict[str, Any]]) -> None:
     try:
-        say(part=part, name=name, **run())
+        say(part, name=name, **run())
     except BaseException as error:
         text = traceback.format_exc()[-1500:]
-        say(part=part, name=name, error=f"{type(error).__name__}: {error}"[:2000], trace=text)
+        say(part, name=name, error=f"{type(error).__name__}: {error}"[:2000], trace=text)
         if isinstance(error, KeyboardInterrupt):
             raise
 
@@ -46,31 +47,18 @@ def guarded(part: str, name: str, run: Callable[[], dict[str, Any]]) -> None:
 # ---------------------------------------------------------------- (a) what a step takes
 
 
-def mlp_step() -> Callable[[], None]:
+def mlp_step(device: str = "cuda") -> Callable[[], object]:
+    """Foreach, as a GPU has it, on the processor as well."""
     torch.manual_seed(0)
-    model = nn.Sequential(*[layer for _ in range(20) for layer in (nn.Linear(512, 512), nn.ReLU())]).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    x, y = torch.randn(64, 512, device="cuda"), torch.randn(64, 512, device="cuda")
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-    return step
+    model = perceptron(20, 512).to(device)
+    step = trained(model, torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True), nn.functional.mse_loss)
+    return functools.partial(step, torch.randn(64, 512, device=device), torch.randn(64, 512, device=device))
 
 
-def timed(step: Callable[[], None], steps: int = 50, rounds: int = 9) -> dict[str, Any]:
+def timed(step: Callable[[], object], steps: int = 50, rounds: int = 9) -> dict[str, Any]:
     for _ in range(5):
         step()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(steps):
-            step()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / steps * 1e3)
+    times = [seconds(lambda: [step() for _ in range(steps)]) / steps * 1e3 for _ in range(rounds)]
     return {"step_ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times)}
 
 
@@ -140,11 +128,7 @@ def loops() -> None:
     for loop in (*LOOPS, *programs.LOOPS, *programs.LOOPS_ON_GPU):
 
         def run(loop: Callable[[int], None] = loop) -> dict[str, Any]:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            loop(100)
-            torch.cuda.synchronize()
-            plain = (time.perf_counter() - start) / 100
+            plain = seconds(lambda: loop(100)) / 100
             start = time.perf_counter()
             with sidestream.check() as found:
                 loop(STEPS)
@@ -240,23 +224,10 @@ def plants() -> None:
 
 
 def main() -> None:
-    what = sys.argv[1] if len(sys.argv) > 1 else "all"
-    if what == "step_alone":
+    if sys.argv[1:2] == ["step_alone"]:
         print(json.dumps(step_alone(sys.argv[2])), flush=True)
         return
-    guarded(
-        "machine",
-        torch.cuda.get_device_name(),
-        lambda: {"torch": torch.__version__, "python": sys.version.split()[0]},
-    )
-    if what in ("all", "step"):
-        steps()
-    if what in ("all", "planted"):
-        plants()
-    if what in ("all", "host"):
-        host_copies()
-    if what in ("all", "loops"):
-        loops()
+    sys.exit(parts.run({"step": steps, "planted": plants, "host": host_copies, "loops": loops}, sys.argv[1:]))
 
 
 if __name__ == "__main__":

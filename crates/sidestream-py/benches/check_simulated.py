@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import statistics
 import subprocess
@@ -19,30 +20,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import parts
 import sidestream
 import torch
-from check_gpu import guarded, say
+from check_gpu import guarded, mlp_step
+from parts import say
 from planted import programs, streams
 from planted.loops import LOOPS
-from torch import nn
 
 STEPS = 1000
 
 
 def step_alone(device: str) -> dict[str, Any]:
-    """The step of ``check_gpu.py``; foreach, as a GPU has it, on the processor as well."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*[layer for _ in range(20) for layer in (nn.Linear(512, 512), nn.ReLU())]).to(
-        device
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True)
-    x, y = torch.randn(64, 512, device=device), torch.randn(64, 512, device=device)
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
+    """The step of ``check_gpu.py``."""
+    step = mlp_step(device)
     for _ in range(5):
         step()
     walls, processors = [], []
@@ -60,8 +51,6 @@ def step_alone(device: str) -> dict[str, Any]:
 
 
 def steps() -> None:
-    import json
-
     for how in ("plain", "simulated", "plain", "simulated"):
 
         def run(how: str = how) -> dict[str, Any]:
@@ -150,23 +139,14 @@ def threads() -> None:
 
 
 def main() -> None:
-    what = sys.argv[1] if len(sys.argv) > 1 else "all"
-    if what == "step_alone":
-        if sys.argv[2] == "plain":
-            say(**step_alone("cpu"))
-            return
-        with sidestream.check(simulate=True) as found:
-            result = step_alone("cuda")
-        say(**result, races=len(found.races), operations=found.operations)
+    if sys.argv[1:2] != ["step_alone"]:
+        sys.exit(parts.run({"step": steps, "planted": plants, "loops": loops, "threads": threads}, sys.argv[1:]))
+    if sys.argv[2] == "plain":
+        print(json.dumps(step_alone("cpu")))
         return
-    if what in ("all", "step"):
-        steps()
-    if what in ("all", "planted"):
-        plants()
-    if what in ("all", "loops"):
-        loops()
-    if what in ("all", "threads"):
-        threads()
+    with sidestream.check(simulate=True) as found:
+        result = step_alone("cuda")
+    print(json.dumps({**result, "races": len(found.races), "operations": found.operations}))
 
 
 if __name__ == "__main__":

@@ -17,21 +17,23 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import itertools
-import json
 import random
 import statistics
 import sys
-import time
-import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import parts
 import torch
+from parts import say
+from planted.models import perceptron
+from timing import seconds
 from torch import nn
 
-import sidestream
 from sidestream import Pipeline, Stage
 
 DEVICE = "cuda"
@@ -48,10 +50,6 @@ class Size:
         self.batches = (2, 16) if quick else (2, 4, 8, 16, 32)
         self.measure = 2 if quick else 5
         self.checked = 60 if quick else 300
-
-
-def say(part: str, /, **values: Any) -> None:
-    print(json.dumps({"t": part, **values}), flush=True)
 
 
 # Jobs: an encoder without gradients, and a step of training on what it returns.
@@ -128,11 +126,8 @@ def convolutions(batch: int, width: int = 1, extra: int = 0) -> Job:
 
 
 def perceptrons(width: int, layers: tuple[int, int], rows: int = 64) -> Job:
-    def stack(count: int) -> nn.Module:
-        return nn.Sequential(*[layer for _ in range(count) for layer in (nn.Linear(width, width), nn.ReLU())])
-
     items = [(torch.randn(rows, width).pin_memory(), torch.randn(rows, width).pin_memory()) for _ in range(4)]
-    return Job(stack(layers[0]), stack(layers[1]), nn.MSELoss(), items)
+    return Job(perceptron(layers[0], width), perceptron(layers[1], width), nn.MSELoss(), items)
 
 
 # What one writes by hand. Each returns a function that runs so many items.
@@ -269,11 +264,7 @@ def in_turns(variants: dict[str, Callable[[int], None]], size: Size) -> dict[str
     shuffled = random.Random(0)
     for _ in range(size.rounds):
         for name in shuffled.sample(list(variants), len(variants)):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            variants[name](size.items)
-            torch.cuda.synchronize()
-            times[name].append((time.perf_counter() - start) / size.items)
+            times[name].append(seconds(functools.partial(variants[name], size.items)) / size.items)
     return {name: round(1 / statistics.median(values), 1) for name, values in times.items()}
 
 
@@ -384,11 +375,7 @@ def uncaptured(size: Size) -> None:
         for _ in range(rounds):
             for variant in shuffled.sample(list(variants), len(variants)):
                 variants[variant](2)
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                variants[variant](items)
-                torch.cuda.synchronize()
-                times[variant].append((time.perf_counter() - start) / items)
+                times[variant].append(seconds(functools.partial(variants[variant], items)) / items)
         ratios = {}
         for variant, taken in times.items():
             of_rounds = sorted(by_hand / ours_ for by_hand, ours_ in zip(times["hand"], taken, strict=True))
@@ -472,23 +459,16 @@ def host(size: Size) -> None:
         ("unpinned", torch.ones(8)),
         ("on the device", torch.ones(8, device=DEVICE)),
     ):
-        microseconds = {}
+        took = {}
         for mode in ("serial", "streams", "serial-graphs", "graphs"):
             pipe = Pipeline([lambda x: x + 1, lambda x: x + 2], mode=mode, capture=True)
             for _ in pipe(itertools.repeat(item, 50)):
                 pass
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in pipe(itertools.repeat(item, count)):
-                pass
-            torch.cuda.synchronize()
-            microseconds[mode] = round((time.perf_counter() - start) / count * 1e6, 1)
-        start = time.perf_counter()
-        for _ in range(count):
-            item.to(DEVICE, non_blocking=True) + 1 + 2
-        torch.cuda.synchronize()
-        microseconds["hand_serial"] = round((time.perf_counter() - start) / count * 1e6, 1)
-        say("host", item=kind, us_an_item=microseconds)
+            took[mode] = seconds(functools.partial(deque, pipe(itertools.repeat(item, count)), 0))
+        took["hand_serial"] = seconds(
+            lambda: deque((item.to(DEVICE, non_blocking=True) + 1 + 2 for _ in range(count)), 0)
+        )
+        say("host", item=kind, us_an_item={mode: round(of / count * 1e6, 1) for mode, of in took.items()})
 
 
 # Whether it is right.
@@ -727,24 +707,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer batch sizes, items and rounds")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*lazy.*")
-    properties = torch.cuda.get_device_properties(0)
-    say(
-        "machine",
-        device=properties.name,
-        torch=torch.__version__,
-        sidestream=sidestream.__version__,
-        python=sys.version.split()[0],
-    )
-    failed = 0
-    for name in arguments.parts or PARTS:
-        start = time.perf_counter()
-        try:
-            PARTS[name](Size(arguments.quick))
-        except Exception:
-            failed += 1
-            say(name, error=traceback.format_exc()[-2000:])
-        say("took", part=name, seconds=round(time.perf_counter() - start, 1))
-    return 1 if failed else 0
+    size = Size(arguments.quick)
+    return parts.run({name: functools.partial(part, size) for name, part in PARTS.items()}, arguments.parts)
 
 
 if __name__ == "__main__":

@@ -13,50 +13,29 @@ what differs by 0.5 %, and cannot tell in at most 2 of 20 trials.
 
 from __future__ import annotations
 
+import functools
 import gc
-import json
 import os
 import random
 import statistics
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 # Before CUDA starts: products of matrices that give the same bits again.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+import parts
 import sidestream
 import torch
+from parts import say
+from planted.models import perceptron, trained
+from timing import seconds, synchronize
 from torch import nn
 
 DRY = "--dry" in sys.argv
 DEVICE = "cpu" if DRY else "cuda"
-
-
-def say(**fields: Any) -> None:
-    print(json.dumps(fields), flush=True)
-
-
-def synchronize() -> None:
-    if not DRY:
-        torch.cuda.synchronize()
-
-
-def mlp(width: int, layers: int) -> nn.Sequential:
-    parts: list[nn.Module] = []
-    for _ in range(layers):
-        parts += [nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(*parts)
-
-
-def timed(run: Callable[[], object]) -> float:
-    synchronize()
-    start = time.perf_counter()
-    run()
-    synchronize()
-    return time.perf_counter() - start
 
 
 def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -64,7 +43,7 @@ def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, li
     times: dict[str, list[float]] = {name: [] for name in sides}
     for at in range(rounds):
         for name in list(sides) if at % 2 else list(sides)[::-1]:
-            times[name].append(timed(sides[name]))
+            times[name].append(seconds(sides[name]))
     return times
 
 
@@ -129,16 +108,11 @@ def fetch() -> None:
     ):
         width, layers, rows = (32, 2, 8) if DRY else (width, layers, rows)
         torch.manual_seed(0)
-        model = mlp(width, layers).to(DEVICE)
+        model = perceptron(layers, width).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
         x = torch.randn(rows, width, device=DEVICE)
 
-        def step() -> Any:
-            optimizer.zero_grad(set_to_none=True)
-            loss = model(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
+        step = functools.partial(trained(model, optimizer), x)
 
         def never() -> None:
             for _ in range(steps):
@@ -172,7 +146,7 @@ def fetch() -> None:
 
         for _ in range(3):
             step()
-        one = timed(lambda: [step() for _ in range(5)]) / 5
+        one = seconds(lambda: [step() for _ in range(5)]) / 5
         steps = 3 if DRY else max(10, min(200, int(0.1 / one)))
         sides: dict[str, Callable[[], object]] = {
             "never": never,
@@ -203,7 +177,7 @@ def fetch() -> None:
 
     # Megabytes a step: the outputs of a batch, which the loop keeps on the host.
     rows = 64 if DRY else 4096
-    model = mlp(64 if DRY else 4096, 4).to(DEVICE)
+    model = perceptron(4, 64 if DRY else 4096).to(DEVICE)
     x = torch.randn(rows, 64 if DRY else 4096, device=DEVICE)
     steps = 3 if DRY else 60
 
@@ -242,7 +216,7 @@ def fetch() -> None:
 # ---------------------------------------------------------------------- parallel
 
 
-def trained(branches: Any, stem: Any, head: Any, x: Any) -> Callable[[], Any]:
+def step_of(branches: Any, stem: Any, head: Any, x: Any) -> Callable[[], Any]:
     parts = nn.ModuleList([stem, branches, head]).to(DEVICE)
     optimizer = torch.optim.SGD(parts.parameters(), lr=1e-3, foreach=True)
 
@@ -346,7 +320,7 @@ def parallel() -> None:
             return (
                 nn.Sequential(*[nn.LogSoftmax(1) for _ in range(layers)])
                 if is_softmax
-                else mlp(width, layers)
+                else perceptron(layers, width)
             )
 
         kernel_ms = 0.0
@@ -354,7 +328,7 @@ def parallel() -> None:
             given = torch.randn(rows, width, device=DEVICE)
             kernel_ms = (
                 statistics.median(
-                    timed(lambda given=given: [given.log_softmax(1) for _ in range(10)]) for _ in range(3)
+                    seconds(lambda given=given: [given.log_softmax(1) for _ in range(10)]) for _ in range(3)
                 )
                 * 100
             )
@@ -367,7 +341,7 @@ def parallel() -> None:
             modules[mode] = sidestream.parallel(*made, mode=mode)
             # A softmax has no parameters: its branch has a backward pass for the sake of what came before.
             x = torch.randn(rows, width, device=DEVICE, requires_grad=is_softmax)
-            steps_of[mode] = trained(modules[mode], nn.Identity(), nn.Linear(count * width, 1), x)
+            steps_of[mode] = step_of(modules[mode], nn.Identity(), nn.Linear(count * width, 1), x)
         torch.manual_seed(5)
         plain_branches = nn.ModuleList([branch() for _ in range(count)])
 
@@ -380,13 +354,13 @@ def parallel() -> None:
                 return tuple(branch(x) for branch in self.branches)
 
         x = torch.randn(rows, width, device=DEVICE, requires_grad=is_softmax)
-        steps_of["plain"] = trained(Plain(plain_branches), nn.Identity(), nn.Linear(count * width, 1), x)
+        steps_of["plain"] = step_of(Plain(plain_branches), nn.Identity(), nn.Linear(count * width, 1), x)
         for mode, step in steps_of.items():
             until = time.perf_counter() + (0 if DRY else 12)
             step()
             while mode == "auto" and not modules[mode].choice.measured and time.perf_counter() < until:
                 step()
-        one = timed(lambda: [steps_of["plain"]() for _ in range(5)]) / 5
+        one = seconds(lambda: [steps_of["plain"]() for _ in range(5)]) / 5
         number = 3 if DRY else max(10, min(500, int(0.1 / one)))
 
         def many(step: Callable[[], Any], number: int = number) -> Callable[[], None]:
@@ -548,7 +522,7 @@ def overlap() -> None:
                     batch(at % k)
 
         def alone(call: Callable[[], object]) -> float:
-            return timed(lambda: [call() for _ in range(8)]) / 8 * 1e3
+            return seconds(lambda: [call() for _ in range(8)]) / 8 * 1e3
 
         def stages() -> tuple[float, float, float]:
             return (
@@ -560,7 +534,7 @@ def overlap() -> None:
         measured = [statistics.median(one) for one in zip(*[stages() for _ in range(5)])]
         run(4)
         times = {
-            k: statistics.median(timed(lambda k=k: run(k)) for _ in range(3)) * 1e3 for k in (1, 2, 3, 4)
+            k: statistics.median(seconds(lambda k=k: run(k)) for _ in range(3)) * 1e3 for k in (1, 2, 3, 4)
         }
         given = {
             "kernel_ms": measured[0],
@@ -609,7 +583,7 @@ def overlap() -> None:
                         down.copy_(result, non_blocking=True)
 
         ring()
-        took = statistics.median(timed(ring) for _ in range(5)) * 1e3
+        took = statistics.median(seconds(ring) for _ in range(5)) * 1e3
         ring_said = next(row.time_ns / 1e6 for row in rows if row.layout == "ring" and row.k == 2)
         serial_off, ring_off = said[1] / times[1] - 1, ring_said / took - 1
         say(
@@ -625,15 +599,9 @@ def overlap() -> None:
         )
         del inputs, result
 
-    model = mlp(4096, 6).to(DEVICE)
+    model = perceptron(6, 4096).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
-
-    def train(x: Any) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        model(x).square().mean().backward()
-        optimizer.step()
-
-    result = sidestream.overlap(train, [torch.randn(4096, 4096) for _ in range(4)])
+    result = sidestream.overlap(trained(model, optimizer), [torch.randn(4096, 4096) for _ in range(4)])
     print(result, file=sys.stderr)
     say(
         part="overlap",
@@ -643,29 +611,6 @@ def overlap() -> None:
     )
 
 
-PARTS: dict[str, Callable[[], None]] = {
-    "fetch": fetch,
-    "gradients": gradients,
-    "parallel": parallel,
-    "compare": compare,
-    "overlap": overlap,
-}
-
-
-def main() -> None:
-    asked = [name for name in sys.argv[1:] if name != "--dry"]
-    unknown = [name for name in asked if name not in PARTS]
-    if unknown:
-        sys.exit(f"no part is called {unknown[0]!r}; there are {', '.join(PARTS)}")
-    say(part="machine", device="processor" if DRY else torch.cuda.get_device_name(), torch=torch.__version__)
-    for name in asked or PARTS:
-        start = time.perf_counter()
-        try:
-            PARTS[name]()
-        except Exception:  # noqa: BLE001 - the other parts run all the same.
-            say(part=name, ok=False, error=traceback.format_exc()[-2000:])
-        say(part=name, seconds=time.perf_counter() - start)
-
-
 if __name__ == "__main__":
-    main()
+    PARTS = {part.__name__: part for part in (fetch, gradients, parallel, compare, overlap)}
+    sys.exit(parts.run(PARTS, [name for name in sys.argv[1:] if name != "--dry"]))

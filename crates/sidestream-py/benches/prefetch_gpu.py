@@ -8,20 +8,22 @@ are medians of rounds in which the things compared take turns. docs/performance.
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import augmentation as images
 import numpy
+import parts
 import ten_loops as loops_of_ten
 import torch
+from parts import say
+from planted.models import perceptron, trained
+from timing import medians, seconds
 
 import sidestream
 
@@ -30,34 +32,6 @@ QUICK = "--quick" in sys.argv
 DRY = not torch.cuda.is_available()
 GPU = torch.device("cpu" if DRY else "cuda:0")
 BATCH_BYTES = 38 << 20
-
-
-def say(part: str, **figures: Any) -> None:
-    print(json.dumps({"part": part, **figures}), flush=True)
-
-
-def seconds(job: Callable[[], None]) -> float:
-    """How long a job takes, its work on the device included."""
-    if DRY:
-        begin = time.perf_counter()
-        job()
-        return time.perf_counter() - begin
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    job()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin
-
-
-def medians(jobs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """The median seconds of each job; each round runs all of them, after one that does not count."""
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for at in range(rounds + 1):
-        for name, job in jobs.items():
-            took = seconds(job)
-            if at:
-                times[name].append(took)
-    return {name: statistics.median(took) for name, took in times.items()}
 
 
 class Compute:
@@ -192,28 +166,23 @@ def epochs() -> None:
     memory.
     """
     count, side = (4, 64) if DRY else (40, 4096)
-    criterion, labels = torch.nn.CrossEntropyLoss(), torch.randint(0, 10, (side // 2,), device=GPU)
-    model = loops_of_ten.perceptron(1, side).to(GPU)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    labels = torch.randint(0, 10, (side // 2,), device=GPU)
+    model = perceptron(1, side, 10).to(GPU)
+    train = trained(model, torch.optim.SGD(model.parameters(), lr=0.01), torch.nn.CrossEntropyLoss())
     there = torch.randn(side // 2, side, device=GPU)
     cached_bytes = getattr(sidestream._sidestream, "cached_bytes", lambda: None)
 
-    def step(x: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        criterion(model(x), labels).backward()
-        optimizer.step()
-
     def alone() -> None:
         for _ in range(count):
-            step(there)
+            train(there, labels)
 
     def of(batches: Any) -> None:
         for x in batches:
-            step(x)
+            train(x, labels)
 
     def left_early() -> None:
         for at, x in enumerate(sidestream.prefetch(data, GPU)):
-            step(x)
+            train(x, labels)
             if at == count // 2:
                 break
 
@@ -486,8 +455,7 @@ def augmentation() -> None:
 def augmented(size: int, one_by_one: bool) -> None:
     steps = 10 if QUICK else 30
     network = images.network().to(GPU).train()
-    criterion = torch.nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(network.parameters())
+    train = trained(network, torch.optim.SGD(network.parameters()), torch.nn.CrossEntropyLoss())
     augment = images.Augment(GPU, one_by_one=one_by_one)
     shape = (size, 3, images.SIDE, images.SIDE)
     known = [
@@ -503,15 +471,9 @@ def augmented(size: int, one_by_one: bool) -> None:
     transforming, training = torch.cuda.Stream(), torch.cuda.Stream()
     prefetched = sidestream.prefetch(batches, GPU, transform=augment)
 
-    def train(batch: Any) -> None:
-        inputs, labels = batch
-        optimizer.zero_grad()
-        criterion(network(inputs), labels).backward()
-        optimizer.step()
-
     def model() -> None:
         for _ in batches:
-            train(ready)
+            train(*ready)
 
     def transform() -> None:
         for _ in batches:
@@ -519,11 +481,11 @@ def augmented(size: int, one_by_one: bool) -> None:
 
     def ours() -> None:
         for batch in prefetched:
-            train(batch)
+            train(*batch)
 
     def loop() -> None:
         for batch in batches:
-            train(augment(tuple(each.to(GPU, non_blocking=True) for each in batch)))
+            train(*augment(tuple(each.to(GPU, non_blocking=True) for each in batch)))
 
     def two_streams() -> None:
         current = torch.cuda.current_stream()
@@ -534,7 +496,7 @@ def augmented(size: int, one_by_one: bool) -> None:
             if before is not None:
                 with torch.cuda.stream(training):
                     training.wait_stream(transforming)
-                    train(before)
+                    train(*before)
             if batch is not None:
                 with torch.cuda.stream(transforming):
                     before = augment(tuple(each.to(GPU, non_blocking=True) for each in batch))
@@ -560,31 +522,10 @@ def augmented(size: int, one_by_one: bool) -> None:
     )
 
 
-PARTS = [pinned, unpinned, small, epochs, ten_loops, stress, memory, augmentation]
-
-
-def main() -> None:
-    for word in sys.argv[1:]:
-        if word.startswith("--ring="):
-            ring(int(word.removeprefix("--ring=")))
-            return
-    say(
-        "device",
-        name="none, a dry run" if DRY else torch.cuda.get_device_name(),
-        torch=torch.__version__,
-        quick=QUICK,
-    )
-    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
-    for part in PARTS:
-        if wanted and part.__name__ not in wanted:
-            continue
-        begin = time.perf_counter()
-        try:
-            part()
-        except Exception:
-            say(part.__name__, failed=traceback.format_exc())
-        say(part.__name__, took_seconds=round(time.perf_counter() - begin, 1))
-
-
 if __name__ == "__main__":
-    main()
+    rings = [int(word.removeprefix("--ring=")) for word in sys.argv[1:] if word.startswith("--ring=")]
+    if rings:
+        ring(*rings)
+        sys.exit()
+    all_parts = (pinned, unpinned, small, epochs, ten_loops, stress, memory, augmentation)
+    sys.exit(parts.run({part.__name__: part for part in all_parts}, [word for word in sys.argv[1:] if not word.startswith("--")]))

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from timing import seconds
 
 TRIES = 3 if "--quick" in sys.argv else 15
 WIDTH, LAYERS, ROWS = 512, 8, 64
@@ -92,30 +93,13 @@ def main() -> None:
     for name, make in (("products", products), ("sums", sums)):
         background = make()
         background()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        background()
-        torch.cuda.synchronize()
-        once = (time.perf_counter() - start) * 1e3
+        once = seconds(background) * 1e3
         for work, capture, launched, run in works:
-            figures = {
-                "alone_ms": latency(by[launched], run, None),
-                "beside_ms": latency(by[launched], run, background),
-            }
-            figures = {key: round(value, 4) for key, value in figures.items()}
-            print(
-                json.dumps(
-                    {
-                        "background": name,
-                        "background_ms": round(once, 3),
-                        "work": work,
-                        "captured": capture,
-                        "launched": launched,
-                    }
-                    | figures
-                ),
-                flush=True,
-            )
+            said = {"background": name, "background_ms": round(once, 3)}
+            said |= {"work": work, "captured": capture, "launched": launched}
+            for key, beside in (("alone_ms", None), ("beside_ms", background)):
+                said[key] = round(latency(by[launched], run, beside), 4)
+            print(json.dumps(said), flush=True)
         del background
         torch.cuda.empty_cache()
 

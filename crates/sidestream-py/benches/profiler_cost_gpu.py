@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from either_device import Machine, Step
+from planted.models import perceptron
 from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
@@ -79,9 +80,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 def layers(count: int, width: int) -> nn.Sequential:
-    return nn.Sequential(
-        *[part for _ in range(of(count, 2)) for part in (nn.Linear(width, width), nn.ReLU())]
-    ).to(DEVICE)
+    return perceptron(of(count, 2), width).to(DEVICE)
 
 
 def training(model: nn.Module, optimizer: torch.optim.Optimizer, *shape: int) -> Step:

@@ -8,16 +8,15 @@ holds. Parts that need two GPUs say so where there is one.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import parts
 import torch
 
 import sidestream
@@ -28,10 +27,12 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 LONG = 40_000_000
 SIDE = 1 << 20
 
-PARTS: dict[str, Callable[[], dict[str, Any] | None]] = {}
+#: Of a part that needs more.
+ONE_GPU = {"ok": None, "skipped": "needs two GPUs"}
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {}
 
 
-def part(run: Callable[[], dict[str, Any] | None]) -> Callable[[], dict[str, Any] | None]:
+def part(run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
     PARTS[run.__name__] = run
     return run
 
@@ -394,9 +395,9 @@ def engine_notes() -> dict[str, Any]:
 
 
 @part
-def two_gpus() -> dict[str, Any] | None:
+def two_gpus() -> dict[str, Any]:
     if torch.cuda.device_count() < 2:
-        return None
+        return ONE_GPU
     found: dict[str, Any] = {}
     zero, one = Stream("cuda:0"), Stream("cuda:1")
     tensor = late(torch.cuda.default_stream(0), 1.0)
@@ -431,10 +432,10 @@ def two_gpus() -> dict[str, Any] | None:
 
 
 @part
-def torchrun() -> dict[str, Any] | None:
+def torchrun() -> dict[str, Any]:
     count = torch.cuda.device_count()
     if count < 2:
-        return None
+        return ONE_GPU
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     ran = subprocess.run(
         [*command, str(EXAMPLES / "distributed.py")], capture_output=True, text=True, timeout=240
@@ -446,10 +447,10 @@ def torchrun() -> dict[str, Any] | None:
 
 
 @part
-def ranks() -> dict[str, Any] | None:
+def ranks() -> dict[str, Any]:
     """The traces of two ranks that exchange gradients, diagnosed together."""
     if torch.cuda.device_count() < 2:
-        return None
+        return ONE_GPU
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(
@@ -478,25 +479,5 @@ def ranks() -> dict[str, Any] | None:
     return {"text": text[-3500:]}
 
 
-def main() -> int:
-    failed = 0
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    print(json.dumps({"part": "machine", "devices": names, "torch": torch.__version__}), flush=True)
-    for name in sys.argv[1:] or PARTS:
-        start = time.perf_counter()
-        try:
-            result = PARTS[name]()
-            line = (
-                {"part": name, "ok": True, **result}
-                if result is not None
-                else {"part": name, "skipped": "needs two GPUs"}
-            )
-        except Exception:
-            failed += 1
-            line = {"part": name, "ok": False, "error": traceback.format_exc()[-4000:]}
-        print(json.dumps(line | {"seconds": round(time.perf_counter() - start, 1)}), flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(parts.run(PARTS, sys.argv[1:]))

@@ -12,18 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import random
 import statistics
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import parts
 import torch
+from planted import models
 
 import sidestream
 from sidestream import Batcher, RequestRefused
@@ -41,8 +41,7 @@ def part(run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
 
 def perceptron() -> torch.nn.Module:
     torch.manual_seed(0)
-    layers = [layer for _ in range(LAYERS) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
-    return torch.nn.Sequential(*layers).eval().requires_grad_(False).to("cuda")
+    return models.perceptron(LAYERS, WIDTH).eval().requires_grad_(False).to("cuda")
 
 
 def rows(count: int) -> list[torch.Tensor]:
@@ -400,30 +399,5 @@ def urgent() -> dict[str, Any]:
     return result
 
 
-def main() -> int:
-    failed = 0
-    wanted = [name for name in sys.argv[1:] if not name.startswith("--")] or list(PARTS)
-    print(
-        json.dumps(
-            {
-                "part": "machine",
-                "name": torch.cuda.get_device_name(),
-                "torch": torch.__version__,
-                "package": sidestream.__version__,
-            }
-        ),
-        flush=True,
-    )
-    for name in wanted:
-        begun = time.perf_counter()
-        try:
-            found = PARTS[name]()
-        except Exception:
-            found = {"ok": False, "error": traceback.format_exc()}
-        failed += found.get("ok") is False
-        print(json.dumps({"part": name} | found | {"took_s": time.perf_counter() - begun}), flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(parts.run(PARTS, [name for name in sys.argv[1:] if not name.startswith("--")]))

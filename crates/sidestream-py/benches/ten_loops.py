@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from planted.models import perceptron, trained
 from torch import nn
 
 #: Different batches of each loop; an epoch goes round them.
@@ -65,23 +66,9 @@ def pinned(tensor: Any) -> Any:
     return tensor.pin_memory() if torch.cuda.is_available() else tensor
 
 
-def training(model: Any, loss: Callable[[Any, Any], Any], reads: bool = False) -> Callable[[Any], Any]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def step(batch: Any) -> Any:
-        x, y = batch
-        optimizer.zero_grad()
-        said = loss(model(x), y)
-        said.backward()
-        optimizer.step()
-        return said.item() if reads else said.detach()
-
-    return step
-
-
-def perceptron(layers: int, width: int, classes: int = 10) -> Any:
-    inner = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
-    return nn.Sequential(*inner, nn.Linear(width, classes))
+def training(model: Any, reads: bool = False) -> Callable[[Any], Any]:
+    step = trained(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.functional.cross_entropy)
+    return lambda batch: step(*batch).item() if reads else step(*batch)
 
 
 def labelled(rows: int, *shape: int) -> Callable[[], Any]:
@@ -90,7 +77,6 @@ def labelled(rows: int, *shape: int) -> Callable[[], Any]:
 
 def loops(device: Any, scale: int = 1) -> list[Loop]:
     """All of them; smaller by ``scale`` for a dry run."""
-    entropy = nn.functional.cross_entropy
     wide, rows = 4096 // scale, 2048 // scale
 
     cell = nn.LSTMCell(64, 64).to(device)
@@ -126,7 +112,7 @@ def loops(device: Any, scale: int = 1) -> list[Loop]:
         nn.Flatten(),
         nn.Linear(64, 10),
     )
-    mixed = perceptron(4, 2048 // scale).to(device)
+    mixed = perceptron(4, 2048 // scale, 10).to(device)
 
     def of_fields(batch: Any) -> Any:
         with torch.no_grad():
@@ -145,13 +131,13 @@ def loops(device: Any, scale: int = 1) -> list[Loop]:
             "perceptron_of_30",
             True,
             of_list(labelled(256, 256)),
-            training(perceptron(30, 256).to(device), entropy),
+            training(perceptron(30, 256, 10).to(device)),
         ),
         Loop(
             "perceptron_of_30_generator",
             True,
             of_generator(labelled(64, 128)),
-            training(perceptron(30, 128).to(device), entropy),
+            training(perceptron(30, 128, 10).to(device)),
         ),
         Loop("lstm_cells", True, of_list(lambda: torch.randn(64, 48, 64)), recurrent),
         Loop("small_transformer_data_loader", True, of_data_loader(32, *samples), forward),
@@ -159,20 +145,20 @@ def loops(device: Any, scale: int = 1) -> list[Loop]:
             "wide_perceptron",
             False,
             of_list(labelled(rows, wide)),
-            training(perceptron(1, wide).to(device), entropy),
+            training(perceptron(1, wide, 10).to(device)),
         ),
         Loop(
             "pictures",
             False,
             of_list(labelled(256 // scale, 3, 64, 64)),
-            training(pictures.to(device), entropy),
+            training(pictures.to(device)),
         ),
         Loop("words", False, of_list(lambda: torch.randint(0, 5000, (32, 256 // scale))), of_words),
         Loop(
             "read_each_step",
             False,
             of_list(labelled(rows, 1024 // scale)),
-            training(perceptron(6, 1024 // scale).to(device), entropy, True),
+            training(perceptron(6, 1024 // scale, 10).to(device), True),
         ),
         Loop(
             "uploads",

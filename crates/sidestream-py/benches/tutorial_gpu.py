@@ -11,14 +11,14 @@ something to cost.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import sidestream
 import torch
+from planted.models import perceptron, trained
+from timing import medians
 
 DRY = "--dry" in sys.argv
 DEVICE = "cpu" if DRY else "cuda"
@@ -28,44 +28,35 @@ ROWS, WIDTH, LAYERS, STEPS, ROUNDS = (8, 16, 2, 3, 2) if DRY else (4096, 4096, 4
 def main() -> None:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True
-    layers = [part for _ in range(LAYERS) for part in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 10)).to(DEVICE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model = perceptron(LAYERS, WIDTH, 10).to(DEVICE)
+    step = trained(model, torch.optim.SGD(model.parameters(), lr=0.01), torch.nn.functional.cross_entropy)
     kept = [(torch.randn(ROWS, WIDTH), torch.randint(0, 10, (ROWS,))) for _ in range(4)]
 
     def loader() -> Iterable[Any]:
-        return (kept[step % len(kept)] for step in range(STEPS))
-
-    def train(batch: Any) -> torch.Tensor:
-        x, y = batch
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
+        return (kept[at % len(kept)] for at in range(STEPS))
 
     def plain() -> float:
         total = 0.0
         for x, y in loader():
-            total += train((x.to(DEVICE), y.to(DEVICE))).item()
+            total += step(x.to(DEVICE), y.to(DEVICE)).item()
         return total / STEPS
 
     def prefetched() -> float:
         total = 0.0
         for batch in sidestream.prefetch(loader(), DEVICE):
-            total += train(batch).item()
+            total += step(*batch).item()
         return total / STEPS
 
     def mean_kept() -> float:
         mean = sidestream.RunningMean()
         for batch in sidestream.prefetch(loader(), DEVICE):
-            mean.update(train(batch))
+            mean.update(step(*batch))
         return float(mean.result())
 
     def no_uploads() -> float:
         batch = tuple(part.to(DEVICE) for part in kept[0])
         for _ in range(STEPS):
-            train(batch)
+            step(*batch)
         return 0.0
 
     forms: dict[str, Callable[[], float]] = {
@@ -74,27 +65,9 @@ def main() -> None:
         "prefetch, RunningMean": mean_kept,
         "step alone": no_uploads,
     }
-    times: dict[str, list[float]] = {name: [] for name in forms}
-    for count in range(ROUNDS + 1):
-        for name, form in forms.items():
-            start = time.perf_counter()
-            form()
-            if not DRY:
-                torch.cuda.synchronize()
-            # The first round warms up.
-            if count:
-                times[name].append((time.perf_counter() - start) * 1e3 / STEPS)
     device = "processor" if DRY else torch.cuda.get_device_name()
-    print(
-        json.dumps(
-            {
-                "part": "tutorial",
-                "device": device,
-                "step_ms": {name: statistics.median(of) for name, of in times.items()},
-            }
-        ),
-        flush=True,
-    )
+    step_ms = {name: took * 1e3 / STEPS for name, took in medians(forms, ROUNDS).items()}
+    print(json.dumps({"part": "tutorial", "device": device, "step_ms": step_ms}), flush=True)
 
 
 if __name__ == "__main__":
