@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import json
 import subprocess
@@ -153,7 +154,9 @@ def test_a_graph_does_at_each_replay_what_was_captured(found: sidestream.Checked
     x, total = torch.zeros(4, device="cuda"), torch.zeros((), device="cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Since PyTorch 2.15 its kernels may be annotated.
+    can = "enable_annotations" in inspect.signature(torch.cuda.graph).parameters
+    with torch.cuda.graph(graph, **({"enable_annotations": True} if can else {})):
         y = x * 2 + 1
         total += y.sum()
         with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):

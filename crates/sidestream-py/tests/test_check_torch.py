@@ -437,3 +437,35 @@ def test_an_option_behind_the_script_is_said_to_be_the_programs(tmp_path: Path) 
     assert ran.stderr.count("--simulate, --json") == 1
     for arguments in (("--", str(script), "--simulate"), (str(script), "--epochs", "2")):
         assert "so the program gets" not in command(*arguments).stderr
+
+
+@pytest.mark.parametrize("ends", ["capture_end", "capture_end_pre"])
+def test_a_capture_ends_however_pytorch_ends_it(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a class that has what PyTorch 2.15 has; no graph is captured without a GPU."""
+    import torch
+
+    class Graph:
+        def capture_begin(self) -> None: ...
+
+        def capture_end_pre(self) -> None: ...
+
+        def capture_end(self) -> None:
+            self.capture_end_pre()
+
+        def replay(self) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    x, y = torch.ones(8), torch.ones(8)
+    with checking(pretend=True, host=False) as found:
+        recorder: Any = found._recorder
+        graph = Graph()
+        graph.capture_begin()
+        y.add_(1)
+        getattr(graph, ends)()
+        x.add_(1)
+        recorder.pretend_stream(7)
+        # What was captured has not run.
+        y.sum()
+        x.sum()
+    (race,) = found.races
+    assert (race.kind, race.first.operator, race.second.operator) == ("RAW", "add_", "sum"), str(found)

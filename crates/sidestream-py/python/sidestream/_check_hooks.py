@@ -370,7 +370,9 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     import torch
 
     graph = torch.cuda.CUDAGraph
-    begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
+    # Since PyTorch 2.15 this is how each capture ends, also one that fails as it begins.
+    ends = "capture_end_pre" if hasattr(graph, "capture_end_pre") else "capture_end"
+    begin, end, replay = graph.capture_begin, getattr(graph, ends), graph.replay
 
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
@@ -386,7 +388,7 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         recorder.replay(id(self))
 
     put(stack, graph, "capture_begin", capture_begin)
-    put(stack, graph, "capture_end", capture_end)
+    put(stack, graph, ends, capture_end)
     put(stack, graph, "replay", replay_graph)
 
 

@@ -85,8 +85,9 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
         def __init__(self, keep_graph: bool = False) -> None:
             self._calls: list[Any] | None = None
             self._pool: Any = None
-            self._device = 0
-            self._is_of_all = False
+            self._device, self._is_of_all = 0, False
+            # Kernels that `torch.cuda.graph` has annotated (PyTorch 2.15): there are none here.
+            self._recorded_exec_ids: set[int] = set()
 
         def capture_begin(
             self, pool: Any = None, capture_error_mode: str = "global", **options: Any
