@@ -224,7 +224,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
             let address = (*info).si_addr() as usize;
             let (store, code) = what(context);
             if table::open_page(address, store) {
-                hits::note(address, address + 1, store, code, "");
+                hits::note(address, address + 1, store, code, None);
                 *error = before;
                 return;
             }

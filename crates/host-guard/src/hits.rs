@@ -30,8 +30,8 @@ pub struct Hit {
     pub thread: i32,
     /// Where the code is that did it; zero for a system call.
     pub code: usize,
-    /// The system call; empty for a load or a store.
-    pub call: &'static str,
+    /// The system call; none for a load or a store.
+    pub call: Option<&'static str>,
     /// Where the program was by its own account.
     pub frames: Frames,
 }
@@ -70,6 +70,7 @@ struct Room {
 // SAFETY: the thread that took the state from FREE or READY to WRITING is alone with the hit until it sets the state again.
 unsafe impl Sync for Room {}
 
+/// All zeros, so that the library's file has none of it: it would be half a megabyte.
 static HITS: [Room; ROOM] = [const {
     Room {
         state: AtomicU8::new(FREE),
@@ -79,7 +80,7 @@ static HITS: [Room; ROOM] = [const {
             store: false,
             thread: 0,
             code: 0,
-            call: "",
+            call: None,
             frames: Frames::NONE,
         }),
     }
@@ -117,7 +118,7 @@ pub fn this_thread() -> i32 {
 
 /// Notes an access. Where the same line of this thread has just reached the end of a page, this is the same one going on.
 /// Called by the handler and around system calls: it takes no lock and allocates nothing.
-pub fn note(start: usize, end: usize, store: bool, code: usize, call: &'static str) {
+pub fn note(start: usize, end: usize, store: bool, code: usize, call: Option<&'static str>) {
     let thread = this_thread();
     let at = lines::place();
     for room in &HITS {

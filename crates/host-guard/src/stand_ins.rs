@@ -51,7 +51,7 @@ fn note(start: usize, end: usize, store: bool, name: &'static str) {
     unsafe {
         let error = libc::__errno_location();
         let before = *error;
-        hits::note(start, end, store, 0, name);
+        hits::note(start, end, store, 0, Some(name));
         *error = before;
     }
 }

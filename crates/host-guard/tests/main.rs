@@ -102,7 +102,7 @@ impl Pages {
         all.retain(|hit| self.start <= hit.start && hit.start < self.start + self.bytes);
         let seen = |hit: Hit| {
             let (start, end) = (hit.start - self.start, hit.end - self.start);
-            (start, end, hit.store, hit.call)
+            (start, end, hit.store, hit.call.unwrap_or(""))
         };
         let mut all: Vec<_> = all.into_iter().map(seen).collect();
         all.sort_unstable();
@@ -159,7 +159,7 @@ fn a_store_is_done_and_heard_to_the_byte() {
     };
     let byte = pages.at(page() + 7) as usize;
     assert_eq!((hit.start, hit.end, hit.store), (byte, byte + 1, true));
-    assert_eq!((hit.call, hit.thread), ("", hits::this_thread()));
+    assert_eq!((hit.call, hit.thread), (None, hits::this_thread()));
     assert!(hit.function().is_some());
     // The page is open, the others are not.
     pages.store(page() + 8, 6);

@@ -6,6 +6,8 @@
 
 use anyhow::Result;
 
+use crate::cargo::Workspace;
+use crate::model;
 use crate::python::DRIVE;
 use crate::steps::{Run, TESTED};
 use crate::tidy;
@@ -22,7 +24,20 @@ pub fn lint() -> Result<bool> {
         "--features",
         DRIVE,
     ];
-    run.cargo("clippy", &[&clippy[..], &["--", "-D", "warnings"]].concat())?;
+    let strict = ["--", "-D", "warnings"];
+    run.cargo("clippy", &[&clippy[..], &strict].concat())?;
+    // No other step reads the model. What it shares with the rest is there.
+    let target = Workspace::read()?.target_dir;
+    let target = target.to_string_lossy();
+    let of_model = [
+        "clippy",
+        "--manifest-path",
+        model::MANIFEST,
+        "--target-dir",
+        &target,
+    ];
+    let of_model = [&of_model[..], &["--locked", "--tests"], &strict].concat();
+    run.cargo("clippy of the model", &of_model)?;
     // Libraries only: a command and its library may share a name, and rustdoc would write both to one place.
     run.cargo(
         "docs",

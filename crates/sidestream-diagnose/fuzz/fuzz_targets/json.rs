@@ -3,9 +3,9 @@
 //! `cargo +nightly fuzz run json` in the folder `fuzz`. What does not start as a trace does is taken
 //! for events behind a good one: the scanner of events is then reached at once.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream_diagnose::{Collectives, Limits, copies, devices, read_json};
 
 /// The start of a trace, up to where a second event may follow.

@@ -4,7 +4,7 @@
 //! taken for changes of a good export: three bytes for a place and one for what to write there. A
 //! file of random bytes would end at its first page.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 #[path = "../../tests/fixtures/nsys.rs"]
 #[allow(dead_code, reason = "the tests use the rest of it")]
@@ -16,7 +16,7 @@ mod scenario;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use scenario::{Call, Memory, Scenario, Span, What, Work};
 use sidestream_diagnose::{Collectives, Limits, copies, devices, read};
 

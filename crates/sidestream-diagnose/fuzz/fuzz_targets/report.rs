@@ -3,9 +3,9 @@
 //! `cargo +nightly fuzz run report` in the folder `fuzz`. What does not start as a trace does is
 //! taken for its events, behind a few that are whole.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream_diagnose::{
     Limits, Options, Report, Table, View, annotated, html, read_json, table_text,
 };

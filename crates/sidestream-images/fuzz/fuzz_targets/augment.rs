@@ -1,9 +1,9 @@
 //! Reading operators never panics, and a plan that was made of them draws and computes a picture: it never panics, and never needs a part
 //! that the picture does not have.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream_images::augment::{Batch, Form, Kind, Layout, Plan, parse};
 use sidestream_images::{Key, Size};
 
@@ -34,7 +34,11 @@ fuzz_target!(|input: (u8, u8, u64, &str)| {
     }
     let form = Form {
         layout: Layout::Nchw,
-        kind: if plan.is_numeric() { Kind::F32 } else { Kind::U8 },
+        kind: if plan.is_numeric() {
+            Kind::F32
+        } else {
+            Kind::U8
+        },
     };
     let pixels = vec![200; 3 * (full.width * full.height) as usize];
     let values = drawn.host(&pixels, form).expect("all of the picture");

@@ -1,8 +1,8 @@
 //! Reading a header never panics, and what it says of size and turn fits together.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream_images::header::Header;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,10 +1,10 @@
 //! Opening a list never panics, takes no more memory than it has bytes, and names each sample.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::{env, fs, process};
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream_images::source::Dataset;
 
 fuzz_target!(|bytes: &[u8]| {

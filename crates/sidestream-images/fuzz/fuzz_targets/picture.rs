@@ -1,11 +1,11 @@
 //! Decoding never panics, and a decoder that met any input decodes a good picture as before. A region of a picture that can be
 //! decoded as a whole has the same bytes.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::sync::OnceLock;
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream_images::decode::{Damage, Decoder, Options};
 use sidestream_images::source::samples;
 use sidestream_images::{Broken, Region, Size};

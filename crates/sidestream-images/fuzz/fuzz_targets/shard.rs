@@ -1,10 +1,10 @@
 //! Opening an archive never panics, takes no more memory than it has bytes, and each sample of it can be read.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::{env, fs, process};
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream_images::source::Dataset;
 
 fuzz_target!(|bytes: &[u8]| {

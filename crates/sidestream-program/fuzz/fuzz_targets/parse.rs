@@ -3,9 +3,9 @@
 //! `cargo +nightly fuzz run parse ../tests/data/litmus` in the folder `fuzz`
 //! starts from the litmus programs.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream_program::{Limits, Program, parse, parse_bytes, write};
 
 fuzz_target!(|bytes: &[u8]| {

@@ -362,7 +362,7 @@ impl Recorder {
             }
             let site = self.site_of(py, &hit);
             let mut core = self.core.lock();
-            if hit.call == hits::REFUSED {
+            if hit.call == Some(hits::REFUSED) {
                 core.watch.refused = Some(site.stack);
                 continue;
             }
@@ -394,9 +394,9 @@ impl Recorder {
     /// Where an access was made that was noted.
     fn site_of(&self, py: Python<'_>, hit: &hits::Hit) -> Site {
         let what = match (hit.call, hit.store) {
-            ("", true) => "store",
-            ("", false) => "load",
-            (call, _) => call,
+            (None, true) => "store",
+            (None, false) => "load",
+            (Some(call), _) => call,
         };
         let name = match hit.function() {
             Some(function) => format!("{what} ({function})"),

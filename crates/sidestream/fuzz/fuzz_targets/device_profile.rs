@@ -1,8 +1,8 @@
 //! Whatever a device file holds, it is read or refused.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream::engine::{Call, Grid, KernelCost, Profile, overlap_limit};
 
 fuzz_target!(|text: &str| {

@@ -1,8 +1,8 @@
 //! Whatever a trace file holds, its op log is found or the file is refused.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream::trace::embedded_log;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -3,11 +3,11 @@
 //! `cargo +nightly fuzz run op_log` in the folder `fuzz`. What does not start as a log does is
 //! taken for the rest of one, behind a few declarations: operations are then found at once.
 
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::sync::OnceLock;
 
-use libfuzzer_sys::fuzz_target;
+use fuzz_target::fuzz_target;
 use sidestream::check::replay;
 use sidestream::log::{Error, MAGIC, Reader, Record, Within, Writer};
 use sidestream::op::{BufferId, DeviceId, Memory, StreamKind};

@@ -98,6 +98,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("serve-example", &["sidestream"]),
     // A chore, of which xtask runs the program: it knows the product, and nobody knows it.
     ("truth", &["sidestream", "sidestream-diagnose"]),
+    // Fuzz targets are written with it; no product is.
+    ("fuzz-target", &[]),
     ("xtask", &[]),
 ];
 
