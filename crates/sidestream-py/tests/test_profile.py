@@ -220,7 +220,9 @@ def test_a_profiler_that_does_not_start_after_the_timing_ends_the_block_with_its
 
 @pytest.mark.torch
 @pytest.mark.parametrize("options", [{"timed": False}, {}, {"timed": 9}])
-def test_a_step_that_was_never_called_is_named(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_was_never_called_is_named(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
     with sidestream.profile(steps=2, **options) as profiled:
