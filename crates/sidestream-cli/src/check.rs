@@ -1,5 +1,6 @@
 //! `sidestream check`: finds every pair of operations that nothing orders.
 
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -178,9 +179,9 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
         }
         Source::Log => log(args, path, file)?.outcome(path),
         Source::Gzip => Err(Failure::input(format!(
-            "{}: the file is compressed; `sidestream diagnose` reads a trace as it is, and to check the op \
-             log that a trace of `sidestream run --trace` carries, unpack it with gunzip first",
-            shown(path)
+            "{}: {}; to check the op log that a trace of `sidestream run --trace` carries, unpack it with gunzip first",
+            shown(path),
+            compressed(path)
         ))),
         Source::Trace => {
             let found =
@@ -319,25 +320,50 @@ pub fn read(path: &Path) -> Result<Document, Failure> {
             "{} is no text, and a stream program is one (YAML, docs/stream-programs.md)",
             shown(path)
         ))),
-        _ => Err(Failure::input(format!(
-            "{} is no program but the record of a run, which can be checked and not run again; use \
-             `sidestream check`",
+        Source::Gzip => Err(Failure::input(format!(
+            "{}: {}; a stream program is a text, to be unpacked with gunzip first",
+            shown(path),
+            compressed(path)
+        ))),
+        Source::Trace => Err(Failure::input(format!(
+            "{0} is a trace, and no stream program: `sidestream diagnose {0}` says why the GPU idled in it, and \
+             `sidestream check {0}` checks one of `sidestream run --trace`",
+            shown(path)
+        ))),
+        Source::Log => Err(Failure::input(format!(
+            "{0} is no program but the record of a run, which can be checked and not run again; use \
+             `sidestream check {0}`",
             shown(path)
         ))),
     }
 }
 
+/// What is told of a compressed file: the traces of PyTorch's profiler often are.
+fn compressed(path: &Path) -> String {
+    let path = shown(path);
+    format!(
+        "the file is compressed; if it is a trace, `sidestream diagnose {path}` says why the GPU idled in it"
+    )
+}
+
 fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
     let bytes = input::read(path, file)?;
-    let document = parse_bytes(&bytes, &Limits::default()).map_err(|error| {
-        let has = |word: &[u8]| bytes.windows(word.len()).any(|part| part == word);
+    let has = |word: &[u8]| bytes.windows(word.len()).any(|part| part == word);
+    let is_other = !(has(b"ops") || has(b"cases") || bytes.trim_ascii().is_empty());
+    let refused = |why: &dyn Display| {
         // How to mend its line helps nobody who gave another file.
-        let other = match has(b"ops") || has(b"cases") || bytes.trim_ascii().is_empty() {
-            true => String::new(),
-            false => format!("; it has neither `ops:` nor `cases:`, so it may be no stream program: read are {READ}"),
+        let other = if is_other {
+            "; it has neither `ops:` nor `cases:`, so it may be no stream program (YAML, docs/stream-programs.md); \
+             `sidestream check` reads op logs and texts (.md) too, and `sidestream diagnose` traces"
+        } else {
+            ""
         };
-        Failure::input(format!("{}: {error}{other}", shown(path)))
-    })?;
+        Failure::input(format!("{}: {why}{other}", shown(path)))
+    };
+    let document = parse_bytes(&bytes, &Limits::default()).map_err(|error| refused(&error))?;
+    if let (true, [Err(bad)]) = (is_other, &document.programs[..]) {
+        return Err(refused(bad));
+    }
     if document.programs.is_empty() {
         return Err(Failure::input(format!(
             "{}: `cases` lists no program; add one with `name:` and `ops:`",

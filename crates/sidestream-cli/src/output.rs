@@ -1,12 +1,12 @@
 //! What the commands write: to standard output, and into files that the user names.
 
 use std::fmt::Display;
-use std::fs::File;
+use std::fs::{File, OpenOptions, remove_file};
 use std::path::{Path, PathBuf};
 
 use sidestream::trace::Trace;
 
-use crate::failure::{Failure, print};
+use crate::failure::{Failure, print, shown};
 
 /// Prints what came of it: a line of JSON if that was asked for, else the text.
 pub fn say<J: Display>(
@@ -41,12 +41,35 @@ pub fn refuse_overwriting(
             )));
         }
     }
+    for (option, to) in written {
+        refuse_unwritable(option, to.as_deref())?;
+    }
     match written {
         [(one, Some(a)), (other, Some(b))] if is_same(a, b) => Err(Failure::input(format!(
             "{one} and {other} name one file; give two"
         ))),
         _ => Ok(()),
     }
+}
+
+/// Refuses a file that cannot be written before anything is done for it.
+pub fn refuse_unwritable(option: &str, to: Option<&Path>) -> Result<(), Failure> {
+    let Some(to) = to else { return Ok(()) };
+    let opened = if to.is_file() || to.is_dir() {
+        OpenOptions::new().append(true).open(to).map(drop)
+    } else if to.symlink_metadata().is_ok() {
+        // To open a pipe waits for its reader, and to close it again ends that.
+        Ok(())
+    } else {
+        let new = OpenOptions::new().write(true).create_new(true).open(to);
+        new.and_then(|_| remove_file(to))
+    };
+    opened.map_err(|error| {
+        let to = shown(to);
+        Failure::input(format!(
+            "{option} {to} cannot be written: {error}; name a file in a folder that is there and that you may write to"
+        ))
+    })
 }
 
 /// Whether two paths are one file.

@@ -189,6 +189,14 @@ fn devices() {
         );
     }
     check(
+        "overlap --device cuda:0 --driver no-driver.so",
+        &[
+            "takes an NVIDIA GPU and its driver",
+            "no-driver.so",
+            "--device sim:h200",
+        ],
+    );
+    check(
         "overlap --device sim:h200 --driver no-driver.so",
         &["sim:h200 needs no driver", "--device cuda:0"],
     );
@@ -379,15 +387,25 @@ fn paths_that_are_no_files() {
 /// Advice on a line helps nobody who gave another file.
 #[test]
 fn files_that_are_something_else() {
-    let other = file("// a program in C++\nint main() { return 0; }\n");
+    let cpp = file("// a program in C++\nint main() { return 0; }\n");
+    let json = file("{\"a\": 1}\n");
+    let trace = file("{\"traceEvents\": []}\n");
+    let packed = file(b"\x1f\x8b\x08\0");
     for command in ["check", "run"] {
-        says_all(
-            &refused(&[command, &other]),
-            &[
-                "it has neither `ops:` nor `cases:`, so it may be no stream program: read are stream programs (YAML",
-            ],
-        );
+        for other in [&cpp, &json] {
+            let says = "it has neither `ops:` nor `cases:`, so it may be no stream program (YAML";
+            says_all(
+                &refused(&[command, other]),
+                &[&format!("{other}: line 1"), says],
+            );
+        }
+        let says = format!("`sidestream diagnose {packed}` says why the GPU idled in it");
+        says_all(&refused(&[command, &packed]), &["is compressed", &says]);
     }
+    let says = format!(
+        "{trace} is a trace, and no stream program: `sidestream diagnose {trace}` says why"
+    );
+    says_all(&refused(&["run", &trace]), &[&says]);
     let broken = file("name: x\nops: [\n");
     assert!(!refused(&["check", &broken]).contains("no stream program"));
     let binary = file(b"\x7fELF\x02\x01\x01\0\0");
@@ -552,11 +570,11 @@ fn traces_that_cannot_be_written() {
     for command in ["overlap --count 2", &format!("run {program}")] {
         check(
             &format!("{command} --trace nowhere/x.json"),
-            &["cannot create nowhere/x.json: No such file"],
+            &["--trace nowhere/x.json cannot be written: No such file"],
         );
         check(
             &format!("{command} --trace ."),
-            &["cannot create .: Is a directory"],
+            &["--trace . cannot be written: Is a directory"],
         );
         if Path::new("/dev/full").exists() {
             check(

@@ -187,6 +187,42 @@ fn the_median_step_is_drawn_beside_the_best_that_it_could_be() {
     assert!(ran.out.contains("took") && !ran.out.contains("one would take"));
 }
 
+/// Where the host is in a range and calls nothing it does not rest, and a worker does what the host did.
+#[test]
+fn what_the_host_does_by_itself_is_drawn() {
+    let picture = |name| {
+        let ran = sidestream(&["diagnose", &trace(name)]);
+        let from = ran.out.find(" took ").expect("a picture");
+        ran.out[from..].to_owned()
+    };
+    let lane = |picture: &str, name: &str| -> String {
+        let row = picture
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(name));
+        row.expect("a lane")
+            .chars()
+            .filter(|c| c.is_alphabetic())
+            .collect()
+    };
+    let own = picture("starved_hard.before");
+    assert!(
+        lane(&own, "host thread 395").starts_with(&"R".repeat(40)),
+        "{own}"
+    );
+    assert!(lane(&own, "worker 4").chars().all(|c| c == 'H'), "{own}");
+    assert!(
+        own.contains("R host in a named range, without a call"),
+        "{own}"
+    );
+    assert!(!own.contains("L loading"), "{own}");
+    let loads = picture("loader_starved.before");
+    assert!(
+        lane(&loads, "worker 4").chars().all(|c| c == 'L'),
+        "{loads}"
+    );
+    assert!(loads.contains("L loading data"), "{loads}");
+}
+
 #[test]
 fn what_gains_nothing_is_named_in_one_line() {
     let ran = sidestream(&["diagnose", &trace("infer_pageable.before")]);

@@ -106,9 +106,9 @@ fn what_is_no_program_is_told_apart() {
         (
             "run",
             std::fs::read(at(&log)).expect("a log"),
-            "use `sidestream check`",
+            "and not run again; use `sidestream check ",
         ),
-        ("check", vec![0x1f, 0x8b, 8, 0], "`sidestream diagnose`"),
+        ("check", vec![0x1f, 0x8b, 8, 0], "`sidestream diagnose "),
         ("check", vec![0x1f, 0x8b, 8, 0], "unpack it"),
         (
             "check",

@@ -107,7 +107,7 @@ fn what_cannot_be_reduced_is_refused() {
     );
     refused(
         &["check", &one, "--reduce", "no/such/folder.yaml"],
-        "cannot write no/such/folder.yaml",
+        "--reduce no/such/folder.yaml cannot be written: No such file",
     );
     refused(
         &["check", &one, "--reduce", "x.yaml", "--trace", "x.yaml"],

@@ -85,8 +85,8 @@ words! {
         Host = "host",
         /// The host waits for a device.
         Waiting = "host waits for the GPU",
-        /// The host waits for data.
-        Loading = "host waits for data",
+        /// Data is loaded, or the host waits until it is.
+        Loading = "loading data",
         /// A kernel that computes.
         Kernel = "kernel",
         /// A kernel that exchanges data with other devices.
@@ -99,6 +99,8 @@ words! {
         Inner = "memory on the device",
         /// A copy between two devices.
         Peer = "copy between GPUs",
+        /// The host is in a range that the program names, outside of calls and operators.
+        Range = "host in a named range, without a call",
     }
 }
 
@@ -175,6 +177,7 @@ fn drawn(
         let shade = match range.kind {
             _ if loads[range.name.0 as usize] => Shade::Loading,
             RangeKind::Operator => Shade::Host,
+            RangeKind::Annotation => Shade::Range,
             _ => continue,
         };
         let place = Place::Host(range.thread.0 as usize);
@@ -301,6 +304,7 @@ pub struct Drawing {
 /// The spans of a lane: those below are covered by those above.
 #[derive(Default)]
 struct Layers {
+    ranges: Vec<Drawn>,
     below: Vec<Drawn>,
     above: Vec<Drawn>,
 }
@@ -329,12 +333,17 @@ impl Drawing {
         }
     }
 
-    /// The same, below all that is added otherwise. What lies inside another one of its kind is not
-    /// drawn: ranges nest.
+    /// Draws it below all that is added otherwise, ranges of the program lowest. What lies inside another one is not
+    /// drawn, as they nest, except a range of the program: the innermost says most.
     fn add_below(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Name) {
         let finest_ns = self.finest_ns;
         if let Some(drawn) = self.clipped(span, shade, Some(name)) {
-            let below = &mut self.lanes.entry(place).or_default().below;
+            let layers = self.lanes.entry(place).or_default();
+            if shade == Shade::Range {
+                push(&mut layers.ranges, drawn, finest_ns);
+                return;
+            }
+            let below = &mut layers.below;
             let inside = below
                 .last()
                 .is_some_and(|last| drawn.end_ns() <= last.end_ns());
@@ -368,11 +377,12 @@ impl Drawing {
         lanes.truncate(MOST_LANES);
         lanes.sort_by_key(|(place, _)| *place);
         let lanes = lanes.into_iter().map(|(place, mut layers)| {
-            layers.below.append(&mut layers.above);
+            layers.ranges.append(&mut layers.below);
+            layers.ranges.append(&mut layers.above);
             Lane {
                 name: name(place),
                 is_host: matches!(place, Place::Host(_)),
-                spans: layers.below,
+                spans: layers.ranges,
             }
         });
         Timeline {

@@ -112,6 +112,18 @@ fn the_driver_gives_what_the_simulated_gpu_gives() {
 }
 
 #[test]
+fn what_it_notes_is_under_its_own_name() {
+    let ran = augment(&["--ops", SMALL, "--stats", "--device", "auto"]);
+    let note = "sidestream-augment: `auto` is ";
+    assert!(
+        ran.err.lines().any(|line| line.starts_with(note)),
+        "{}",
+        ran.err
+    );
+    assert!(!ran.err.contains("sidestream: "), "{}", ran.err);
+}
+
+#[test]
 fn broken_files_are_named_and_left_out_or_end_the_run() {
     let folder = file("broken");
     let _ = fs::remove_dir_all(&folder);

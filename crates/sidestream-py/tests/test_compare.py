@@ -7,6 +7,7 @@ import math
 import pickle
 import random
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,8 +75,8 @@ def longer() -> None:
 def test_device_times_are_told_apart_in_both_directions() -> None:
     one, other = (sidestream.compare(*pair, device="cuda:0", seconds=20.0) for pair in ((shorter, longer), (longer, shorter)))
     assert (one.verdict, other.verdict) == ("different", "different") and one.ratio == pytest.approx(1.03) and other.ratio == pytest.approx(1 / 1.03)
-    assert str(one).startswith("longer takes 1.030 times as long: longer against shorter +3.00 %")
-    assert str(other).startswith("longer takes 1.030 times as long: shorter against longer -2.91 %")
+    assert str(one).startswith("longer takes 1.030 times as long as shorter (from 1.0")
+    assert str(other).startswith("longer takes 1.030 times as long as shorter (from 1.0")
     assert not one.includes_host and one.calls[0] > 1
     same = sidestream.compare(shorter, shorter, device="cuda:0", seconds=20.0)
     # Where this process is held up between two calls, the device's clock goes on.
@@ -103,7 +104,8 @@ def test_twice_the_work_is_told_on_the_processor(monkeypatch: pytest.MonkeyPatch
 
     result = sidestream.compare(work, twice, 2_000, device="cpu", seconds=20.0)
     assert (result.verdict, result.ratio, *result.median_ns) == ("different", 2.0, 2_000.0, 4_000.0), str(result)
-    assert str(result).startswith("twice takes 2.000 times as long") and "on cpu" in str(result)
+    assert str(result).startswith("twice takes 2.000 times as long as work (from 2.000 to 2.000 times)\n")
+    assert "on cpu; 16 groups of" in str(result)
     assert json.loads(result.json())["schema"] == "sidestream.compare/1"
     assert pickle.loads(pickle.dumps(result)) == result
 
@@ -111,13 +113,30 @@ def test_twice_the_work_is_told_on_the_processor(monkeypatch: pytest.MonkeyPatch
 def test_too_little_time_says_that_nobody_can_tell() -> None:
     result = sidestream.compare(spin, spin, 2_000, device="cpu", seconds=1e-6)
     assert result.verdict == "unknown" and result.names == ("f", "g")
-    assert str(result).startswith("cannot tell: g against f ")
-    assert json.loads(result.json())["interval"][1] is None
+    first, second = str(result).split("\n")
+    assert first == (
+        "cannot tell which is faster: the time was enough for 1 of the 16 groups that it takes at least; "
+        "give more (seconds=)"
+    )
+    assert second.endswith("on cpu; 1 group of two samples of each")
+    figures = json.loads(result.json())
+    assert figures["interval"][1] is None and figures["smallest"] is None
 
 
 def test_what_would_have_been_seen_is_stated() -> None:
     made = Comparison(("a", "b"), "cpu", "x", "unknown", 1.004, (0.99, 1.02), 0.035, (1e6, 1.004e6), 12, (1, 1), False, None)
-    assert str(made).split("\n")[0] == "cannot tell: b against a +0.40 % (from -1.00 % to +2.00 %); a difference of 3.5 % would have been seen"
+    times = "b takes 1.004 times as long as a (from 0.990 to 1.020 times)"
+    says = (
+        "cannot tell which is faster: {}; a difference of 3.5 % would have been seen, and a smaller one with "
+        "more time (seconds=)"
+    )
+    assert str(made).split("\n")[0] == says.format(times)
+    # The other way round the bounds are those of the other ratio.
+    other = "a takes 1.004 times as long as b (from 0.990 to 1.020 times)"
+    turned = replace(made, ratio=1 / 1.004, interval=(1 / 1.02, 1 / 0.99))
+    assert str(turned).split("\n")[0] == says.format(other)
+    equal = replace(made, verdict="equal")
+    assert str(equal).startswith(f"equal within 3 %: {times}\n")
 
 
 @pytest.mark.torch

@@ -321,6 +321,12 @@ def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails(
     def fails(item: Any) -> Any:
         raise ValueError("of its own")
 
+    # The stage got what it takes, and has a mistake of its own.
+    with pytest.raises(sidestream.StageError, match="of its own$"):
+        list(Pipeline([fails], device="cpu")(batch))
+    weight = torch.ones(3, requires_grad=True)
+    with pytest.raises(sidestream.StageError, match=r"torch.no_grad\(\)`$"):
+        list(Pipeline([lambda item: item * weight], device="cpu")(batch))
     # Of a loader, or behind the first item, it is no such mistake.
     for items in (iter(batch), [(1, 2), (3, 4)]):
         with pytest.raises(sidestream.StageError, match="of its own$"):

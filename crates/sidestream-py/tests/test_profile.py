@@ -220,9 +220,14 @@ def test_a_profiler_that_does_not_start_after_the_timing_ends_the_block_with_its
 
 @pytest.mark.torch
 @pytest.mark.parametrize("options", [{"timed": False}, {}, {"timed": 9}])
-def test_a_step_that_was_never_called_is_named(options: dict[str, Any]) -> None:
+def test_a_step_that_was_never_called_is_named(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
     with sidestream.profile(steps=2, **options) as profiled:
-        pass
+        # Without a GPU that is said instead, at the end of the block.
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert profiled.problem == (
         "step() was never called in the block, so that nothing was recorded; call it at the end of each step"
     )
@@ -245,15 +250,29 @@ def test_a_step_that_was_never_called_is_named(options: dict[str, Any]) -> None:
 def test_a_block_that_is_too_short_says_how_many_steps_it_needs(
     options: dict[str, Any], steps: int, needed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import torch
+
     # A step takes 20 ms by this clock, so that no window wants more than the least.
     times = iter(range(0, 10**12, 10_000_000))
     monkeypatch.setattr("sidestream._profile._clock", lambda: next(times))
     with sidestream.profile(**options) as profiled:
         for _ in range(steps):
             profiled.step()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert profiled.problem is not None
     assert profiled.problem.startswith(f"the block ended after {steps} steps"), profiled.problem
     assert f"; give the block {needed} steps or more" in profiled.problem, profiled.problem
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("steps", [0, 2])
+def test_without_a_gpu_a_block_that_is_too_short_does_not_ask_for_more_steps(steps: int) -> None:
+    with sidestream.profile(steps=3) as profiled:
+        for _ in range(steps):
+            profiled.step()
+    assert profiled.problem is not None
+    assert profiled.problem.startswith("nothing ran on a GPU: PyTorch finds no CUDA here"), profiled.problem
+    assert "run this on a machine with a GPU" in profiled.problem and "steps or more" not in profiled.problem
 
 
 @pytest.mark.torch

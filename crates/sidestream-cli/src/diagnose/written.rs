@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use sidestream_diagnose::{Ranks, Report, annotated, html, ranks_html};
 
 use crate::failure::Failure;
+use crate::output::refuse_unwritable;
 
 /// The files that were asked for.
 #[derive(clap::Args)]
@@ -47,6 +48,7 @@ impl Written {
                     path.display()
                 )));
             }
+            refuse_unwritable(option, Some(path))?;
         }
         match asked[..] {
             [(_, page), (_, trace)] if same(page, trace) || page == trace => {

@@ -121,6 +121,7 @@ struct Compared {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
+    output::refuse_unwritable("--trace", args.trace.as_deref())?;
     match said(args, args.width.lines())? {
         Said::All(json, text) => output::say(args.json, || json, || text)?,
         Said::CutShort(words) => {

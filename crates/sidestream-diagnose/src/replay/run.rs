@@ -145,7 +145,10 @@ impl Run {
                     lane: program.lanes + at,
                     task,
                     own: (0, Shade::Host, None),
-                    shade: Shade::Loading,
+                    shade: match item.pool {
+                        Pool::Loading => Shade::Loading,
+                        Pool::Other => Shade::Host,
+                    },
                     name: item.host_work,
                 });
                 loaded.push(task);

@@ -23,6 +23,7 @@ fn letter(shade: Shade) -> char {
         Shade::Download => 'D',
         Shade::Inner => 'M',
         Shade::Peer => 'P',
+        Shade::Range => 'R',
     }
 }
 

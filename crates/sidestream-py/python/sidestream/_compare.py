@@ -196,6 +196,7 @@ class Comparison(Result):
             "schema": "sidestream.compare/1",
             **fields,
             "interval": [low, high if high < math.inf else None],
+            "smallest": self.smallest if self.smallest < math.inf else None,
         }
 
     def __str__(self) -> str:
@@ -203,24 +204,29 @@ class Comparison(Result):
 
     def _lines(self) -> Iterator[str]:
         one, other = self.names
-        low, high = self.interval
-        by = f"{_percent(self.ratio)} (from {_percent(low)} to {_percent(high)})"
+        quicker, slower, ratio, (low, high) = one, other, self.ratio, self.interval
+        if ratio < 1:
+            quicker, slower, ratio = other, one, 1 / ratio
+            low, high = 1 / high, 1 / low if low else math.inf
+        times = f"{slower} takes {ratio:.3f} times as long as {quicker} (from {low:.3f} to {high:.3f} times)"
         if self.verdict == "different":
-            slower, times = (other, self.ratio) if self.ratio > 1 else (one, 1 / self.ratio)
-            yield f"{slower} takes {times:.3f} times as long: {other} against {one} {by}"
+            yield times
         elif self.verdict == "equal":
-            yield f"equal: {other} against {one} {by}, less than 3 % apart"
+            yield f"equal within 3 %: {times}"
+        elif high < math.inf:
+            yield (
+                f"cannot tell which is faster: {times}; a difference of {100 * self.smallest:.1f} % would "
+                "have been seen, and a smaller one with more time (seconds=)"
+            )
         else:
             yield (
-                f"cannot tell: {other} against {one} {by}; a difference of {100 * self.smallest:.1f} % would "
-                "have been seen"
+                f"cannot tell which is faster: the time was enough for {self.groups} of the {LOOKS[0]} "
+                "groups that it takes at least; give more (seconds=)"
             )
         where = self.device if self.device == "cpu" else f"{self.device} ({self.device_name})"
         first, second = (units.time(ns) for ns in self.median_ns)
-        yield (
-            f"  {one} {first}, {other} {second} in the median on {where}, {self.groups} groups of two samples"
-            " each"
-        )
+        groups = "1 group" if self.groups == 1 else f"{self.groups} groups"
+        yield f"  {one} {first}, {other} {second} in the median on {where}; {groups} of two samples of each"
         if self.includes_host and self.device != "cpu":
             yield (
                 "  with the host's time in it: one of them waits for the device, or takes the host longer "
@@ -228,10 +234,6 @@ class Comparison(Result):
             )
         if self.unlike is not None:
             yield f"  {self.unlike}"
-
-
-def _percent(ratio: float) -> str:
-    return "no end" if ratio == math.inf else f"{100 * (ratio - 1):+.2f} %"
 
 
 def _names(f: Any, g: Any) -> tuple[str, str]:

@@ -260,7 +260,8 @@ class Profile:
 
     def _conclude(self) -> None:
         if self._trace is None:
-            self.problem = self._missing()
+            # Without a GPU more steps would not help.
+            self.problem = self._missing() if self._torch.cuda.is_available() else self._without_gpu()
             return
         if self._planned is not None and self._count <= self._planned:
             self.remark = f"the block ended when {self._count - 1} of {self._planned} steps were recorded"
@@ -272,20 +273,20 @@ class Profile:
         try:
             self.diagnosis = diagnose(self._trace, **self._diagnose)  # type: ignore[arg-type]
         except TraceError as refused:
-            if self._torch.cuda.is_available():
-                self.problem = str(refused)
-            else:
-                self.problem = (
-                    "nothing ran on a GPU: PyTorch finds no CUDA here, and a diagnosis explains what a GPU "
-                    "did; run this on a machine with a GPU and a PyTorch built for CUDA"
-                )
-                if self.unprofiled is not None:
-                    self.problem += (
-                        f". Without the profiler a step took {self.unprofiled.median_ns / 1e6:.3f} ms in the "
-                        "median"
-                    )
+            self.problem = str(refused) if self._torch.cuda.is_available() else self._without_gpu()
             return
         self.problem = None
+
+    def _without_gpu(self) -> str:
+        """Why there is no diagnosis where PyTorch finds no GPU, and what to do."""
+        problem = (
+            "nothing ran on a GPU: PyTorch finds no CUDA here, and a diagnosis explains what a GPU did; run "
+            "this on a machine with a GPU and a PyTorch built for CUDA"
+        )
+        if self.unprofiled is None:
+            return problem
+        took = f"{self.unprofiled.median_ns / 1e6:.3f} ms"
+        return f"{problem}. Without the profiler a step took {took} in the median"
 
     def _missing(self) -> str:
         """Why nothing was recorded."""

@@ -61,7 +61,8 @@ impl Gpu {
     pub fn open(file: Option<&Path>, number: u32) -> Result<Gpu, Failure> {
         let absent = |why| {
             Failure::device(format!(
-                "there is no GPU to measure: {why}; \"sim:h200\" as the device is a simulated GPU that runs anywhere"
+                "there is no GPU to measure, which takes an NVIDIA GPU and its driver on this machine: {why}; choose a simulated GPU, which needs none: --device sim:h200 \
+                 (in Python device=\"sim:h200\")"
             ))
         };
         let Started {

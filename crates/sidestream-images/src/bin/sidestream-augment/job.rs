@@ -236,8 +236,13 @@ fn fill(
 
 /// The device. A driver that is named and has no GPU is a mistake, not a machine without one.
 fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
+    let options = Options::new().notice(|text| {
+        let text = text.strip_prefix("sidestream: ").unwrap_or(text);
+        // Where nobody hears it, nothing is lost.
+        let _ = writeln!(std::io::stderr().lock(), "sidestream-augment: {text}");
+    });
     let Some(file) = asked.driver else {
-        return Ok(Device::open(asked.device)?);
+        return Ok(Device::open_with(asked.device, &options)?);
     };
     let name = match (asked.device, DeviceName::of(asked.device)) {
         ("auto", _) => "cuda:0",
@@ -249,7 +254,7 @@ fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
         (name, _) => name,
     };
     // SAFETY: whoever names a library as the driver answers for its being one.
-    let options = unsafe { Options::new().driver(file) };
+    let options = unsafe { options.driver(file) };
     Ok(Device::open_with(name, &options)?)
 }
 

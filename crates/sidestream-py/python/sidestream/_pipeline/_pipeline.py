@@ -243,7 +243,7 @@ class Pipeline:
                         pending.append(cuda.issue(number, item, self._chooser.mode))
                 except Exception as error:  # noqa: BLE001 - as above.
                     failure = error
-                    if isinstance(error, StageError) and number == 0:
+                    if isinstance(error, StageError) and number == 0 and _may_want_all(error.__cause__):
                         error.add(as_one_batch)
                 # Nothing here keeps an item or a result alive while the caller works.
                 del item
@@ -440,6 +440,13 @@ def _as_one_batch(items: Any) -> str:
         f"; the items are what the {kind} holds ({len(items)} of them), one after the other: give [items] if "
         "together they are one batch"
     )
+
+
+def _may_want_all(error: BaseException | None) -> bool:
+    """Whether a stage may have raised this because it got a part of its item."""
+    if isinstance(error, ValueError):
+        return "to unpack" in str(error)
+    return isinstance(error, (TypeError, IndexError, AttributeError))
 
 
 def _backends(
