@@ -4,9 +4,9 @@ and, where the text states one, its own figure. At most eight minutes.
     python crates/sidestream-py/benches/seeds_gpu.py [PART ...]
     python crates/sidestream-py/benches/seeds_gpu.py --tiny    # on a simulated GPU: no time means anything
 
-Parts: loader, overlap, pair, augmentation, serving, profile. docs/seeds.md says what the texts are. Variants of
-a job take turns; a figure is the median of them. With `--tiny` the whole of it runs under the check, and a race
-is an error.
+Parts: loader, overlap, pair, augmentation, serving, profile. docs/seeds.md says what the texts are. Variants
+of a job take turns; a figure is the median of them. With `--tiny` the whole of it runs under the check, and a
+race is an error.
 """
 
 from __future__ import annotations
@@ -107,6 +107,14 @@ def step_of(model: torch.nn.Module) -> Callable[[Any], torch.Tensor]:
     return step
 
 
+def alone(work: Callable[[Any], object], batch: Any) -> Run:
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            work(batch)
+
+    return run
+
+
 def again(batches: list[Any]) -> Callable[[int], Iterator[Any]]:
     return lambda steps: (batches[at % len(batches)] for at in range(steps))
 
@@ -144,10 +152,6 @@ def loader() -> None:
 
         return run
 
-    def alone(steps: int) -> None:
-        for _ in range(steps):
-            train(there)
-
     found = rates(
         {
             "pageable, .to() and .item()": plain(pageable, torch.Tensor.item),
@@ -159,7 +163,7 @@ def loader() -> None:
             "pageable, prefetch and .item()": prefetched(pageable, torch.Tensor.item),
             "pageable, prefetch": prefetched(pageable, torch.Tensor.detach),
             "pageable, prefetch and RunningMean": mean(pageable),
-            "no uploads": alone,
+            "no uploads": alone(train, there),
         }
     )
     for memory in ("pinned", "pageable"):
@@ -170,6 +174,9 @@ def loader() -> None:
 
 
 # Text 2: its benchmark, and how many streams; text 3: a product against its least time.
+
+
+TEXTS_OF_STREAMS = {2: "2 to 4 streams do (2)", 4: "3 times (3)", 16: "rarely more than 8 does (2)"}
 
 
 def overlap() -> None:
@@ -183,33 +190,35 @@ def overlap() -> None:
     for batch, work in (("64KiB", 16), ("4MiB", 256), ("4MiB", 4096)):
         result = sidestream.overlap(where, batch=batch, work=work, streams=16)
         for streams in (2, 4, 8, 16):
-            said = {2: "2 to 4 streams do (2)", 4: "3 times (3)", 16: "rarely more than 8 does (2)"}.get(streams, "")
+            said = TEXTS_OF_STREAMS.get(streams, "")
             line(f"{batch}, work {work}: one stream by {streams}", of(1) / of(streams), "times", said)
     if TINY:
         return
     side = 4096
     a = torch.randn(side, side, dtype=torch.float16, device=DEVICE)
     product = sidestream.benchmark(torch.matmul, a, a, flops=2 * side**3, bytes=6 * side**2, dtype="fp16")
-    line("a product of 4096 x 4096 in half precision", product.median_ns / 1e6, "ms", "at least 0.44 on an A100 (3)")
+    took = product.median_ns / 1e6
+    line("a product of 4096 x 4096 in half precision", took, "ms", "at least 0.44 on an A100 (3)")
     print(product)
 
 
 # Text 4, first part: a frozen encoder, and a decoder that is trained.
 
 
+def small_pair(batch: int) -> pair_of.Job:
+    encoder, decoder = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Conv2d(4, 10, 1)
+    return pair_of.Job(encoder, decoder, torch.nn.CrossEntropyLoss(), pair_of.images(batch, side=16))
+
+
 def pair() -> None:
     for batch in (2,) if TINY else (2, 8, 32, 64):
         print(f" batch {batch}")
-        job = pair_of.Job(
-            torch.nn.Conv2d(3, 4, 3, padding=1),
-            torch.nn.Conv2d(4, 10, 1),
-            torch.nn.CrossEntropyLoss(),
-            pair_of.images(batch, side=16),
-        ) if TINY else pair_of.convolutions(batch)
+        job = small_pair(batch) if TINY else pair_of.convolutions(batch)
         other = job.again()
+        by_hand = two_streams(other.encode, other.train, other.batches)
         variants: dict[str, Run] = {
             "plain loop": pair_of.by_hand_serial(job.again()),
-            "two streams, with the waits that the text lacks": two_streams(other.encode, other.train, other.batches),
+            "two streams, with the waits that the text lacks": by_hand,
         }
         chosen = {}
         # A simulated GPU captures no stage.
@@ -231,22 +240,25 @@ def pair() -> None:
 # Text 4, second part: augmentation by the loader, on the GPU, and beside the training.
 
 
-class Pictures(torch.utils.data.Dataset[Any]):
-    """Random pictures, which the workers of a loader augment where they are told to."""
+def made(count: int, side: int) -> torch.Tensor:
+    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
 
-    def __init__(self, count: int, side: int, change: Callable[[Any], Any] | None) -> None:
+
+class Pictures(torch.utils.data.Dataset[Any]):
+    """Random pictures, which the workers of a loader augment."""
+
+    def __init__(self, count: int, side: int, change: Callable[[Any], Any]) -> None:
         self.count, self.side, self.change = count, side, change
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, at: int) -> Any:
-        batch = torch.randint(0, 256, (1, 3, self.side, self.side), dtype=torch.uint8), torch.tensor([at % 10])
-        x, y = self.change(batch) if self.change else batch
+        x, y = self.change((made(1, self.side), torch.tensor([at % 10])))
         return x[0], y[0]
 
 
-def from_workers(batch: int, change: Callable[[Any], Any] | None, then: Callable[[Any], object]) -> float:
+def from_workers(batch: int, change: Callable[[Any], Any], then: Callable[[Any], object]) -> float:
     """Batches a second that eight workers make and ``then`` takes, from the eleventh on."""
     warm, count = (1, 3) if TINY else (10, 40)
     data = Pictures((warm + count) * batch, pictures.SIDE, change)
@@ -274,11 +286,8 @@ def augmentation() -> None:
         def augment(batch: Any, whole: Any = whole) -> Any:
             return whole(batch[0]), batch[1]
 
-        shape = (batch, 3, pictures.SIDE, pictures.SIDE)
-        ready = [
-            (torch.randint(0, 256, shape, dtype=torch.uint8).pin_memory(), torch.randint(0, 10, (batch,)).pin_memory())
-            for _ in range(4)
-        ]
+        labels = torch.randint(0, 10, (batch,)).pin_memory()
+        ready = [(made(batch, pictures.SIDE).pin_memory(), labels) for _ in range(4)]
         items = again(ready)
         there = moved(ready[0])
         fixed = each(there)
@@ -299,17 +308,19 @@ def augmentation() -> None:
 
         mode = "streams" if TINY else "auto"
         pipeline, piped = pair_of.ours([each, train], items, mode, SIZE, capture=False)
-        loop, hand, ours = "one by one, in the loop", "one by one, two streams", "one by one, prefetch(transform=)"
+        forms = ("in the loop", "two streams", "prefetch(transform=)")
+        loop, hand, ours = (f"one by one, {how}" for how in forms)
         in_one, in_one_ahead = "in one launch, in the loop", "in one launch, prefetch(transform=)"
         on_host = pictures.Augment(torch.device("cpu"), one_by_one=True)
         # The text's figures are those of its batch of 32.
         texts = {loop: "35.22 on an A10G (4)", hand: "38.82 on an A10G (4)"} if batch == 32 else {}
         by_workers = from_workers(batch, on_host, lambda one, train=train: train(moved(one)))
-        line("by eight workers of the loader", by_workers, "steps/s", "20.41 on an A10G (4)" if batch == 32 else "")
+        said = "20.41 on an A10G (4)" if batch == 32 else ""
+        line("by eight workers of the loader", by_workers, "steps/s", said)
         found = rates(
             {
-                "model alone": lambda steps, train=train, fixed=fixed: [train(fixed) for _ in range(steps)],
-                "augmentation alone, one by one": lambda steps, each=each, there=there: [each(there) for _ in range(steps)],
+                "model alone": alone(train, fixed),
+                "augmentation alone, one by one": alone(each, there),
                 loop: in_the_loop(each),
                 hand: two_streams(each, train, items),
                 ours: prefetched(each),
@@ -320,7 +331,8 @@ def augmentation() -> None:
             },
             texts,
         )
-        line("on the GPU instead of by workers", f"{100 * (found[loop] / by_workers - 1):+.1f} %", text="72.57 % (4)")
+        found["workers"] = by_workers
+        gain("on the GPU instead of by workers", found, loop, "workers", "72.57 % with batches of 32 (4)")
         gain("overlapped by hand", found, hand, loop, "10.2 % with batches of 32 (4)")
         gain("overlapped by prefetch", found, ours, loop)
         gain("overlapped by prefetch, in one launch", found, in_one_ahead, in_one)
@@ -339,7 +351,7 @@ def serving() -> None:
     by_hand = requests_gpu.alone()
     line("one by one", by_hand["one_by_one_per_s"], "requests/s")
     line("over 16 streams", by_hand["over_16_streams_per_s"], "requests/s", "much more than one by one (2)")
-    asked = requests_gpu.rows(8 if TINY else 512)
+    asked = requests_gpu.rows(8 if TINY else 2048)
     with sidestream.Batcher(requests_gpu.perceptron(), requests_gpu.SIZES, 0.0001, slots=3) as batcher:
         requests_gpu.warm(batcher)
         for callers in (1, 4 if TINY else 64):
@@ -389,7 +401,7 @@ def profile() -> None:
                     train(batch)
                 profiled.step()
         print(profiled)
-        for table in ("ranges --sort idle", "operators --by-shape --limit 6", "kernels --limit 5", "memory --limit 8"):
+        for table in ("ranges --sort idle", "operators --by-shape --limit 6", "kernels --limit 5", "memory"):
             print(f" {table}", flush=True)
             command = [sys.executable, "-m", "sidestream", "diagnose", path, "--table", *table.split()]
             subprocess.run(command, check=False)
@@ -405,7 +417,8 @@ def main() -> int:
     asked = parser.parse_args().parts or list(PARTS)
     failed = []
     with sidestream.check(simulate=1) if TINY else contextlib.nullcontext() as found:
-        print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, sidestream {sidestream.__version__}")
+        where, version = torch.cuda.get_device_name(), sidestream.__version__
+        print(f"{where}, PyTorch {torch.__version__}, sidestream {version}")
         for name in asked:
             print(f"\n{name}", flush=True)
             start = time.perf_counter()

@@ -120,17 +120,23 @@ def tests_that_exist() -> set[str]:
         name
         for files, pattern in TESTS.items()
         for path in (ROOT / "crates").rglob(files)
-        for name in re.findall(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
+        for name in re.findall(pattern, path.read_text(), re.MULTILINE)
     }
 
 
 def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
-    text = (ROOT / "docs/seeds.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/seeds.md").read_text()
     rows = [line for line in text.splitlines() if re.match(r"\| [0-4]\.[0-9]+ ", line)]
     numbers = [f"{text}.{item}" for text, count in enumerate(ITEMS) for item in range(1, count + 1)]
     assert [row.split("|")[1].strip() for row in rows] == numbers
     tests = tests_that_exist()
-    measured = "".join((ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("performance", "reliability"))
+    judged = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/judged.md").read_text(), re.MULTILINE)
+    blocks = [re.split(r", and |, | and | to ", each) for each in re.findall(r"judged \(([^)]+)\)", text)]
+    assert not (missing := {each for of in blocks for each in of} - set(judged)), f"not judged: {missing}"
+    # Behind the items stand tests, too: their names are the long ones.
+    behind = set(re.findall(r"`(\w+(?:_\w+){3,})`", text[text.index("## Where a text is wrong") :]))
+    assert not (missing := behind - tests), f"no test is called {missing}"
+    measured = "".join((ROOT / f"docs/{page}.md").read_text() for page in ("performance", "reliability"))
     for row in rows:
         _, number, what, how, test, seen, _ = map(str.strip, row.split("|"))
         assert what and ("`" in how or "](" in how), row
