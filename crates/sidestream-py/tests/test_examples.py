@@ -125,6 +125,7 @@ def test_the_bench_of_the_texts_runs_without_a_race() -> None:
     for what, text in (
         ("overlapped by hand", "10.2 % with batches of 32 (4)"),
         ("gained by Pipeline", ""),
+        ("gained by Pipeline(capture=True)", ""),
         ("prefetch takes off the time, pageable", "15 to 35 % (2), once 35 %"),
         ("Batcher, all at once", ""),
     ):
