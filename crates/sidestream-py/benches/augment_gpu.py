@@ -1,5 +1,5 @@
-"""Augmentation on a GPU: whether it computes what the processor does, and how long it takes. What it is worth beside a training,
-``seeds_gpu.py augmentation`` measures.
+"""Augmentation on a GPU: whether it computes what the processor does, and how long it takes. What it is worth
+beside a training, ``seeds_gpu.py augmentation`` measures.
 
 python benches/augment_gpu.py [--part accuracy|times] [--json FILE]
 python benches/augment_gpu.py --dry-run    # on a simulated GPU: every row, and no time means anything

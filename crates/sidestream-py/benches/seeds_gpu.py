@@ -38,7 +38,7 @@ DEVICE = "cuda"
 SIZE = pair_of.Size(quick=True)
 SIZE.items, SIZE.rounds = (2, 1) if TINY else (20, 5)
 
-Run = Callable[[int], object]
+Run = Callable[[int], None]
 
 
 def line(what: str, measured: float | str, unit: str = "", text: str = "") -> None:
@@ -243,7 +243,7 @@ def made(count: int, side: int) -> torch.Tensor:
     return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
 
 
-class Pictures(torch.utils.data.Dataset[Any]):
+class Pictures(torch.utils.data.Dataset):  # type: ignore[misc]
     """Random pictures, which the workers of a loader augment."""
 
     def __init__(self, count: int, side: int, change: Callable[[Any], Any]) -> None:

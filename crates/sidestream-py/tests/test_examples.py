@@ -121,7 +121,8 @@ def test_a_server_answers_clients_with_their_own_rows_and_refuses_what_it_cannot
 def test_the_bench_of_the_texts_runs_without_a_race() -> None:
     ran = python(EXAMPLES.parents[1] / "crates/sidestream-py/benches/seeds_gpu.py", "--tiny")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    measured = {what.strip(): text for what, text in re.findall(r"^  (.{58}) .*?(?:  text: (.*))?$", ran.stdout, re.MULTILINE)}
+    lines = re.findall(r"^  (.{58}) .*?(?:  text: (.*))?$", ran.stdout, re.MULTILINE)
+    measured = {what.strip(): text for what, text in lines}
     for what, text in (
         ("overlapped by hand", "10.2 % with batches of 32 (4)"),
         ("gained by Pipeline", ""),
