@@ -33,7 +33,8 @@ from torch.profiler import record_function
 import sidestream
 
 TINY = "--tiny" in sys.argv
-DEVICE = "cuda"
+# Of a simulated GPU, too, which is there only once the parts run.
+DEVICE = pair_of.DEVICE = "cuda"
 #: How much is measured: steps of a turn, and turns.
 SIZE = pair_of.Size(quick=True)
 SIZE.items, SIZE.rounds = (2, 1) if TINY else (20, 5)
