@@ -1,6 +1,7 @@
-"""Augmentation on a GPU: whether it computes what the processor does, how long it takes, and what it is worth in a training loop.
+"""Augmentation on a GPU: whether it computes what the processor does, and how long it takes. What it is worth
+beside a training, ``seeds_gpu.py augmentation`` measures.
 
-python benches/augment_gpu.py [--part accuracy|times|loop] [--json FILE]
+python benches/augment_gpu.py [--part accuracy|times] [--json FILE]
 python benches/augment_gpu.py --dry-run    # on a simulated GPU: every row, and no time means anything
 
 The transform is a crop to half, enlarging, a rotation by up to 45 degrees, a blur of 7 places and a normalisation, from bytes on the
@@ -210,122 +211,10 @@ def others(side: int, device: str) -> Iterator[tuple[str, Callable[[Any], Any]]]
         yield "kornia", lambda batch: steps(batch.float())
 
 
-# ------------------------------------------------------------------ a training loop
-
-
-def loop(device: str, side: int, batches: list[int], steps: int, dry: bool) -> dict[str, Any]:
-    rows: dict[str, Any] = {}
-    for count in batches:
-        torch.manual_seed(0)
-        network = augmentation.network() if side == SIDE else small_network(side)
-        network = network.to(device).train()
-        train = trained(network, torch.optim.SGD(network.parameters(), lr=1e-4), functional.cross_entropy)
-        ready = [pin(pictures(count, side, "cpu")) for _ in range(4)]
-        labels = pin(torch.randint(0, augmentation.CLASSES, (count,)))
-        numbers = list(range(count))
-        ours = transform(side)
-        each = augmentation.Augment(torch.device(device), one_by_one=True) if side == SIDE else None
-
-        def loader(steps: int, ready: Any = ready, labels: Any = labels) -> Iterator[Any]:
-            for at in range(steps):
-                yield ready[at % len(ready)], labels
-
-        def step(batch: Any, train: Any = train) -> None:
-            train(*batch)
-
-        def moved(batch: Any) -> Any:
-            return tuple(part.to(device, non_blocking=True) for part in batch)
-
-        def augmented(batch: Any, ours: Any = ours, numbers: Any = numbers) -> Any:
-            return ours(batch[0], samples=numbers), batch[1]
-
-        def in_the_loop(change: Callable[[Any], Any]) -> Callable[[int], None]:
-            def run(steps: int) -> None:
-                for batch in loader(steps):
-                    step(change(moved(batch)))
-
-            return run
-
-        def two_streams(change: Callable[[Any], Any]) -> Callable[[int], None]:
-            """As people write it: the transform of the next batch on one stream, the step on another."""
-
-            def run(steps: int) -> None:
-                transforms, model = torch.cuda.Stream(), torch.cuda.Stream()
-                last: Any = None
-                for batch in [*loader(steps), None]:
-                    if last is not None:
-                        with torch.cuda.stream(model):
-                            model.wait_stream(transforms)
-                            step(last)
-                    if batch is not None:
-                        with torch.cuda.stream(transforms):
-                            last = change(moved(batch))
-                        for part in last:
-                            part.record_stream(model)
-                torch.cuda.current_stream().wait_stream(model)
-
-            return run
-
-        def ahead(change: Callable[[Any], Any]) -> Callable[[int], None]:
-            def run(steps: int) -> None:
-                for batch in sidestream.prefetch(loader(steps), device, transform=change):
-                    step(batch)
-
-            return run
-
-        def pipelined(change: Callable[[Any], Any]) -> Callable[[int], None]:
-            def run(steps: int) -> None:
-                stages = [sidestream.Stage(change), sidestream.Stage(step)]
-                for _ in sidestream.Pipeline(stages, device=device)(loader(steps)):
-                    pass
-
-            return run
-
-        fixed = moved((ready[0].float(), labels))
-        there = moved((ready[0], labels))
-        cases: dict[str, Callable[[int], None]] = {
-            "model alone": lambda n, fixed=fixed: [step(fixed) for _ in range(n)] and None,
-            "our transform alone": lambda n, there=there: [augmented(there) for _ in range(n)] and None,
-            "ours in the loop": in_the_loop(augmented),
-            "ours, two streams by hand": two_streams(augmented),
-            "ours, prefetch(transform=)": ahead(augmented),
-        }
-        if not dry:
-            cases["ours, Pipeline"] = pipelined(augmented)
-        if each is not None:
-            cases |= {
-                "PyTorch, picture by picture, in the loop": in_the_loop(each),
-                "PyTorch, picture by picture, two streams": two_streams(each),
-            }
-        print(f"\nsteps a second, batch {count}")
-        of_batch: dict[str, float] = {}
-        for name, run in cases.items():
-            try:
-                run(3)
-                of_batch[name] = steps / seconds(lambda run=run: run(steps))
-                print(f"  {name:42}{of_batch[name]:10.1f}", flush=True)
-            except Exception as error:  # One case that fails does not cost the others.
-                of_batch[name] = float("nan")
-                print(f"  {name:42}  failed: {error}", flush=True)
-        of_batch["bound"] = min(of_batch["model alone"], of_batch["our transform alone"])
-        print(f"  {'bound: the slower of model and transform':42}{of_batch['bound']:10.1f}")
-        rows[str(count)] = of_batch
-    return rows
-
-
-def pin(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.pin_memory()
-
-
-def small_network(side: int) -> torch.nn.Module:
-    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8, stride=8), torch.nn.Flatten(), torch.nn.Linear(4 * (side // 8) ** 2, augmentation.CLASSES))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Augmentation on a GPU.")
-    parser.add_argument("--part", choices=("accuracy", "times", "loop"), help="only this one")
+    parser.add_argument("--part", choices=("accuracy", "times"), help="only this one")
     parser.add_argument("--dry-run", action="store_true", help="on a simulated GPU, with small pictures")
-    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--json", help="a file for the figures")
     args = parser.parse_args()
     dry: bool = args.dry_run
@@ -338,8 +227,6 @@ def main() -> None:
             result["accuracy"] = accuracy("cuda", side, 4 if dry else 8)
         if args.part in (None, "times"):
             result["times"] = times("cuda", side, [2] if dry else [32, 128, 512], rounds, dry)
-        if args.part in (None, "loop"):
-            result["loop"] = loop("cuda", side, [2] if dry else [32, 128], 4 if dry else args.steps, dry)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)

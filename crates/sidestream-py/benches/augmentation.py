@@ -1,4 +1,4 @@
-"""An augmentation beside the training: what `prefetch_gpu.py` measures as its part of that name.
+"""An augmentation beside the training: what `seeds_gpu.py` measures as its part of that name.
 
 The transform crops, enlarges, rotates, blurs and normalises images, with PyTorch's operators. One form of it rotates
 image by image, with hundreds of launches and a copy from the host for each, as torchvision's does; the other has one warp for

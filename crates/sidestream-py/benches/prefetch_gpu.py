@@ -2,7 +2,7 @@
 
     python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
 
-Parts: pinned, unpinned, small, epochs, ten_loops, stress, memory, augmentation. One JSON object a line; times
+Parts: pinned, unpinned, small, epochs, ten_loops, stress, memory. One JSON object a line; times
 are medians of rounds in which the things compared take turns. docs/performance.md has the figures.
 """
 
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import augmentation as images
 import numpy
 import parts
 import ten_loops as loops_of_ten
@@ -442,90 +441,10 @@ def memory() -> None:
     say("memory", what="with a transform", after=after_epoch)
 
 
-# ---------------------------------------------------------------- augmentation
-
-
-def augmentation() -> None:
-    """A transform beside a training: `prefetch`, the transform in the loop, and two streams by hand."""
-    for size in (32, 128):
-        for one_by_one in (True, False):
-            augmented(size, one_by_one)
-
-
-def augmented(size: int, one_by_one: bool) -> None:
-    steps = 10 if QUICK else 30
-    network = images.network().to(GPU).train()
-    train = trained(network, torch.optim.SGD(network.parameters()), torch.nn.CrossEntropyLoss())
-    augment = images.Augment(GPU, one_by_one=one_by_one)
-    shape = (size, 3, images.SIDE, images.SIDE)
-    known = [
-        (
-            torch.randint(0, 256, shape, dtype=torch.uint8).pin_memory(),
-            torch.randint(0, images.CLASSES, (size,)).pin_memory(),
-        )
-        for _ in range(4)
-    ]
-    batches = [known[at % 4] for at in range(steps)]
-    there = tuple(each.to(GPU) for each in known[0])
-    ready = augment(there)
-    transforming, training = torch.cuda.Stream(), torch.cuda.Stream()
-    prefetched = sidestream.prefetch(batches, GPU, transform=augment)
-
-    def model() -> None:
-        for _ in batches:
-            train(*ready)
-
-    def transform() -> None:
-        for _ in batches:
-            augment(there)
-
-    def ours() -> None:
-        for batch in prefetched:
-            train(*batch)
-
-    def loop() -> None:
-        for batch in batches:
-            train(*augment(tuple(each.to(GPU, non_blocking=True) for each in batch)))
-
-    def two_streams() -> None:
-        current = torch.cuda.current_stream()
-        for stream in (transforming, training):
-            stream.wait_stream(current)
-        before = None
-        for batch in [*batches, None]:
-            if before is not None:
-                with torch.cuda.stream(training):
-                    training.wait_stream(transforming)
-                    train(*before)
-            if batch is not None:
-                with torch.cuda.stream(transforming):
-                    before = augment(tuple(each.to(GPU, non_blocking=True) for each in batch))
-                    for each in before:
-                        each.record_stream(training)
-        current.wait_stream(training)
-
-    jobs = {
-        "model": model,
-        "transform": transform,
-        "loop": loop,
-        "two_streams": two_streams,
-        "prefetch": ours,
-    }
-    took = {name: t / steps * 1e3 for name, t in medians(jobs, 3 if QUICK else 5).items()}
-    say(
-        "augmentation",
-        batch=size,
-        rotates="one by one" if one_by_one else "all at once",
-        ms_a_step={name: round(t, 3) for name, t in took.items()},
-        of_the_better_by_hand=round(took["prefetch"] / min(took["loop"], took["two_streams"]), 3),
-        of_the_larger_alone=round(took["prefetch"] / max(took["model"], took["transform"]), 3),
-    )
-
-
 if __name__ == "__main__":
     rings = [int(word.removeprefix("--ring=")) for word in sys.argv[1:] if word.startswith("--ring=")]
     if rings:
         ring(*rings)
         sys.exit()
-    all_parts = (pinned, unpinned, small, epochs, ten_loops, stress, memory, augmentation)
+    all_parts = (pinned, unpinned, small, epochs, ten_loops, stress, memory)
     sys.exit(parts.run({part.__name__: part for part in all_parts}, [word for word in sys.argv[1:] if not word.startswith("--")]))

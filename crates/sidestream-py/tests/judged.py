@@ -80,6 +80,17 @@ warmup, active_batches, total_iters = 1, 6, 7
 batch_transform = lambda images: (images.float() / 255 - 0.5).flip(-1)
 train_loader = [(torch.rand(4, 3, 16, 16), torch.randint(0, 10, (4, 1))) for _ in range(9)]
 """
+_TWO_BUFFERS = """
+N = 64
+loader = [torch.randn(64).pin_memory() for _ in range(6)]
+model = torch.sigmoid
+torch.cuda.synchronize()
+"""
+_USED, _WAIT = "output = model(dev[i])", "torch.cuda.default_stream().wait_stream(s_transfer)\n    "
+_BACK = "s_transfer.wait_stream(torch.cuda.default_stream())\n    "
+_SIDE = MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\ns = torch.cuda.Stream()\nloss = model(x).sum()"
+_NO_WAIT = {"torch.cuda.current_stream().wait_stream(s)": "pass"}
+_FORWARD = {"loss.backward()": "model(x).sum().backward()"}
 
 BLOCKS = [
     Block("1.1", "000", 0, "clean", swap=_SLEEP),
@@ -121,9 +132,12 @@ BLOCKS = [
     Block(
         "4.3", "003", 2, "HOST_WAR,WAR", LOOP + "targets = torch.zeros(1024, dtype=torch.long, device='cuda')\ndef get_batch_iterator():\n    return [torch.randn(1024, 512) for _ in range(6)]",
     ),
+    Block("4.4", "003", 3, "RAW,WAR", _TWO_BUFFERS),
     Block(
-        "4.4", "003", 3, "RAW,WAR", "N = 64\nloader = [torch.randn(64).pin_memory() for _ in range(6)]\nmodel = torch.sigmoid\ntorch.cuda.synchronize()",
+        "4.4 with its answer", "003", 3, "WAR", _TWO_BUFFERS,
+        swap={_USED: f"{_WAIT}{_USED}\n    dev[i].record_stream(torch.cuda.current_stream())"},
     ),
+    Block("4.4 with both waits", "003", 3, "clean", _TWO_BUFFERS, swap={_USED: _WAIT + _USED, "    with": f"    {_BACK}with"}),
     Block("4.5", "003", 4, "clean", SQUARE),
     Block("4.6", "003", 5, "clean", SQUARE),
     Block("4.7", "003", 6, "clean", SQUARE),
@@ -139,8 +153,12 @@ BLOCKS = [
         "4.16", "003", 15, "clean",
         "x1 = x2 = torch.randn(4, 64, device='cuda')\nmodel_branch1, model_branch2 = nn.Linear(64, 8).cuda(), nn.Linear(64, 8).cuda()",
     ),
+    Block("4.17", "003", 16, "clean", _SIDE),
+    Block("4.17 without its wait", "003", 16, "clean", _SIDE, swap=_NO_WAIT),
+    Block("4.17 with the forward pass in the stream", "003", 16, "clean", _SIDE, swap=_FORWARD),
     Block(
-        "4.17", "003", 16, "clean", MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\ns = torch.cuda.Stream()\nloss = model(x).sum()",
+        "4.17 with the forward pass in the stream, without its wait", "003", 16, "RAW,WAR", _SIDE,
+        swap=_FORWARD | _NO_WAIT,
     ),
     Block("4.18", "003", 17, "clean", swap={"4096": "64", "n_iters: int = 50": "n_iters: int = 4"}),
     Block("4.19", "003", 18, "clean", "def MyModel():\n    return small()"),
@@ -153,4 +171,8 @@ BLOCKS = [
     Block("5.3", "004", 5, "clean", _CLASSIFY, swap=_SHORT),
     Block("5.4", "004", 9, "clean", _CLASSIFY),
     Block("5.5", "004", 10, "UAF", _CLASSIFY),
+    Block(
+        "5.5 with the other stream recorded", "004", 10, "clean", _CLASSIFY,
+        swap={"record_stream(transform": "record_stream(model"},
+    ),
 ]

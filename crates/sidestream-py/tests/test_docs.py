@@ -104,14 +104,50 @@ def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> N
     assert "the loader keeps up" in ran.stdout or "your loader is the limit" in ran.stdout
 
 
+#: How many things each of the five texts does.
+ITEMS = [14, 14, 61, 66, 22]
+#: Where something was seen to work: a GPU has the day, which a page of measurements has, too.
+SEEN = r"CPU|sim|stand-in|trace|(H[12]00) (2026-\d\d-\d\d)"
+#: A function that a test runner runs, in each language.
+TESTS = {
+    "test_*.py": r"^(?:async )?def (test_\w+)\(",
+    "*.rs": r"#\[test\]\s*(?:(?://[^\n]*|#\[[^\]]*\])\s*)*fn (\w+)\(",
+}
+
+
+def tests_that_exist() -> set[str]:
+    return {
+        name
+        for files, pattern in TESTS.items()
+        for path in (ROOT / "crates").rglob(files)
+        for name in re.findall(pattern, path.read_text(), re.MULTILINE)
+    }
+
+
 def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
-    rows = [line for line in (ROOT / "docs/seeds.md").read_text().splitlines() if re.match(r"\| [0-4]\.[0-9]+ ", line)]
-    assert len(rows) == len({row.split("|")[1] for row in rows}) == 63
-    tests = "".join(path.read_text() for folder in ("crates", "examples") for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".rs"))
+    text = (ROOT / "docs/seeds.md").read_text()
+    rows = [line for line in text.splitlines() if re.match(r"\| [0-4]\.[0-9]+ ", line)]
+    numbers = [f"{text}.{item}" for text, count in enumerate(ITEMS) for item in range(1, count + 1)]
+    assert [row.split("|")[1].strip() for row in rows] == numbers
+    tests = tests_that_exist()
+    judged = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/judged.md").read_text(), re.MULTILINE)
+    blocks = [re.split(r", and |, | and | to ", each) for each in re.findall(r"judged \(([^)]+)\)", text)]
+    assert not (missing := {each for of in blocks for each in of} - set(judged)), f"not judged: {missing}"
+    # Behind the items stand tests, too: their names are the long ones.
+    behind = set(re.findall(r"`(\w+(?:_\w+){3,})`", text[text.index("## Where a text is wrong") :]))
+    assert not (missing := behind - tests), f"no test is called {missing}"
+    measured = "".join((ROOT / f"docs/{page}.md").read_text() for page in ("performance", "reliability"))
     for row in rows:
-        _, number, what, how, test, _ = row.split("|")
-        assert what.strip() and how.strip() and test.strip(), row
-        for name in re.findall(r"`(\w+)`", test):
-            assert re.search(rf"\b(def|fn|mod) {name}\b", tests) or (ROOT / f"crates/sidestream-py/tests/{name}.py").exists(), f"{number}: {name}"
+        _, number, what, how, test, seen, _ = map(str.strip, row.split("|"))
+        assert what and ("`" in how or "](" in how), row
+        named = re.findall(r"`(\w+)`", test)
+        # A row without a test says what is missing.
+        assert named or (test == "none" and "Not done" in how), row
+        assert not (missing := set(named) - tests), f"{number}: no test is called {missing}"
+        for place in seen.split(", "):
+            device = re.fullmatch(SEEN, place)
+            assert device, f"{number}: {place}"
+            near = rf"{device[1]}[^#]{{0,300}}?{device[2]}"
+            assert not device[1] or re.search(near, measured), f"{number}: nothing was measured on {place}"
         for path in re.findall(r"\]\(\.\./([^)#]+)", row):
             assert (ROOT / path).exists(), path

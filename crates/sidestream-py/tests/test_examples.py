@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -114,6 +115,22 @@ def test_a_server_answers_clients_with_their_own_rows_and_refuses_what_it_cannot
     with sidestream.check(simulate=True) as found:
         asyncio.run(main())
     assert not found.races, str(found)
+
+
+@pytest.mark.torch
+def test_the_bench_of_the_texts_runs_without_a_race() -> None:
+    ran = python(EXAMPLES.parents[1] / "crates/sidestream-py/benches/seeds_gpu.py", "--tiny")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    lines = re.findall(r"^  (.{58}) .*?(?:  text: (.*))?$", ran.stdout, re.MULTILINE)
+    measured = {what.strip(): text for what, text in lines}
+    for what, text in (
+        ("overlapped by hand", "10.2 % with batches of 32 (4)"),
+        ("gained by Pipeline", ""),
+        ("gained by Pipeline(capture=True)", ""),
+        ("prefetch takes off the time, pageable", "15 to 35 % (2), once 35 %"),
+        ("Batcher, all at once", ""),
+    ):
+        assert measured.get(what) == text, ran.stdout
 
 
 def run(name: str) -> str:

@@ -416,12 +416,12 @@ class OnCuda:
         # The last run before the captures: does it do what no graph can hold, and does it draw random
         # numbers?
         generator = torch.cuda.default_generators[self._index]
-        offset = generator.get_offset()
+        before = generator.get_state()
         with noting_synchronizations() as found:
             output = self._flow.call(stage, number, value)
         if found:
             self._give_up(stage, found[0])
-        elif generator.get_offset() != offset:
+        elif not torch.equal(generator.get_state(), before):
             self._random.append(stage)
         return output
 
