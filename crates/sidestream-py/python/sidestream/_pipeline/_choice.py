@@ -90,17 +90,11 @@ class Choice(Result):
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{'<b>' if mode == self.mode else ''}{html.escape(mode)}"
-            f"{'</b>' if mode == self.mode else ''}</td>"
-            f"<td>{_duration(seconds)}</td><td>{1 / seconds:.1f}</td><td>{self.segments[mode]}</td></tr>"
-            for mode, seconds in self.seconds_per_item.items()
-        )
-        table = (
-            f"<table><tr><th>mode</th><th>an item</th><th>items/s</th><th>segments</th></tr>{rows}</table>"
-            if rows
-            else ""
-        )
+        rows = [
+            [f"{'* ' * (mode == self.mode)}{mode}", _duration(s), f"{1 / s:.1f}", str(self.segments[mode])]
+            for mode, s in self.seconds_per_item.items()
+        ]
+        table = html_table(["mode", "an item", "items/s", "segments"], rows) if rows else ""
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         listed = f"<ul>{notes}</ul>" if notes else ""
         return f"<div><p><b>{html.escape(self.mode)}</b>: {html.escape(self.reason)}</p>{table}{listed}</div>"
@@ -276,10 +270,8 @@ class Chooser:
         """Say why the mode is what it is."""
         medians = self.medians()
         if self._until is not None:
-            return (
-                f"being measured; to try {self._turn[0]} could cost this run more than "
-                f"{100 * (self._share or 0):.0f} % by now"
-            )
+            most = f"{100 * (self._share or 0):.0f} %"
+            return f"being measured; to try {self._turn[0]} could cost this run more than {most} by now"
         if self.measuring:
             done = sum(len(times) for times in self.times.values())
             return f"being measured; {done} of at most {self._segments * len(self.modes)} segments are done"
@@ -429,6 +421,15 @@ def _is_clear(ratios: list[float]) -> bool:
         return False
     width = 2 * (max(ratios) - min(ratios)) / (len(ratios) - 1)
     return abs(statistics.fmean(ratios) - BETTER) > width
+
+
+def html_table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table for a notebook."""
+
+    def row(kind: str, cells: list[str]) -> str:
+        return "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+
+    return f"<table>{row('th', head)}{''.join(row('td', cells) for cells in rows)}</table>"
 
 
 def _duration(seconds: float) -> str:

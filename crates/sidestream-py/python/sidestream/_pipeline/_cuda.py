@@ -208,6 +208,10 @@ class OnCuda:
                 last.events[step.event].wait(self._streams[step.stream])
         self._let_go()
 
+    def name(self) -> str:
+        """Name the device, as it is named and as its maker calls it."""
+        return f"{self._device} ({torch.cuda.get_device_name(self._device)})"
+
     def graphs_left(self) -> bool:
         """Whether any stage can still be captured."""
         return len(self._uncaptured) < len(self._captures)

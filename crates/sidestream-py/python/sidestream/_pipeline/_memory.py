@@ -47,22 +47,16 @@ def recall(
     except TypeError:
         # Something here cannot be told from another one at its address.
         return own
-    found = None
     kept = []
     for one in _measured:
         stages = [reference() for reference in one.calls]
-        if any(stage is None for stage in stages):
-            continue
-        is_same = len(stages) == len(parts) and all(a is b for a, b in zip(stages, parts))
-        if is_same and one.setting == setting:
-            found = one.chooser
-            if not looks or (found.measuring and one.owner() is not None):
-                found = None
-            continue
-        kept.append(one)
-    chooser = own if found is None else found
-    _measured = [*kept, _Measured(references, setting, chooser, weakref.ref(owner))][-MOST:]
-    return chooser
+        if list(map(id, stages)) == list(map(id, parts)) and one.setting == setting:
+            if looks and not (one.chooser.measuring and one.owner() is not None):
+                own = one.chooser
+        elif not any(stage is None for stage in stages):
+            kept.append(one)
+    _measured = [*kept, _Measured(references, setting, own, weakref.ref(owner))][-MOST:]
+    return own
 
 
 def _parts(call: Any) -> tuple[Any, ...]:

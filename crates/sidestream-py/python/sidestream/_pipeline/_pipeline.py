@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sidestream import _waits
 from sidestream import _units as units
 from sidestream._arguments import items as to_be_items, one_of, truth, whole
+from sidestream._benchmark import benchmark
 from sidestream._devices import of_torch
 from sidestream._leaves import makes_each_anew
 from sidestream._pipeline._choice import (
@@ -27,6 +30,7 @@ from sidestream._pipeline._choice import (
 from sidestream._pipeline._memory import recall
 from sidestream._pipeline._plan import default_depth
 from sidestream._pipeline._stage import Stage, StageError, chain
+from sidestream._pipeline._sweep import Sweep, swept
 from sidestream._results import Result
 from sidestream._tree import flatten
 
@@ -35,6 +39,9 @@ AUTO = "auto"
 _SLOW_S = 0.0002
 #: What part of its first run measuring may cost.
 FIRST_RUN = 0.02
+#: For a sweep a segment has more items, since the first one has nothing beside it, and they come by so many.
+SEGMENT = 20
+RUN = 10_000
 
 
 class Pipeline:
@@ -172,12 +179,80 @@ class Pipeline:
 
     def remeasure(self) -> None:
         """Forget what was measured of these stages, and measure again from the next item on."""
+        self._measure_anew(FEW_ITEMS, FIRST_RUN)
+
+    @staticmethod
+    def sweep(
+        stages: Iterable[Any],
+        make_batch: Callable[[int], Any],
+        sizes: Iterable[int] = (8, 32, 128),
+        *,
+        capture: bool = False,
+        depth: int | None = None,
+        device: Any = None,
+        measure: int = 5,
+    ) -> Sweep:
+        """Measure stages at several sizes of a batch, in every mode that ``Pipeline`` has, and say at each
+        whether it is worth it: the plain loop beside streams and, with ``capture``, graphs.
+
+        At each size a ``Pipeline`` runs the same four batches again and again, until its modes are measured:
+        some hundred steps. **A stage that trains does so**, on these batches, and what it changes is not put
+        back; where that matters, give stages of a copy of the model (``copy.deepcopy``) with an optimizer of
+        its own. A ``Pipeline`` that is made of the same stages afterwards knows what was measured.
+
+        Without CUDA there is one way to run the stages: it is measured, and nothing is compared.
+
+        Args:
+            stages: As for ``Pipeline``.
+            make_batch: Is given a size, and returns a batch of so many samples as the loader would, such as
+                pinned tensors of the host. It is called four times for each size.
+            sizes: The sizes, in samples.
+            capture: As for ``Pipeline``.
+            depth: As for ``Pipeline``.
+            device: As for ``Pipeline``.
+            measure: How many segments of each mode are measured at most. A segment is 20 batches or 50 ms,
+                whichever is longer.
+
+        Raises:
+            StageError: A stage failed. If the device's memory was too small, the row of that size says so
+                instead.
+            TypeError: ``make_batch`` is no function, or a size no whole number.
+            ValueError: There is no size, or one is less than 1.
+        """
+        # One that can be iterated over once has to last for all sizes.
+        kept = stages if callable(stages) or not isinstance(stages, Iterable) else list(stages)
+
+        def pipeline() -> Pipeline:
+            return Pipeline(kept, capture=capture, depth=depth, device=device, measure=measure)
+
+        # Graphs are those of one shape, so each size has a pipeline of its own.
+        first = pipeline()
+        where = "cpu" if first._cuda is None else first._cuda.name()
+        return swept(
+            str(first._chain), where, lambda batches: pipeline()._measured_on(batches), make_batch, sizes
+        )
+
+    def _measured_on(self, batches: list[Any]) -> Choice:
+        """Measure all modes with these batches, whatever that costs; without CUDA the only one."""
+        if self._cuda is None:
+            taken = benchmark(lambda: list(self(batches[:1])), repeat=self._measure, device="cpu")
+            seconds = {SERIAL: taken.median_ns / 1e9}
+            return replace(self.choice, seconds_per_item=seconds, segments={SERIAL: taken.count})
+        # PyTorch keeps the memory of each stream, and those of an earlier pipeline are gone.
+        sys.modules["torch"].cuda.empty_cache()
+        self._measure_anew(SEGMENT, None)
+        for _ in itertools.chain.from_iterable(self(batches * RUN) for _ in itertools.count()):
+            if not self._chooser.measuring:
+                break
+        return self.choice
+
+    def _measure_anew(self, least: int, share: float | None) -> None:
         modes: tuple[str, ...] = (SERIAL,) if self._cuda is None else (self._mode,)
         if self._cuda is not None and self._mode == AUTO:
             modes = MODES if self._any_capture and self._cuda.graphs_left() else (SERIAL, STREAMS)
         # Enough items to warm up and to capture every slot.
         self._chooser = Chooser(
-            modes, self._measure, settle=4 + self._depth, least=FEW_ITEMS, share=FIRST_RUN
+            modes, self._measure, settle=4 + self._depth, least=least, share=share
         )
         self._has_asked = self._is_known = self._takes_known = False
 
@@ -224,15 +299,7 @@ class Pipeline:
         )
 
     def __repr__(self) -> str:
-        names = " > ".join(
-            (
-                f"({', '.join(self.stages[number].name for number in level)})"
-                if tied
-                else self.stages[level[0]].name
-            )
-            for level, tied in zip(self._chain.levels, self._chain.branches, strict=True)
-        )
-        return f"<Pipeline {names}: {self.choice.mode}>"
+        return f"<Pipeline {self._chain}: {self.choice.mode}>"
 
     def _run(
         self, items: Iterator[Any], may_refill: bool, length: int, as_one_batch: str
@@ -320,17 +387,10 @@ class Pipeline:
     def _recall(self, item: Any) -> None:
         """Take over what is known of these stages with items of these shapes."""
         self._has_asked = True
-        shapes = [
-            (tuple(leaf.shape), str(leaf.dtype), str(getattr(leaf, "device", "cpu")))
-            for leaf in flatten(item)[0]
-        ]
-        chooser = recall(
-            [stage.call for stage in self.stages],
-            (self._setting, shapes),
-            self._chooser,
-            self,
-            self._takes_known,
-        )
+        leaves, _ = flatten(item)
+        shapes = [(tuple(one.shape), str(one.dtype), str(getattr(one, "device", "cpu"))) for one in leaves]
+        calls = [stage.call for stage in self.stages]
+        chooser = recall(calls, (self._setting, shapes), self._chooser, self, self._takes_known)
         if chooser is not self._chooser:
             self._chooser, self._is_known = chooser, True
             chooser.settle_anew()
