@@ -10,7 +10,7 @@ Parts: `encoder_decoder` (a frozen encoder and a decoder that is trained, by bat
 of models), `uncaptured` (without capture beside the plain loop, and that loop beside itself), `stages` (three
 stages), `branches` (parallel branches), `host` (what an item costs the host), `equal` (whether parameters and
 losses are those of a plain loop), `stress` (checksums under delays, and a pipeline with its waits taken out,
-which has to fail).
+which has to fail). What measuring costs, and tables over sizes of a batch, are in `pipeline_sizes.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torch import nn
 import sidestream
 from sidestream import Pipeline, Stage
 
-DEVICE = "cuda"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODES = ("serial", "streams", "serial-graphs", "graphs", "auto")
 
 
@@ -96,11 +96,15 @@ class Job:
 def images(batch: int, count: int = 4, side: int = 256, classes: int = 10) -> list[Any]:
     return [
         (
-            torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8).pin_memory(),
-            torch.randint(0, classes, (batch, side, side)).pin_memory(),
+            pinned(torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8)),
+            pinned(torch.randint(0, classes, (batch, side, side))),
         )
         for _ in range(count)
     ]
+
+
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.pin_memory() if DEVICE == "cuda" else tensor
 
 
 def convolutions(batch: int, width: int = 1, extra: int = 0) -> Job:
@@ -131,7 +135,7 @@ def perceptrons(width: int, layers: tuple[int, int], rows: int = 64) -> Job:
     def stack(count: int) -> nn.Module:
         return nn.Sequential(*[layer for _ in range(count) for layer in (nn.Linear(width, width), nn.ReLU())])
 
-    items = [(torch.randn(rows, width).pin_memory(), torch.randn(rows, width).pin_memory()) for _ in range(4)]
+    items = [(pinned(torch.randn(rows, width)), pinned(torch.randn(rows, width))) for _ in range(4)]
     return Job(stack(layers[0]), stack(layers[1]), nn.MSELoss(), items)
 
 

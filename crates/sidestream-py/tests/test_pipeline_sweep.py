@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sidestream
 from sidestream import Choice, Pipeline, StageError, Sweep, SweepRow
 from test_pipeline_order import Gpu, clock as clock, gpu as gpu
 
@@ -166,3 +169,42 @@ def test_the_sweep_that_the_page_shows_runs_as_it_is_printed(capsys: pytest.Capt
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("augment > train on ") and printed[1].split()[:2] == ["batch", "serial"]
     assert [line.split()[0] for line in printed[2:5]] == ["8", "32", "128"]
+
+
+@pytest.mark.torch
+def test_graphs_that_were_found_faster_are_known_to_the_next_pipeline_and_compute_the_same(
+    clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def double(x: Any) -> Any:
+        # A graph does what it launches, and not this.
+        clock.now += 0.01
+        return x * 2
+
+    def plus(x: Any) -> Any:
+        clock.now += 0.01
+        return x + 1
+
+    def items(count: int) -> Iterator[Any]:
+        for number in range(count):
+            clock.now += 0.001
+            yield torch.full((3,), float(number), device="cuda")
+
+    expected = [2.0 * number + 1 for number in range(24)]
+    with sidestream.check(simulate=1) as found:
+        # The simulated GPU draws from the processor's generator, which has no offset.
+        drawn = types.SimpleNamespace(get_offset=lambda: 0)
+        monkeypatch.setattr(torch.cuda, "default_generators", [drawn])
+        pipe = Pipeline([double, plus], capture=True)
+        for _ in range(8):
+            assert [float(result[0]) for result in pipe(items(24))] == expected
+            if pipe.choice.measured:
+                break
+        before = clock.now
+        known = Pipeline([double, plus], capture=True)
+        assert [float(result[0]) for result in known(items(24))] == expected
+    assert known.choice.mode in ("graphs", "serial-graphs") and known.choice.measured
+    # It warms up, captures a graph for each slot, and replays these.
+    assert clock.now - before < 24 * 0.001 + (3 + 3 + 0.5) * 0.02
+    assert not found.races, str(found)
