@@ -31,6 +31,8 @@ class Job:
     memory: float = 0.0
     #: What it costs the host to capture the stages for one slot.
     capture: float = 0.0
+    #: What is tried to be captured turns out not to be.
+    fails: bool = False
     has_length: bool = True
     #: The epoch by the end of which the mode is found.
     by: int = 3
@@ -86,7 +88,11 @@ class Machine:
             if number % 25 == 0:
                 mood = self.drawn.gauss(1, self.job.noise)
             factor = max(0.2, mood * self.drawn.gauss(1, self.job.noise))
-            self.issue(SERIAL if chooser is None else chooser.mode, factor)
+            mode = SERIAL if chooser is None else chooser.mode
+            self.issue(mode, factor)
+            if chooser is not None and mode in CAPTURED and self.job.fails:
+                for one in CAPTURED:
+                    chooser.drop(one, self.now)
         self.drain()
         if chooser is not None and chooser.is_timing:
             chooser.end_run(self.now)
@@ -125,6 +131,15 @@ JOBS = {
     ),
     "graphs gain nothing, captures take seconds": Job(
         2000, of(0.03, streams=1.0, serial_graphs=1.0, graphs=1.02), 0.03, None, memory=0.06, capture=1.0
+    ),
+    "captures fail when they are nearly done": Job(
+        1500,
+        of(0.04, streams=1.3, serial_graphs=1.0, graphs=0.9),
+        0.03,
+        SERIAL,
+        memory=0.06,
+        capture=0.9,
+        fails=True,
     ),
     "epochs of two items": Job(
         2, of(0.002, streams=1.3, serial_graphs=0.6, graphs=0.5), 0.02, None, memory=0.01, capture=0.1

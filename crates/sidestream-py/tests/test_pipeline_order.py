@@ -253,14 +253,20 @@ def test_a_pipeline_for_each_epoch_goes_on_where_the_one_before_ended(gpu: Gpu, 
     assert epoch(timed.stage, memory(0)).choice.mode == "streams"
 
 
-def test_what_is_known_keeps_no_stage_and_no_item_alive(gpu: Gpu, clock: Any) -> None:
-    class Item:
-        at = memory(0)
+def test_of_items_with_hidden_tensors_nothing_is_known(gpu: Gpu, clock: Any) -> None:
+    timed, item = Timed(gpu, clock), types.SimpleNamespace(at=memory(0))
+    measured = epoch(timed.stage, item, epoch(timed.stage, item))
+    assert measured.choice.measured and not epoch(timed.stage, item).choice.measured
 
-    timed, item = Timed(gpu, clock), Item()
+
+def test_what_is_known_keeps_no_stage_and_no_item_alive(gpu: Gpu, clock: Any) -> None:
+    import torch
+
+    timed, item = Timed(gpu, clock), torch.zeros(3, device="meta")
     gone = weakref.ref(timed), weakref.ref(item)
     for _ in range(2):
-        epoch(timed.stage, item)
+        measured = epoch(timed.stage, item).choice.measured
+    assert measured
     del timed, item
     gc.collect()
     assert [one() for one in gone] == [None, None]

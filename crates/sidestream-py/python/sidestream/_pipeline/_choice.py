@@ -159,7 +159,7 @@ class Chooser:
         # The next turn waits until so many items were issued, in the best mode that is known.
         self._until: int | None = None
         if self.measuring:
-            self._next()
+            self._next(None)
 
     @property
     def times(self) -> dict[str, list[float]]:
@@ -181,7 +181,7 @@ class Chooser:
         self._issued, self._length, self._lost = 0, length, 0.0
         self._is_limited = self._share is not None and not self.times.get(SERIAL)
         if self._until is not None and not self._is_limited:
-            self._resume()
+            self._resume(None)
 
     def settle_anew(self) -> None:
         """Take no mode for one that has run before: another pipeline goes on here."""
@@ -252,15 +252,19 @@ class Chooser:
         self._items, self._start = 0, None
         if self._short[0] >= FEW_ITEMS:
             self._rounds[-1][self.mode] = self._taken(now)
-            self._next()
+            self._next(None)
 
-    def drop(self, mode: str) -> None:
-        """Measure a mode no further, since it turned out to be no other than another one."""
+    def drop(self, mode: str, now: float | None = None) -> None:
+        """Measure a mode no further, since it turned out to be no other than another one. Without ``now``
+        nothing is said of what that cost.
+        """
         self.modes = tuple(one for one in self.modes if one != mode)
         self._rounds = [{one: s for one, s in times.items() if one != mode} for times in self._rounds]
         self._turn = [one for one in self._turn if one != mode]
-        if self.measuring and (self.mode == mode or len(self.modes) < 2):
-            self._next()
+        is_waiting = self._until is not None and not self._turn
+        if self.measuring and (self.mode == mode or len(self.modes) < 2 or is_waiting):
+            self._until = None
+            self._next(now)
 
     def medians(self) -> dict[str, float]:
         """Return the seconds an item by mode, of those that were measured."""
@@ -362,15 +366,15 @@ class Chooser:
         # A clock may stand still.
         return max(seconds / max(items, 1), 1e-9)
 
-    def _resume(self, now: float = 0.0) -> None:
+    def _resume(self, now: float | None) -> None:
         self._until = None
         if SERIAL in self._rounds[-1]:
             # What a mode is compared with is measured beside it.
             self._turn.insert(0, SERIAL)
         self._next(now)
 
-    def _next(self, now: float = 0.0) -> None:
-        if self._most < math.inf:
+    def _next(self, now: float | None) -> None:
+        if now is not None and self._most < math.inf:
             self._lost += self._cost(now)
         self._items, self._start, self._short, self._most = 0, None, (0, 0.0), math.inf
         if len(self.modes) < 2 or (not self._turn and not self._new_round()):
@@ -389,8 +393,8 @@ class Chooser:
         known = self.medians()
         seconds = known.get(self.mode, known.get(SERIAL))
         self._goal = None if seconds is None else self._enough(seconds)
-        self._turned, self._before, self._plain = now, self._issued, self._serial()
-        if self.mode != SERIAL:
+        self._turned, self._before, self._plain = now or 0.0, self._issued, self._serial()
+        if now is not None and self.mode != SERIAL:
             # The next items of the turn may cost as much again.
             self._most = budget / 2
 

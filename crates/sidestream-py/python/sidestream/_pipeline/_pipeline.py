@@ -387,7 +387,10 @@ class Pipeline:
     def _recall(self, item: Any) -> None:
         """Take over what is known of these stages with items of these shapes."""
         self._has_asked = True
-        leaves, _ = flatten(item)
+        leaves, shape = flatten(item)
+        if shape.has_objects:
+            # They may hold tensors of any shape.
+            return
         shapes = [(tuple(one.shape), str(one.dtype), str(getattr(one, "device", "cpu"))) for one in leaves]
         calls = [stage.call for stage in self.stages]
         chooser = recall(calls, (self._setting, shapes), self._chooser, self, self._takes_known)
@@ -405,8 +408,8 @@ class Pipeline:
             chooser.advance(time.perf_counter())
         issued = cuda.issue(number, item, chooser.mode)
         if chooser.measuring and self._any_capture and not cuda.graphs_left():
-            chooser.drop(GRAPHS)
-            chooser.drop(SERIAL_GRAPHS)
+            for mode in (GRAPHS, SERIAL_GRAPHS):
+                chooser.drop(mode, time.perf_counter())
         return issued
 
     def _finish(self, ended: bool, left: bool, unclaimed: bool) -> None:
