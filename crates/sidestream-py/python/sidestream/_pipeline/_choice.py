@@ -7,7 +7,7 @@ from __future__ import annotations
 import html
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,8 +39,8 @@ LONG_SECONDS = 2.0
 #: A caller that went away so many items' time after the last one has done something else in between.
 PAUSE = 3.0
 #: What to try a mode may cost before anything is known of it, in items and in seconds, whichever is more:
-#: memory that each stream takes for itself, and a first segment that is slower.
-TRIAL_ITEMS = 4
+#: memory that each stream takes for itself, and items that are slower.
+TRIAL_ITEMS = 5
 TRIAL_SECONDS = 0.05
 #: Where stages have to be captured for it.
 CAPTURE_SECONDS = 1.0
@@ -110,7 +110,7 @@ class Chooser:
 
     A run that begins before the serial time is known may be limited: what measuring costs it, against serial,
     stays below a share of its time. It begins serially, and a mode is tried once what that may cost can be
-    afforded. Until then items run in the best mode that is known, and nothing waits.
+    afforded. Until then items run in the best mode that is known, and the host waits for nothing.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Chooser:
         if self._until is not None:
             self._lost -= (self._issued - self._before) * self._gain()
             self._resume(now)
-        elif self._cost(now) > self._most:
+        elif self._cost(now) > self._most and self._items < FEW_ITEMS:
             self._cost_of[self.mode] = self._cost(now)
             self._turn.insert(0, self.mode)
             self._next(now)
@@ -292,11 +292,25 @@ class Chooser:
             return f"{faster} in the median, but in only {_wins(ratios)} of {len(ratios)} rounds"
         return f"{faster}, which is too little to tell from noise"
 
+    def _pairs(self, mode: str) -> list[tuple[float, float]]:
+        """Return what a mode took and what serial took, for every round that has both."""
+        return [(times[mode], times[SERIAL]) for times in self._rounds if mode in times and SERIAL in times]
+
     def _ratios(self, mode: str) -> list[float]:
-        """Return what part of the serial time a mode took, for every round that has both."""
-        return [
-            times[mode] / times[SERIAL] for times in self._rounds if mode in times and SERIAL in times
-        ]
+        """Return what part of the serial time a mode took in each of these rounds."""
+        return [taken / serial for taken, serial in self._pairs(mode)]
+
+    def _is_clear(self, mode: str) -> bool:
+        """Say whether the rounds tell that a mode is faster than serial, or that it is not: their mean is
+        farther from what decides than they, and the times that they are of, are from one another. The fewer
+        they are, the farther it has to be.
+        """
+        ratios = self._ratios(mode)
+        if len(ratios) < 2:
+            return bool(ratios) and ratios[0] > HOPELESS
+        own, serial = zip(*self._pairs(mode))
+        width = 2 * max(map(_spread, (ratios, own, serial))) / (len(ratios) - 1)
+        return abs(statistics.fmean(ratios) - BETTER) > width
 
     def _serial(self) -> float:
         return self.medians().get(SERIAL, 0.0)
@@ -313,7 +327,7 @@ class Chooser:
         for mode in sorted(medians, key=lambda mode: medians[mode]):
             ratios = self._ratios(mode)
             is_faster = medians[mode] < BETTER * self._serial() and _wins(ratios) >= MOST_ROUNDS * len(ratios)
-            if ratios and is_faster and (is_last or _is_clear(ratios)):
+            if ratios and is_faster and (is_last or self._is_clear(mode)):
                 return mode
         return SERIAL if SERIAL in self.modes else self.modes[0]
 
@@ -390,16 +404,15 @@ class Chooser:
         self._left = self._settle
         if self.mode in self._settled:
             self._left = 0 if self.mode == before else 2
-        known = self.medians()
-        seconds = known.get(self.mode, known.get(SERIAL))
-        self._goal = None if seconds is None else self._enough(seconds)
+        seconds = self.medians().get(self.mode, self._serial())
+        self._goal = self._enough(seconds) if seconds else None
         self._turned, self._before, self._plain = now or 0.0, self._issued, self._serial()
         if now is not None and self.mode != SERIAL:
             # The next items of the turn may cost as much again.
             self._most = budget / 2
 
     def _new_round(self) -> bool:
-        others = [mode for mode in self.modes if mode != SERIAL and not _is_clear(self._ratios(mode))]
+        others = [mode for mode in self.modes if mode != SERIAL and not self._is_clear(mode)]
         if len(self._rounds) == self._segments or not others:
             return False
         self._rounds.append({})
@@ -415,16 +428,8 @@ def _wins(ratios: list[float]) -> int:
     return sum(ratio < 1 for ratio in ratios)
 
 
-def _is_clear(ratios: list[float]) -> bool:
-    """Say whether rounds tell that a mode is faster than serial, or that it is not: all are on one side, and
-    as far from it as they are from one another. The fewer they are, the farther they have to be.
-    """
-    if ratios and min(ratios) > HOPELESS:
-        return True
-    if len(ratios) < 2:
-        return False
-    width = 2 * (max(ratios) - min(ratios)) / (len(ratios) - 1)
-    return abs(statistics.fmean(ratios) - BETTER) > width
+def _spread(values: Sequence[float]) -> float:
+    return (max(values) - min(values)) / statistics.fmean(values)
 
 
 def html_table(head: list[str], rows: list[list[str]]) -> str:

@@ -171,9 +171,8 @@ class Pipeline:
                     "another pipeline for that"
                 ) from error
         to_be_items("items", items)
-        run = Run(
-            self._run(iter(items), may_refill(items), _length_of(items), _as_one_batch(items)), items, self
-        )
+        length = _length_of(items) if self._chooser.measuring else 0
+        run = Run(self._run(iter(items), may_refill(items), length, _as_one_batch(items)), items, self)
         self._running = weakref.ref(run)
         return run
 

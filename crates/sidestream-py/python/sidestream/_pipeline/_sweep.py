@@ -86,8 +86,8 @@ class Sweep(Result):
             | {"choice": None if row.choice is None else row.choice.to_dict()}
             for row in self.rows
         ]
-        schema = "sidestream.pipeline.sweep/1"
-        return {"schema": schema, "stages": self.stages, "device": self.device, "rows": rows}
+        where = {"stages": self.stages, "device": self.device}
+        return {"schema": "sidestream.pipeline.sweep/1", **where, "rows": rows}
 
     def __str__(self) -> str:
         cells = self._cells()
