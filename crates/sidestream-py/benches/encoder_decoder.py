@@ -10,7 +10,7 @@ Parts: `encoder_decoder` (a frozen encoder and a decoder that is trained, by bat
 of models), `uncaptured` (without capture beside the plain loop, and that loop beside itself), `stages` (three
 stages), `branches` (parallel branches), `host` (what an item costs the host), `equal` (whether parameters and
 losses are those of a plain loop), `stress` (checksums under delays, and a pipeline with its waits taken out,
-which has to fail).
+which has to fail). What measuring costs, and tables over sizes of a batch, are in `pipeline_sizes.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torch import nn
 
 from sidestream import Pipeline, Stage
 
-DEVICE = "cuda"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MODES = ("serial", "streams", "serial-graphs", "graphs", "auto")
 
 
@@ -94,11 +94,15 @@ class Job:
 def images(batch: int, count: int = 4, side: int = 256, classes: int = 10) -> list[Any]:
     return [
         (
-            torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8).pin_memory(),
-            torch.randint(0, classes, (batch, side, side)).pin_memory(),
+            pinned(torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8)),
+            pinned(torch.randint(0, classes, (batch, side, side))),
         )
         for _ in range(count)
     ]
+
+
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.pin_memory() if DEVICE == "cuda" else tensor
 
 
 def convolutions(batch: int, width: int = 1, extra: int = 0) -> Job:
@@ -126,7 +130,7 @@ def convolutions(batch: int, width: int = 1, extra: int = 0) -> Job:
 
 
 def perceptrons(width: int, layers: tuple[int, int], rows: int = 64) -> Job:
-    items = [(torch.randn(rows, width).pin_memory(), torch.randn(rows, width).pin_memory()) for _ in range(4)]
+    items = [(pinned(torch.randn(rows, width)), pinned(torch.randn(rows, width))) for _ in range(4)]
     return Job(perceptron(layers[0], width), perceptron(layers[1], width), nn.MSELoss(), items)
 
 

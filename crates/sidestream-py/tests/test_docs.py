@@ -58,6 +58,7 @@ def test_what_a_result_exports_says_its_form_and_version() -> None:
         sidestream.benchmark(sum, range(1000), repeat=2, device="cpu"),
         sidestream.compare(sum, max, range(1000), device="cpu", seconds=1e-6),
         sidestream.overlap("sim:h200", count=2),
+        sidestream.Pipeline.sweep([abs], lambda size: size, [1], device="cpu"),
         sidestream.roofline(1e12, 1e9, device="sim:h200"),
         sidestream.diagnose(traces / "copy_bound.before.json.gz"),
         sidestream.diagnose([traces / "copy_bound.before.json.gz"]),

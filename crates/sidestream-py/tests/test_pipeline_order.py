@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -174,6 +176,96 @@ def test_what_is_hidden_in_an_object_waits_for_the_caller(gpu: Gpu) -> None:
     for result in pipe(items()):
         gpu.works("use", [result.at], [])
     assert gpu.races() == []
+
+
+class Timed:
+    """Stages that turn the clock of the pipelines by 10 ms on a stream of their own, and by 20 on the
+    caller's.
+    """
+
+    def __init__(self, gpu: Gpu, clock: types.SimpleNamespace) -> None:
+        self.gpu, self.clock = gpu, clock
+
+    def stage(self, item: Any) -> Any:
+        self.clock.now += 0.02 if self.gpu.current == (0, 0, 1) else 0.01
+        return item
+
+    def other(self, item: Any) -> Any:
+        return self.stage(item)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    from sidestream._pipeline import _pipeline
+
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(_pipeline, "time", types.SimpleNamespace(perf_counter=lambda: clock.now))
+    return clock
+
+
+def epoch(stage: Any, item: Any, pipe: Pipeline | None = None) -> Pipeline:
+    pipe = pipe or Pipeline([stage], device="cuda:0")
+    assert len(list(pipe([item] * 40))) == 40
+    return pipe
+
+
+def test_what_was_measured_is_known_to_later_pipelines_of_these_stages(gpu: Gpu, clock: Any) -> None:
+    import torch
+
+    # The double copies nothing: it has no place for what is on the host.
+    small, large = (torch.zeros(size, device="meta") for size in (3, 4))
+    timed = Timed(gpu, clock)
+    first = epoch(timed.stage, small)
+    assert first.choice.mode == "serial" and not first.choice.measured
+    assert first.choice.reason == "being measured; to try streams could cost this run more than 2 % by now"
+    measured = epoch(timed.stage, small, first).choice
+    assert (measured.mode, measured.measured, measured.notes) == ("streams", True, ())
+    before = clock.now
+    again = epoch(timed.stage, torch.ones(3, device="meta"))
+    assert clock.now - before == pytest.approx(40 * 0.01)
+    note = "an earlier pipeline of these stages measured it, with items of these shapes"
+    assert again.choice.to_dict() == measured.to_dict() | {"notes": [note]}
+    # Of other shapes and types, another method and another object nothing is known.
+    for stage, item in (
+        (timed.stage, large),
+        (timed.stage, small.to(torch.float16)),
+        (timed.other, small),
+        (Timed(gpu, clock).stage, small),
+    ):
+        assert not epoch(stage, item).choice.measured
+    # What is measured anew is forgotten for those that come, too.
+    again.remeasure()
+    assert not epoch(timed.stage, small, again).choice.measured
+    assert not epoch(timed.stage, small).choice.measured
+
+
+def test_a_pipeline_for_each_epoch_goes_on_where_the_one_before_ended(gpu: Gpu, clock: Any) -> None:
+    timed = Timed(gpu, clock)
+    first = epoch(timed.stage, memory(0))
+    # One that is still there measures by itself.
+    second = epoch(timed.stage, memory(0))
+    assert not first.choice.measured and not second.choice.measured
+    del first, second
+    assert epoch(timed.stage, memory(0)).choice.mode == "streams"
+
+
+def test_of_items_with_hidden_tensors_nothing_is_known(gpu: Gpu, clock: Any) -> None:
+    timed, item = Timed(gpu, clock), types.SimpleNamespace(at=memory(0))
+    measured = epoch(timed.stage, item, epoch(timed.stage, item))
+    assert measured.choice.measured and not epoch(timed.stage, item).choice.measured
+
+
+def test_what_is_known_keeps_no_stage_and_no_item_alive(gpu: Gpu, clock: Any) -> None:
+    import torch
+
+    timed, item = Timed(gpu, clock), torch.zeros(3, device="meta")
+    gone = weakref.ref(timed), weakref.ref(item)
+    for _ in range(2):
+        measured = epoch(timed.stage, item).choice.measured
+    assert measured
+    del timed, item
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
 
 
 def test_the_double_finds_what_is_not_ordered(gpu: Gpu) -> None:

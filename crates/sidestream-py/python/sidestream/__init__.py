@@ -51,6 +51,8 @@ from sidestream._pipeline import (
     PipelineStatistics as PipelineStatistics,
     Stage,
     StageError,
+    Sweep as Sweep,
+    SweepRow as SweepRow,
 )
 from sidestream._prefetch import PrefetchStatistics as PrefetchStatistics, Prefetcher as Prefetcher, prefetch
 from sidestream._profile import Profile as Profile, profile

@@ -59,10 +59,10 @@ def parallel(*branches: Any, mode: Mode = "auto") -> Parallel[Any]:
 
     Streams gain where a branch leaves a part of the GPU idle, and cost time where the host is late anyway. So
     with ``mode="auto"`` the first calls are measured both ways in turn, by the time from one standstill of
-    the device to another, with all that comes between two calls, such as the backward pass: ten calls and 50
-    ms at a time, five times each. The streams are kept where that takes 2 % less in the median, and less in
-    four of the five. ``choice`` says what was found. Calls with gradients and without them are measured
-    apart.
+    the device to another, with all that comes between two calls, such as the backward pass: ten calls and
+    about 50 ms at a time, two to five times each, until these agree. The streams are kept where that takes
+    2 % less in the median, and less in four rounds of five. ``choice`` says what was found. Calls with
+    gradients and without them are measured apart.
 
     What branches may share: what they read. A branch that writes to what another uses, such as the arguments,
     or a layer with running statistics in both of them, races with it. What a branch uses beside its

@@ -7,5 +7,6 @@ from __future__ import annotations
 from sidestream._pipeline._choice import Choice
 from sidestream._pipeline._pipeline import Pipeline, PipelineStatistics
 from sidestream._pipeline._stage import Stage, StageError
+from sidestream._pipeline._sweep import Sweep, SweepRow
 
-__all__ = ["Choice", "Pipeline", "PipelineStatistics", "Stage", "StageError"]
+__all__ = ["Choice", "Pipeline", "PipelineStatistics", "Stage", "StageError", "Sweep", "SweepRow"]

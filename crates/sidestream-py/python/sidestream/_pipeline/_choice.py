@@ -5,8 +5,9 @@ clock.
 from __future__ import annotations
 
 import html
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +28,8 @@ BETTER = 0.98
 #: And it has to take less in this part of the rounds: where a busy host decides, medians differ by more than
 #: that.
 MOST_ROUNDS = 0.8
-#: A mode that takes more than this many times the best one's is not measured any further.
-HOPELESS = 1.25
+#: A mode that took more than this many times the serial time in a round is not measured any further.
+HOPELESS = 1.5
 #: A segment has at least so many items, and takes at least so long.
 SEGMENT_ITEMS = 10
 SEGMENT_SECONDS = 0.05
@@ -37,6 +38,12 @@ FEW_ITEMS = 5
 LONG_SECONDS = 2.0
 #: A caller that went away so many items' time after the last one has done something else in between.
 PAUSE = 3.0
+#: What to try a mode may cost before anything is known of it, in items and in seconds, whichever is more:
+#: memory that each stream takes for itself, and items that are slower.
+TRIAL_ITEMS = 5
+TRIAL_SECONDS = 0.05
+#: Where stages have to be captured for it.
+CAPTURE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,87 +90,149 @@ class Choice(Result):
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{'<b>' if mode == self.mode else ''}{html.escape(mode)}"
-            f"{'</b>' if mode == self.mode else ''}</td>"
-            f"<td>{_duration(seconds)}</td><td>{1 / seconds:.1f}</td><td>{self.segments[mode]}</td></tr>"
-            for mode, seconds in self.seconds_per_item.items()
-        )
-        table = (
-            f"<table><tr><th>mode</th><th>an item</th><th>items/s</th><th>segments</th></tr>{rows}</table>"
-            if rows
-            else ""
-        )
+        rows = [
+            [f"{'* ' * (mode == self.mode)}{mode}", _duration(s), f"{1 / s:.1f}", str(self.segments[mode])]
+            for mode, s in self.seconds_per_item.items()
+        ]
+        table = html_table(["mode", "an item", "items/s", "segments"], rows) if rows else ""
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         listed = f"<ul>{notes}</ul>" if notes else ""
         return f"<div><p><b>{html.escape(self.mode)}</b>: {html.escape(self.reason)}</p>{table}{listed}</div>"
 
 
 class Chooser:
-    """Measures modes in segments that alternate, and keeps the fastest.
+    """Measures modes in segments that alternate, until each is known to be faster than serial or not, and
+    keeps the fastest.
 
     The caller tells it of each item before it is issued (``due``), and where a segment begins or ends, waits
     for the device and says what time it is then (``advance``). So a segment is the wall time of its items
     from one standstill to the next.
+
+    A run that begins before the serial time is known may be limited: what measuring costs it, against serial,
+    stays below a share of its time. It begins serially, and a mode is tried once what that may cost can be
+    afforded. Until then items run in the best mode that is known, and the host waits for nothing.
     """
 
-    def __init__(self, modes: tuple[str, ...], segments: int, settle: int) -> None:
-        """Measure ``segments`` of each mode. Before the first of each, ``settle`` items run that do not
-        count.
+    def __init__(
+        self,
+        modes: tuple[str, ...],
+        segments: int,
+        settle: int,
+        *,
+        least: int = SEGMENT_ITEMS,
+        share: float | None = None,
+    ) -> None:
+        """Measure at most ``segments`` of each mode, of at least ``least`` items. Before the first of each,
+        ``settle`` items run that do not count. ``share`` is what part of the first run measuring may cost.
         """
         self.modes = modes
         self.mode = modes[0]
-        self.times: dict[str, list[float]] = {mode: [] for mode in modes}
         self.measuring = len(modes) > 1
         self._segments = segments
         self._settle = settle
+        self._least = least
+        self._share = share
+        # What each took in it, seconds an item, for every round.
+        self._rounds: list[dict[str, float]] = []
         self._turn: list[str] = []
-        self._round = 0
-        # How many items run before the segment begins, and how many of the segment were issued.
+        # Modes that have run here before.
+        self._settled: set[str] = set()
+        # How many items run before the segment begins, how many of it were issued, and how many it has. None
+        # where nothing is known of their time.
         self._left = 0
         self._items = 0
+        self._goal: int | None = None
         # When the segment began. None before.
         self._start: float | None = None
         # When the last item of the segment came.
         self._latest = 0.0
         # The items and seconds of runs that were too short to make a segment.
         self._short = (0, 0.0)
+        # Whether this run is limited, how many items it has had and will have, and what they cost so far.
+        self._is_limited = share is not None
+        self._issued, self._length, self._lost = 0, 0, 0.0
+        # What turns cost that were broken off, by mode.
+        self._cost_of: dict[str, float] = {}
+        # When the turn of the mode began, how many items had been issued by then, what one takes serially,
+        # and what the turn may cost until it is broken off.
+        self._turned, self._before, self._plain, self._most = 0.0, 0, 0.0, math.inf
+        # The next turn waits until so many items were issued, in the best mode that is known.
+        self._until: int | None = None
         if self.measuring:
-            self._next()
+            self._next(None)
 
-    def begin_run(self) -> None:
-        """Begin the current segment anew: the device stands still, and the time between two runs is
-        nobody's.
+    @property
+    def times(self) -> dict[str, list[float]]:
+        """The seconds an item of every segment, by mode."""
+        return {mode: [times[mode] for times in self._rounds if mode in times] for mode in self.modes}
+
+    @property
+    def is_timing(self) -> bool:
+        """Whether a segment has begun and not ended."""
+        return self.measuring and self._start is not None
+
+    def begin_run(self, length: int = 0) -> None:
+        """Begin the current segment anew: the time between two runs is nobody's.
+
+        Args:
+            length: How many items there will be, if that is known.
         """
-        self._items, self._start = 0, None
+        self._items, self._start, self._most = 0, None, math.inf
+        self._issued, self._length, self._lost = 0, length, 0.0
+        self._is_limited = self._share is not None and not self.times.get(SERIAL)
+        if self._until is not None and not self._is_limited:
+            self._resume(None)
+
+    def settle_anew(self) -> None:
+        """Take no mode for one that has run before: another pipeline goes on here."""
+        self._settled = set()
+        self._left = self._settle
 
     def due(self, now: float) -> bool:
-        """Say, before an item is issued, whether the segment begins or ends here; count the item
-        otherwise.
+        """Say, before an item is issued, whether a segment begins or ends here, or another mode has its turn;
+        count the item otherwise.
         """
-        if self._start is None:
+        if self._until is not None:
+            if self._issued >= self._until:
+                return True
+        elif self._cost(now) > self._most:
+            return True
+        elif self._start is None:
             if not self._left:
                 return True
             self._left -= 1
-            return False
-        self._latest = now
-        seconds = now - self._start
-        if (self._items >= SEGMENT_ITEMS and seconds >= SEGMENT_SECONDS) or (
-            self._items >= FEW_ITEMS and seconds >= LONG_SECONDS
-        ):
-            return True
-        self._items += 1
+        else:
+            self._latest = now
+            # Where the host is far ahead of the device, its clock does not say how long the segment is.
+            if self._items >= (self._goal or FEW_ITEMS) or (
+                self._items >= self._least and now - self._start >= SEGMENT_SECONDS
+            ):
+                return True
+            self._items += 1
+        self._issued += 1
         return False
 
     def advance(self, now: float) -> None:
         """Take the time of a standstill where ``due`` said so, and go on. Ask ``due`` again for the same
         item.
         """
-        if self._start is None:
+        if self._until is not None:
+            self._lost -= (self._issued - self._before) * self._gain()
+            self._resume(now)
+        elif self._cost(now) > self._most and self._items < FEW_ITEMS:
+            self._cost_of[self.mode] = self._cost(now)
+            self._turn.insert(0, self.mode)
+            self._next(now)
+        elif self._start is None:
+            self._settled.add(self.mode)
+            self._items, self._start = 0, now
+        elif self._goal is None and self._items < self._enough(self._taken(now)):
+            # It only told how many items make a segment.
+            self._goal = self._enough(self._taken(now))
             self._items, self._start = 0, now
         else:
-            self._keep(now)
-            self._next()
+            self._rounds[-1][self.mode] = self._taken(now)
+            self._next(now)
 
     def end_run(self, now: float, left: float | None = None) -> None:
         """Take the time of the standstill behind the last item of a run, which may have cut a segment short.
@@ -182,16 +251,20 @@ class Chooser:
         self._short = (items + self._items, seconds + now - self._start)
         self._items, self._start = 0, None
         if self._short[0] >= FEW_ITEMS:
-            self._keep(now)
-            self._next()
+            self._rounds[-1][self.mode] = self._taken(now)
+            self._next(None)
 
-    def drop(self, mode: str) -> None:
-        """Measure a mode no further, since it turned out to be no other than another one."""
+    def drop(self, mode: str, now: float | None = None) -> None:
+        """Measure a mode no further, since it turned out to be no other than another one. Without ``now``
+        nothing is said of what that cost.
+        """
         self.modes = tuple(one for one in self.modes if one != mode)
-        self.times.pop(mode, None)
+        self._rounds = [{one: s for one, s in times.items() if one != mode} for times in self._rounds]
         self._turn = [one for one in self._turn if one != mode]
-        if self.measuring and (self.mode == mode or len(self.modes) < 2):
-            self._next()
+        is_waiting = self._until is not None and not self._turn
+        if self.measuring and (self.mode == mode or len(self.modes) < 2 or is_waiting):
+            self._until = None
+            self._next(now)
 
     def medians(self) -> dict[str, float]:
         """Return the seconds an item by mode, of those that were measured."""
@@ -200,9 +273,12 @@ class Chooser:
     def reason(self) -> str:
         """Say why the mode is what it is."""
         medians = self.medians()
+        if self._until is not None:
+            most = f"{100 * (self._share or 0):.0f} %"
+            return f"being measured; to try {self._turn[0]} could cost this run more than {most} by now"
         if self.measuring:
             done = sum(len(times) for times in self.times.values())
-            return f"being measured; {done} of about {self._segments * len(self.modes)} segments are done"
+            return f"being measured; {done} of at most {self._segments * len(self.modes)} segments are done"
         serial, best = medians.get(SERIAL), min(medians, key=lambda mode: medians[mode], default=SERIAL)
         if serial is None or len(medians) < 2:
             return "there is no other way to run it"
@@ -211,61 +287,158 @@ class Chooser:
         if best == SERIAL:
             return "none of the others was faster"
         faster = f"{best} was {100 * (1 - medians[best] / serial):.1f} % faster"
-        wins, rounds = self._wins(best)
+        ratios = self._ratios(best)
         if medians[best] < BETTER * serial:
-            return f"{faster} in the median, but in only {wins} of {rounds} rounds"
+            return f"{faster} in the median, but in only {_wins(ratios)} of {len(ratios)} rounds"
         return f"{faster}, which is too little to tell from noise"
 
-    def _best(self) -> str:
-        """Name the fastest mode, or serial if none is clearly faster."""
+    def _pairs(self, mode: str) -> list[tuple[float, float]]:
+        """Return what a mode took and what serial took, for every round that has both."""
+        return [(times[mode], times[SERIAL]) for times in self._rounds if mode in times and SERIAL in times]
+
+    def _ratios(self, mode: str) -> list[float]:
+        """Return what part of the serial time a mode took in each of these rounds."""
+        return [taken / serial for taken, serial in self._pairs(mode)]
+
+    def _is_clear(self, mode: str) -> bool:
+        """Say whether the rounds tell that a mode is faster than serial, or that it is not: their mean is
+        farther from what decides than they, and the times that they are of, are from one another. The fewer
+        they are, the farther it has to be.
+        """
+        ratios = self._ratios(mode)
+        if len(ratios) < 2:
+            return bool(ratios) and ratios[0] > HOPELESS
+        own, serial = zip(*self._pairs(mode))
+        width = 2 * max(map(_spread, (ratios, own, serial))) / (len(ratios) - 1)
+        return abs(statistics.fmean(ratios) - BETTER) > width
+
+    def _serial(self) -> float:
+        return self.medians().get(SERIAL, 0.0)
+
+    def _gain(self) -> float:
+        """How much sooner an item is done in this mode than serially, in seconds."""
+        return self._serial() - self.medians()[self.mode]
+
+    def _best(self, is_last: bool) -> str:
+        """Name the fastest mode, or serial if none is clearly faster. Before the last round only modes count
+        of which enough is known.
+        """
         medians = self.medians()
-        by_speed = sorted(medians, key=lambda mode: medians[mode])
-        if SERIAL not in medians:
-            return by_speed[0] if by_speed else SERIAL
-        for mode in by_speed:
-            wins, rounds = self._wins(mode)
-            if medians[mode] < BETTER * medians[SERIAL] and wins >= MOST_ROUNDS * rounds:
+        for mode in sorted(medians, key=lambda mode: medians[mode]):
+            ratios = self._ratios(mode)
+            is_faster = medians[mode] < BETTER * self._serial() and _wins(ratios) >= MOST_ROUNDS * len(ratios)
+            if ratios and is_faster and (is_last or self._is_clear(mode)):
                 return mode
-        return SERIAL
+        return SERIAL if SERIAL in self.modes else self.modes[0]
 
-    def _wins(self, mode: str) -> tuple[int, int]:
-        """Say in how many rounds a mode took less time than serial, of how many."""
-        pairs = list(zip(self.times[mode], self.times[SERIAL]))
-        return sum(own < serial for own, serial in pairs), len(pairs)
+    def _price(self, mode: str) -> float:
+        """Say what a turn of a mode may cost the run, in seconds against serial."""
+        serial, taken = self._serial(), self.medians().get(mode)
+        if mode == SERIAL:
+            return 0.0
+        if taken is not None:
+            return (2 + self._enough(taken)) * max(taken - serial, 0.0)
+        captures = mode in (SERIAL_GRAPHS, GRAPHS) and not self._settled & {SERIAL_GRAPHS, GRAPHS}
+        price = max(TRIAL_ITEMS * serial, CAPTURE_SECONDS if captures else TRIAL_SECONDS)
+        # A turn that was broken off went half way at the best, and had half of what there was.
+        return max(price, 4 * self._cost_of.get(mode, 0.0))
 
-    def _keep(self, now: float) -> None:
+    def _budget(self) -> float:
+        """What measuring may still cost this run, in seconds."""
+        if not self._is_limited or self._share is None:
+            return math.inf
+        return self._share * max(self._issued, self._length) * self._serial() - self._lost
+
+    def _cost(self, now: float) -> float:
+        """How much longer the items of this turn took than they would have serially. The host's clock tells
+        less than that between standstills.
+        """
+        return now - self._turned - (self._issued - self._before) * self._plain
+
+    def _wait(self, short: float) -> None:
+        """Run items in the best mode that is known, until so many seconds more may be spent."""
+        self.mode = self._best(is_last=False)
+        # An item that is done sooner gives back, and one beyond those that were announced may cost something.
+        gain, more = self._gain(), (self._share or 0.0) * self._serial()
+        known = max(self._issued, self._length)
+        items = (short + gain * self._issued + more * known) / max(gain + more, 1e-9)
+        if gain > 0:
+            items = min(items, self._issued + short / gain)
+        self._until, self._before, self._most = math.ceil(items), self._issued, math.inf
+
+    def _enough(self, seconds: float) -> int:
+        """Say how many items make a segment, if one takes so long."""
+        if FEW_ITEMS * seconds >= LONG_SECONDS:
+            return FEW_ITEMS
+        return max(self._least, math.ceil(SEGMENT_SECONDS / seconds))
+
+    def _taken(self, now: float) -> float:
+        """Return the seconds an item of the segment, with those of runs that were cut short."""
         items, seconds = self._short
         if self._start is not None:
             items, seconds = items + self._items, seconds + now - self._start
-        if items:
-            self.times[self.mode].append(seconds / items)
+        # A clock may stand still.
+        return max(seconds / max(items, 1), 1e-9)
 
-    def _next(self) -> None:
-        self._items, self._start, self._short = 0, None, (0, 0.0)
-        if not self._turn and not self._new_round():
+    def _resume(self, now: float | None) -> None:
+        self._until = None
+        if SERIAL in self._rounds[-1]:
+            # What a mode is compared with is measured beside it.
+            self._turn.insert(0, SERIAL)
+        self._next(now)
+
+    def _next(self, now: float | None) -> None:
+        if now is not None and self._most < math.inf:
+            self._lost += self._cost(now)
+        self._items, self._start, self._short, self._most = 0, None, (0, 0.0), math.inf
+        if len(self.modes) < 2 or (not self._turn and not self._new_round()):
             self.measuring = False
-            self.mode = self._best()
+            self.mode = self._best(is_last=True)
             return
-        self.mode = self._turn.pop(0)
+        budget, price = self._budget(), self._price(self._turn[0])
+        if price > budget:
+            self._wait(price - budget)
+            return
+        before, self.mode = self.mode, self._turn.pop(0)
         # After the first time two are enough: memory and caches are those of another mode.
-        self._left = 2 if self.times[self.mode] else self._settle
+        self._left = self._settle
+        if self.mode in self._settled:
+            self._left = 0 if self.mode == before else 2
+        seconds = self.medians().get(self.mode, self._serial())
+        self._goal = self._enough(seconds) if seconds else None
+        self._turned, self._before, self._plain = now or 0.0, self._issued, self._serial()
+        if now is not None and self.mode != SERIAL:
+            # The next items of the turn may cost as much again.
+            self._most = budget / 2
 
     def _new_round(self) -> bool:
-        medians = self.medians()
-        if self._round == self._segments or len(self.modes) < 2:
+        others = [mode for mode in self.modes if mode != SERIAL and not self._is_clear(mode)]
+        if len(self._rounds) == self._segments or not others:
             return False
-        self._round += 1
-        best = min(medians.values(), default=0.0)
+        self._rounds.append({})
         # The serial time stays: all others are compared with it.
-        # One segment may be an accident.
-        hopeful = [
-            mode
-            for mode in self.modes
-            if mode == SERIAL or len(self.times[mode]) < 2 or medians[mode] <= HOPELESS * best
-        ]
+        self._turn = [SERIAL, *others]
         # Every other round goes backwards, so that a steady drift hits all alike.
-        self._turn = hopeful if self._round % 2 else hopeful[::-1]
-        return len(hopeful) > 1
+        if len(self._rounds) % 2 == 0:
+            self._turn.reverse()
+        return True
+
+
+def _wins(ratios: list[float]) -> int:
+    return sum(ratio < 1 for ratio in ratios)
+
+
+def _spread(values: Sequence[float]) -> float:
+    return (max(values) - min(values)) / statistics.fmean(values)
+
+
+def html_table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table for a notebook."""
+
+    def row(kind: str, cells: list[str]) -> str:
+        return "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+
+    return f"<table>{row('th', head)}{''.join(row('td', cells) for cells in rows)}</table>"
 
 
 def _duration(seconds: float) -> str:

@@ -73,7 +73,7 @@ class OnCuda:
         torch.cuda.init()
         self._flow = Flow(chain)
         self._device = torch.device("cuda", device)
-        self._index = device
+        self.index = device
         self._current_stream = torch._C._cuda_getCurrentStream
         self._current_device = torch._C._cuda_getDevice
         self._streams: dict[int, Any] = {
@@ -132,11 +132,11 @@ class OnCuda:
         Raises:
             StageError: A stage failed. Some of the item's work may have been issued.
         """
-        if self._current_device() != self._index:
+        if self._current_device() != self.index:
             # Stages see the pipeline's device as the current one, in every mode.
-            with torch.cuda.device(self._index):
+            with torch.cuda.device(self.index):
                 return self.issue(number, item, mode)
-        current = self._current_stream(self._index)
+        current = self._current_stream(self.index)
         if mode != SERIAL:
             mode = self._possible(mode)
         if mode != SERIAL or self._entered != current:
@@ -156,7 +156,7 @@ class OnCuda:
 
     def hand_over(self, result: Any, behind: Slot | _Stream) -> Any:
         """Make the caller's current stream wait for an item, and return its result."""
-        current = self._current_stream(self._index)
+        current = self._current_stream(self.index)
         if behind == current:
             return result
         caller = self._caller_of(current)
@@ -184,7 +184,7 @@ class OnCuda:
     def is_idle(self) -> bool:
         """Whether the device has done all that the stages and the caller's stream were given. Never waits."""
         finals: list[Any] = [_stream(self._entered)] if isinstance(self._entered, tuple) else self._finals
-        return all(stream.query() for stream in [*finals, torch.cuda.current_stream(self._index)])
+        return all(stream.query() for stream in [*finals, torch.cuda.current_stream(self.index)])
 
     def drain(self) -> None:
         """Wait on the host until the GPU has done all that was issued, here and on the caller's stream."""
@@ -193,7 +193,7 @@ class OnCuda:
         if isinstance(self._entered, tuple):
             # The caller may have changed to another stream since.
             _stream(self._entered).synchronize()
-        torch.cuda.current_stream(self._index).synchronize()
+        torch.cuda.current_stream(self.index).synchronize()
         self._let_go()
 
     def end(self, unclaimed: bool) -> None:
@@ -201,12 +201,16 @@ class OnCuda:
         last = self._last
         if last is not None and self._entered == "overlapped":
             if unclaimed:
-                caller = self._caller_of(self._current_stream(self._index))
+                caller = self._caller_of(self._current_stream(self.index))
                 for step in self._hand_over:
                     last.events[step.event].wait(caller)
             for step in self._end:
                 last.events[step.event].wait(self._streams[step.stream])
         self._let_go()
+
+    def name(self) -> str:
+        """Name the device, as it is named and as its maker calls it."""
+        return f"{self._device} ({torch.cuda.get_device_name(self._device)})"
 
     def graphs_left(self) -> bool:
         """Whether any stage can still be captured."""
@@ -398,12 +402,12 @@ class OnCuda:
     def _capture(self, slot: Slot, stage: int, value: Any) -> Captured | None:
         # On the stage's own stream, which the libraries have set up for it, whatever stream it is replayed
         # on.
-        current = self._current_stream(self._index)
-        torch.cuda.synchronize(self._index)
+        current = self._current_stream(self.index)
+        torch.cuda.synchronize(self.index)
         stream = self._streams[stage]
         torch._C._cuda_setStream(stream.stream_id, stream.device_index, stream.device_type)
         try:
-            graph = Captured(self._flow.stages[stage].call, value, slot.buffers, self._index)
+            graph = Captured(self._flow.stages[stage].call, value, slot.buffers, self.index)
         except CaptureFailed as failed:
             self._give_up(stage, str(failed))
             return None
@@ -415,7 +419,7 @@ class OnCuda:
     def _watched(self, stage: int, number: int, value: Any) -> Any:
         # The last run before the captures: does it do what no graph can hold, and does it draw random
         # numbers?
-        generator = torch.cuda.default_generators[self._index]
+        generator = torch.cuda.default_generators[self.index]
         before = generator.get_state()
         with noting_synchronizations() as found:
             output = self._flow.call(stage, number, value)

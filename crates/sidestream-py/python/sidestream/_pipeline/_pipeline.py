@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from sidestream import _waits
 from sidestream import _units as units
 from sidestream._arguments import items as to_be_items, one_of, truth, whole
+from sidestream._benchmark import benchmark
 from sidestream._devices import of_torch
 from sidestream._leaves import makes_each_anew
-from sidestream._pipeline._choice import GRAPHS, MODES, SERIAL, SERIAL_GRAPHS, STREAMS, Choice, Chooser
+from sidestream._pipeline._choice import (
+    FEW_ITEMS,
+    GRAPHS,
+    MODES,
+    SERIAL,
+    SERIAL_GRAPHS,
+    STREAMS,
+    Choice,
+    Chooser,
+)
+from sidestream._pipeline._memory import recall
 from sidestream._pipeline._plan import default_depth
 from sidestream._pipeline._stage import Stage, StageError, chain
+from sidestream._pipeline._sweep import Sweep, swept
 from sidestream._results import Result
+from sidestream._tree import flatten
 
 AUTO = "auto"
 #: Only where the loader took longer for an item than this the device is asked whether it has work.
 _SLOW_S = 0.0002
+#: What part of its first run measuring may cost.
+FIRST_RUN = 0.02
+#: For a sweep a segment has more items, since the first one has nothing beside it, and they come by so many.
+SEGMENT = 20
+RUN = 10_000
 
 
 class Pipeline:
@@ -52,14 +72,15 @@ class Pipeline:
             tuple of them is parallel branches: each gets the same input, on a stream of its own, and the next
             stage gets the tuple of their results. Stages return tensors that require no grad: a backward pass
             stays inside its stage.
-        mode: ``"auto"`` measures and keeps the fastest; ``"serial"``, ``"streams"``, ``"serial-graphs"`` and
-            ``"graphs"`` are the single ways to run, and are not measured. Those with graphs need a stage with
-            ``capture``.
+        mode: ``"auto"`` measures, which costs the first run 2 % at most, and keeps the fastest;
+            ``"serial"``, ``"streams"``, ``"serial-graphs"`` and ``"graphs"`` are the single ways to run, and
+            are not measured. Those with graphs need a stage with ``capture``.
         capture: Whether stages that do not say so themselves are captured into CUDA graphs.
         depth: How many items are in flight at most; by default one more than there are levels.
         device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor if
             there is none.
-        measure: How many segments of each mode are measured. A segment is 10 items and at least 50 ms.
+        measure: How many segments of each mode are measured at most; two tell where the difference is clear.
+            A segment is 5 items and about 50 ms at least.
         max_pinned: How many bytes of pinned memory the items in flight may be packed into. An item with which
             that is not enough is a ``ValueError`` in its place.
 
@@ -102,12 +123,17 @@ class Pipeline:
         self._processor, self._cuda, self._why = _backends(
             self._chain, captures, self._depth, device, max_pinned
         )
+        where = None if self._cuda is None else self._cuda.index
+        self._setting = (self._chain.levels, self._chain.branches, captures, self._depth, where)
         self._running: weakref.ref[Run] | None = None
         self._items = 0
         self._elapsed_s = self._waited_s = self._idle_s = 0.0
         self._is_slow = False
+        self._length = 0
         self._chooser: Chooser
         self.remeasure()
+        # Whether it was asked what is known of these stages, and whether that is taken.
+        self._takes_known = True
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -145,17 +171,89 @@ class Pipeline:
                     "another pipeline for that"
                 ) from error
         to_be_items("items", items)
-        run = Run(self._run(iter(items), may_refill(items), _as_one_batch(items)), items, self)
+        length = _length_of(items) if self._chooser.measuring else 0
+        run = Run(self._run(iter(items), may_refill(items), length, _as_one_batch(items)), items, self)
         self._running = weakref.ref(run)
         return run
 
     def remeasure(self) -> None:
-        """Forget what was measured, and measure again from the next item on."""
+        """Forget what was measured of these stages, and measure again from the next item on."""
+        self._measure_anew(FEW_ITEMS, FIRST_RUN)
+
+    @staticmethod
+    def sweep(
+        stages: Iterable[Any],
+        make_batch: Callable[[int], Any],
+        sizes: Iterable[int] = (8, 32, 128),
+        *,
+        capture: bool = False,
+        depth: int | None = None,
+        device: Any = None,
+        measure: int = 5,
+    ) -> Sweep:
+        """Measure stages at several sizes of a batch, in every mode that ``Pipeline`` has, and say at each
+        whether it is worth it: the plain loop beside streams and, with ``capture``, graphs.
+
+        At each size a ``Pipeline`` runs the same four batches again and again, until its modes are measured:
+        some hundred steps. **A stage that trains does so**, on these batches, and what it changes is not put
+        back; where that matters, give stages of a copy of the model (``copy.deepcopy``) with an optimizer of
+        its own. A ``Pipeline`` that is made of the same stages afterwards knows what was measured.
+
+        Without CUDA there is one way to run the stages: it is measured, and nothing is compared.
+
+        Args:
+            stages: As for ``Pipeline``.
+            make_batch: Is given a size, and returns a batch of so many samples as the loader would, such as
+                pinned tensors of the host. It is called four times for each size.
+            sizes: The sizes, in samples.
+            capture: As for ``Pipeline``.
+            depth: As for ``Pipeline``.
+            device: As for ``Pipeline``.
+            measure: How many segments of each mode are measured at most. A segment is 20 batches or 50 ms,
+                whichever is longer.
+
+        Raises:
+            StageError: A stage failed. If the device's memory was too small, the row of that size says so
+                instead.
+            TypeError: ``make_batch`` is no function, or a size no whole number.
+            ValueError: There is no size, or one is less than 1.
+        """
+        # One that can be iterated over once has to last for all sizes.
+        kept = stages if callable(stages) or not isinstance(stages, Iterable) else list(stages)
+
+        def pipeline() -> Pipeline:
+            return Pipeline(kept, capture=capture, depth=depth, device=device, measure=measure)
+
+        # Graphs are those of one shape, so each size has a pipeline of its own.
+        first = pipeline()
+        where = "cpu" if first._cuda is None else first._cuda.name()
+        return swept(
+            str(first._chain), where, lambda batches: pipeline()._measured_on(batches), make_batch, sizes
+        )
+
+    def _measured_on(self, batches: list[Any]) -> Choice:
+        """Measure all modes with these batches, whatever that costs; without CUDA the only one."""
+        if self._cuda is None:
+            taken = benchmark(lambda: list(self(batches[:1])), repeat=self._measure, device="cpu")
+            seconds = {SERIAL: taken.median_ns / 1e9}
+            return replace(self.choice, seconds_per_item=seconds, segments={SERIAL: taken.count})
+        # PyTorch keeps the memory of each stream, and those of an earlier pipeline are gone.
+        sys.modules["torch"].cuda.empty_cache()
+        self._measure_anew(SEGMENT, None)
+        for _ in itertools.chain.from_iterable(self(batches * RUN) for _ in itertools.count()):
+            if not self._chooser.measuring:
+                break
+        return self.choice
+
+    def _measure_anew(self, least: int, share: float | None) -> None:
         modes: tuple[str, ...] = (SERIAL,) if self._cuda is None else (self._mode,)
         if self._cuda is not None and self._mode == AUTO:
             modes = MODES if self._any_capture and self._cuda.graphs_left() else (SERIAL, STREAMS)
-        # Enough items to warm up, to capture every slot and to fill the pipeline.
-        self._chooser = Chooser(modes, self._measure, settle=4 + 2 * self._depth)
+        # Enough items to warm up and to capture every slot.
+        self._chooser = Chooser(
+            modes, self._measure, settle=4 + self._depth, least=least, share=share
+        )
+        self._has_asked = self._is_known = self._takes_known = False
 
     @property
     def choice(self) -> Choice:
@@ -167,16 +265,19 @@ class Pipeline:
             reason = self._why
         elif self._mode != AUTO:
             reason = "as asked for; nothing was measured"
-            if mode in (GRAPHS, SERIAL_GRAPHS) and not cuda.graphs_left():
-                mode = STREAMS if mode == GRAPHS else SERIAL
-                reason = "no stage could be captured"
+        if cuda is not None and mode in (GRAPHS, SERIAL_GRAPHS) and not cuda.graphs_left():
+            mode = STREAMS if mode == GRAPHS else SERIAL
+            reason = "no stage could be captured"
+        notes = [] if cuda is None else cuda.notes()
+        if self._is_known:
+            notes.append("an earlier pipeline of these stages measured it, with items of these shapes")
         return Choice(
             mode=mode,
             measured=bool(medians) and not chooser.measuring,
             reason=reason,
             seconds_per_item=medians,
             segments={one: len(times) for one, times in chooser.times.items() if times},
-            notes=tuple(cuda.notes()) if cuda is not None else (),
+            notes=tuple(notes),
         )
 
     @property
@@ -197,17 +298,11 @@ class Pipeline:
         )
 
     def __repr__(self) -> str:
-        names = " > ".join(
-            (
-                f"({', '.join(self.stages[number].name for number in level)})"
-                if tied
-                else self.stages[level[0]].name
-            )
-            for level, tied in zip(self._chain.levels, self._chain.branches, strict=True)
-        )
-        return f"<Pipeline {names}: {self.choice.mode}>"
+        return f"<Pipeline {self._chain}: {self.choice.mode}>"
 
-    def _run(self, items: Iterator[Any], may_refill: bool, as_one_batch: str) -> Generator[Any, None, None]:
+    def _run(
+        self, items: Iterator[Any], may_refill: bool, length: int, as_one_batch: str
+    ) -> Generator[Any, None, None]:
         cuda, depth = self._cuda, self._depth
         # Results, with what they are behind.
         pending: deque[tuple[Any, Any]] = deque()
@@ -216,7 +311,7 @@ class Pipeline:
         # Whether all came out, or the caller went away before anything failed.
         ended = left = False
         since = time.perf_counter()
-        self._begin(may_refill)
+        self._begin(may_refill, length)
         try:
             while failure is None:
                 try:
@@ -281,22 +376,39 @@ class Pipeline:
         self._is_slow = waited > _SLOW_S
         return now
 
-    def _begin(self, may_refill: bool) -> None:
+    def _begin(self, may_refill: bool, length: int) -> None:
+        self._length = length
         if self._cuda is not None:
             self._cuda.begin(may_refill)
             if self._chooser.measuring:
-                self._cuda.drain()
-                self._chooser.begin_run()
+                self._chooser.begin_run(length)
+
+    def _recall(self, item: Any) -> None:
+        """Take over what is known of these stages with items of these shapes."""
+        self._has_asked = True
+        leaves, shape = flatten(item)
+        if shape.has_objects:
+            # They may hold tensors of any shape.
+            return
+        shapes = [(tuple(one.shape), str(one.dtype), str(getattr(one, "device", "cpu"))) for one in leaves]
+        calls = [stage.call for stage in self.stages]
+        chooser = recall(calls, (self._setting, shapes), self._chooser, self, self._takes_known)
+        if chooser is not self._chooser:
+            self._chooser, self._is_known = chooser, True
+            chooser.settle_anew()
+            chooser.begin_run(self._length)
 
     def _measured(self, number: int, item: Any) -> Any:
+        if not self._has_asked:
+            self._recall(item)
         cuda, chooser = self._cuda, self._chooser
         while chooser.measuring and chooser.due(time.perf_counter()):
             cuda.drain()
             chooser.advance(time.perf_counter())
         issued = cuda.issue(number, item, chooser.mode)
         if chooser.measuring and self._any_capture and not cuda.graphs_left():
-            chooser.drop(GRAPHS)
-            chooser.drop(SERIAL_GRAPHS)
+            for mode in (GRAPHS, SERIAL_GRAPHS):
+                chooser.drop(mode, time.perf_counter())
         return issued
 
     def _finish(self, ended: bool, left: bool, unclaimed: bool) -> None:
@@ -305,9 +417,9 @@ class Pipeline:
             return
         now = time.perf_counter()
         cuda.end(unclaimed)
-        if chooser.measuring or not (ended or left):
+        if chooser.is_timing or not (ended or left):
             cuda.drain()
-        if chooser.measuring and (ended or left):
+        if chooser.is_timing and (ended or left):
             chooser.end_run(time.perf_counter(), now if left else None)
 
 
@@ -425,6 +537,15 @@ def may_refill(items: Any) -> bool:
     A list runs no code of its own. A generator may have one pinned buffer that it fills again and again.
     """
     return type(items) not in (list, tuple) and not makes_each_anew(items)
+
+
+def _length_of(items: Any) -> int:
+    """Say how many items there will be, or 0 where what has them does not say."""
+    try:
+        return len(items)
+    # Of a loader of somebody's own, which the run itself never asks.
+    except Exception:  # noqa: BLE001
+        return 0
 
 
 def _as_one_batch(items: Any) -> str:

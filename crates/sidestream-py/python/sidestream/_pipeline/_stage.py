@@ -74,6 +74,16 @@ class Chain:
     #: Whether a level hands on a tuple of results, which a tuple of one stage does, too.
     branches: tuple[bool, ...]
 
+    def __str__(self) -> str:
+        return " > ".join(
+            (
+                f"({', '.join(self.stages[number].name for number in level)})"
+                if tied
+                else self.stages[level[0]].name
+            )
+            for level, tied in zip(self.levels, self.branches, strict=True)
+        )
+
 
 def chain(stages: Iterable[Any]) -> Chain:
     """Number the stages of a list in which a tuple stands for parallel branches."""
