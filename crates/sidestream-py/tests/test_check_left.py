@@ -1,4 +1,6 @@
-"""A check that is left where it was not entered, or used twice: it says so, and the checks after it hear everything."""
+"""A check that is left where it was not entered, or used twice:
+it says so, and the checks after it hear everything.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,11 @@ def test_a_check_is_entered_once() -> None:
 def test_where_no_mode_is_called_a_check_refuses() -> None:
     import torch
 
-    with torch._C._DisableTorchDispatch(), pytest.raises(RuntimeError, match="operators cannot be heard here"), checking(pretend=True):
+    with (
+        torch._C._DisableTorchDispatch(),
+        pytest.raises(RuntimeError, match="operators cannot be heard here"),
+        checking(pretend=True),
+    ):
         pass
     hears_all()
 

@@ -20,7 +20,21 @@ def recorder(raises: bool = False) -> Recorder:
     def plan(_: Any) -> Any:
         raise AssertionError("no operator of PyTorch runs here")
 
-    return Recorder(plan, str, lambda one, two: (None, None), lambda: "MainThread", None, [], None, 1 << 30, raises, None, None, None, True)
+    return Recorder(
+        plan,
+        str,
+        lambda one, two: (None, None),
+        lambda: "MainThread",
+        None,
+        [],
+        None,
+        1 << 30,
+        raises,
+        None,
+        None,
+        None,
+        True,
+    )
 
 
 def found(run: Recorder) -> list[dict[str, Any]]:
@@ -355,7 +369,9 @@ def captured(run: Recorder, graph: int, stream: int, memory: int) -> None:
 
 @case("WAW")
 def two_graphs_that_were_captured_on_one_stream(run: Recorder, right: bool) -> None:
-    """`torch.cuda.graph` captures all on one stream, unless it is told another; cuBLAS has one workspace for it."""
+    """`torch.cuda.graph` captures all on one stream, unless it is told another;
+    cuBLAS has one workspace for it.
+    """
     captured(run, 7, THIRD, X)
     captured(run, 8, 0x400 if right else THIRD, Y)
     run.graph_launch(7, MAIN)
@@ -467,7 +483,9 @@ def test_a_workspace_is_named_by_the_stream_of_the_captures() -> None:
     two_graphs_that_were_captured_on_one_stream(run, False)
     (race,) = found(run)
     assert race["workspace"] == "stream0" and race["shape"] is None
-    assert race["fix"].startswith("capture each graph on a stream of its own (`torch.cuda.graph(graph, stream=")
+    assert race["fix"].startswith(
+        "capture each graph on a stream of its own (`torch.cuda.graph(graph, stream="
+    )
     assert race["fix"].endswith("or call `stream2.wait_stream(torch.cuda.default_stream())` before {second}")
 
 
@@ -495,7 +513,21 @@ def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
     def plan(_: Any) -> Any:
         raise AssertionError
 
-    run = Recorder(plan, str, lambda one, two: (None, None), lambda: "MainThread", None, [], None, 200_000, False, None, None, None, True)
+    run = Recorder(
+        plan,
+        str,
+        lambda one, two: (None, None),
+        lambda: "MainThread",
+        None,
+        [],
+        None,
+        200_000,
+        False,
+        None,
+        None,
+        None,
+        True,
+    )
     for _ in range(20_000):
         run.allocated(X, MAIN)
         write(run, MAIN)

@@ -20,7 +20,9 @@ from sidestream._moves import Moved
 
 
 def told(difference: float, noise: float, drawn: random.Random) -> str | None:
-    """What is said of two functions that are so far apart, measured with so much noise, as ``compare`` looks at it."""
+    """What is said of two functions that are so far apart, measured with so much noise,
+    as ``compare`` looks at it.
+    """
     groups: list[float] = []
     for look in LOOKS:
         while len(groups) < look:
@@ -73,15 +75,24 @@ def longer() -> None:
 
 @pytest.mark.usefixtures("double")
 def test_device_times_are_told_apart_in_both_directions() -> None:
-    one, other = (sidestream.compare(*pair, device="cuda:0", seconds=20.0) for pair in ((shorter, longer), (longer, shorter)))
-    assert (one.verdict, other.verdict) == ("different", "different") and one.ratio == pytest.approx(1.03) and other.ratio == pytest.approx(1 / 1.03)
+    one, other = (
+        sidestream.compare(*pair, device="cuda:0", seconds=20.0)
+        for pair in ((shorter, longer), (longer, shorter))
+    )
+    assert (
+        (one.verdict, other.verdict) == ("different", "different")
+        and one.ratio == pytest.approx(1.03)
+        and other.ratio == pytest.approx(1 / 1.03)
+    )
     assert str(one).startswith("longer takes 1.030 times as long: longer against shorter +3.00 %")
     assert str(other).startswith("longer takes 1.030 times as long: shorter against longer -2.91 %")
     assert not one.includes_host and one.calls[0] > 1
     same = sidestream.compare(shorter, shorter, device="cuda:0", seconds=20.0)
     # Where this process is held up between two calls, the device's clock goes on.
     assert same.verdict == "equal" and 0.005 <= same.smallest < 0.01
-    with pytest.raises(ValueError, match=r"calls of <function spin at .* took no time on the current stream of cuda:0"):
+    with pytest.raises(
+        ValueError, match=r"calls of <function spin at .* took no time on the current stream of cuda:0"
+    ):
         sidestream.compare(spin, spin, 1, device="cuda:0")
 
 
@@ -103,7 +114,9 @@ def test_twice_the_work_is_told_on_the_processor(monkeypatch: pytest.MonkeyPatch
         work(ns)
 
     result = sidestream.compare(work, twice, 2_000, device="cpu", seconds=20.0)
-    assert (result.verdict, result.ratio, *result.median_ns) == ("different", 2.0, 2_000.0, 4_000.0), str(result)
+    assert (result.verdict, result.ratio, *result.median_ns) == ("different", 2.0, 2_000.0, 4_000.0), str(
+        result
+    )
     assert str(result).startswith("twice takes 2.000 times as long") and "on cpu" in str(result)
     assert json.loads(result.json())["schema"] == "sidestream.compare/1"
     assert pickle.loads(pickle.dumps(result)) == result
@@ -117,8 +130,14 @@ def test_too_little_time_says_that_nobody_can_tell() -> None:
 
 
 def test_what_would_have_been_seen_is_stated() -> None:
-    made = Comparison(("a", "b"), "cpu", "x", "unknown", 1.004, (0.99, 1.02), 0.035, (1e6, 1.004e6), 12, (1, 1), False, None)
-    assert str(made).split("\n")[0] == "cannot tell: b against a +0.40 % (from -1.00 % to +2.00 %); a difference of 3.5 % would have been seen"
+    made = Comparison(
+        ("a", "b"), "cpu", "x", "unknown", 1.004, (0.99, 1.02), 0.035, (1e6, 1.004e6), 12, (1, 1), False, None
+    )
+    assert (
+        str(made).split("\n")[0]
+        == "cannot tell: b against a +0.40 % (from -1.00 % to +2.00 %); "
+           "a difference of 3.5 % would have been seen"
+    )
 
 
 @pytest.fixture
@@ -162,7 +181,11 @@ def test_functions_that_do_not_do_the_same_are_refused(found: sidestream.Checked
         Double.apply(y).sum().backward()
 
     for other, why in (
-        (downloads, "keeps downloads 0 B a call and downloads 4000 B, and keeps waits for the device 0 times a call and downloads 1 times"),
+        (
+            downloads,
+            "keeps downloads 0 B a call and downloads 4000 B, and keeps waits for the device 0 times a call "
+            "and downloads 1 times",
+        ),
         (waits, r"keeps waits for the device 0 times a call and waits 1 times \(synchronize\)"),
         (uploads, "keeps uploads 0 B a call and uploads 40 B"),
         (through_backward, r"1 times \(item\)"),

@@ -20,7 +20,14 @@ from forked import python
 ROOT = Path(__file__).parents[3]
 
 
-PAGES = ["README.md", "docs/python.md", "docs/images.md", "docs/augmentation.md", "docs/migration.md", "docs/tutorial.md"]
+PAGES = [
+    "README.md",
+    "docs/python.md",
+    "docs/images.md",
+    "docs/augmentation.md",
+    "docs/migration.md",
+    "docs/tutorial.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -33,7 +40,11 @@ def test_the_page_shows_python_with_names_that_are_there(page: str) -> None:
         ast.parse(textwrap.dedent(block).replace("…", "..."))
     names = set(re.findall(r"\bsidestream\.([A-Za-z_]\w*)", text)) - {"toml", "py", "git"}
     # A module that needs another library is not imported with the package.
-    missing = {name for name in names if not hasattr(sidestream, name) and not importlib.util.find_spec(f"sidestream.{name}")}
+    missing = {
+        name
+        for name in names
+        if not hasattr(sidestream, name) and not importlib.util.find_spec(f"sidestream.{name}")
+    }
     assert not missing, f"{page} names {missing}"
 
 
@@ -99,19 +110,34 @@ def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> N
     assert ran.returncode == 0, ran.stderr
     assert "no race" in ran.stdout and "Worth it: " in ran.stdout
     lines = program.read_text().splitlines()
-    waits = [lines[int(line) - 1] for line in re.findall(r"^SYNC_IN_LOOP: .*tutorial\.py:(\d+)\)", ran.stdout, re.MULTILINE)]
+    waits = [
+        lines[int(line) - 1]
+        for line in re.findall(r"^SYNC_IN_LOOP: .*tutorial\.py:(\d+)\)", ran.stdout, re.MULTILINE)
+    ]
     assert [call for line in waits for call in ('.to("cuda")', ".item()") if call in line] == [".item()"]
     assert "the loader keeps up" in ran.stdout or "your loader is the limit" in ran.stdout
 
 
 def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
-    rows = [line for line in (ROOT / "docs/seeds.md").read_text().splitlines() if re.match(r"\| [0-4]\.[0-9]+ ", line)]
+    rows = [
+        line
+        for line in (ROOT / "docs/seeds.md").read_text().splitlines()
+        if re.match(r"\| [0-4]\.[0-9]+ ", line)
+    ]
     assert len(rows) == len({row.split("|")[1] for row in rows}) == 63
-    tests = "".join(path.read_text() for folder in ("crates", "examples") for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".rs"))
+    tests = "".join(
+        path.read_text()
+        for folder in ("crates", "examples")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".rs")
+    )
     for row in rows:
         _, number, what, how, test, _ = row.split("|")
         assert what.strip() and how.strip() and test.strip(), row
         for name in re.findall(r"`(\w+)`", test):
-            assert re.search(rf"\b(def|fn|mod) {name}\b", tests) or (ROOT / f"crates/sidestream-py/tests/{name}.py").exists(), f"{number}: {name}"
+            assert (
+                re.search(rf"\b(def|fn|mod) {name}\b", tests)
+                or (ROOT / f"crates/sidestream-py/tests/{name}.py").exists()
+            ), f"{number}: {name}"
         for path in re.findall(r"\]\(\.\./([^)#]+)", row):
             assert (ROOT / path).exists(), path
