@@ -205,27 +205,14 @@ class Loader:
         for name, value, least, bits, give in numbers:
             if whole(name, value, least, give) >> bits:
                 raise ValueError(f"{name} is {value!r}; give {give}, below 2**{bits}")
-        for name, flag in (
-            ("shuffle", shuffle),
-            ("drop_last", drop_last),
-            ("faulty", faulty),
-            ("orientation", orientation),
-        ):
+        flags = {"shuffle": shuffle, "drop_last": drop_last, "faulty": faulty, "orientation": orientation}
+        for name, flag in flags.items():
             truth(name, flag)
         one_of("broken", broken, ("raise", "skip", "replace"))
         one_of("uneven", uneven, ("drop", "repeat"))
         if augment is not None and not hasattr(augment, "of_loader"):
             raise TypeError(f"augment is {type(augment).__name__}; give a Compose of sidestream.images")
-        one_of("decode", decode, ("cpu", "gpu"))
-        if decode == "gpu" and augment is None:
-            raise ValueError(
-                'decode is "gpu", whose pictures are nowhere but on the device: give `augment` too, '
-                'and go through `prefetch("cuda")`'
-            )
-        if decode == "cpu" and engine_share != 1.0:
-            raise ValueError(
-                f'engine_share is {engine_share!r}, and decode "cpu": give decode="gpu", or leave it out'
-            )
+        _check_decoder(decode, augment, engine_share)
         if decode == "gpu":
             # Before anything here asks for CUDA.
             connect()
@@ -234,21 +221,11 @@ class Loader:
         if rank is None or world is None:
             rank, world = _of_distributed()
         if pin_memory is None:
-            torch = sys.modules.get("torch")
-            # Where a check simulates a GPU, its threads do so, and not those that decode.
-            pin_memory = (
-                torch is not None
-                and torch.cuda.is_available()
-                and not getattr(torch.cuda, "is_simulated", False)
-            )
+            pin_memory = _can_pin()
         paths = _paths(data)
-        if classes is not None and (
-            isinstance(classes, str) or not all(isinstance(one, str) for one in classes)
-        ):
-            raise TypeError(f"classes is {classes!r}; give a sequence of names of sub-folders")
         self._loader = ImageLoader(
             paths,
-            classes=None if classes is None else list(classes),
+            classes=None if classes is None else _names(classes),
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -618,6 +595,31 @@ def _paths(data: Any) -> list[str]:
             "or a sequence of archives"
         )
     return [os.fspath(path) for path in paths]
+
+
+def _names(classes: Sequence[str]) -> list[str]:
+    if isinstance(classes, str) or not all(isinstance(one, str) for one in classes):
+        raise TypeError(f"classes is {classes!r}; give a sequence of names of sub-folders")
+    return list(classes)
+
+
+def _check_decoder(decode: str, augment: Compose | None, engine_share: float) -> None:
+    one_of("decode", decode, ("cpu", "gpu"))
+    if decode == "gpu" and augment is None:
+        raise ValueError(
+            'decode is "gpu", whose pictures are nowhere but on the device: give `augment` too, '
+            'and go through `prefetch("cuda")`'
+        )
+    if decode == "cpu" and engine_share != 1.0:
+        raise ValueError(
+            f'engine_share is {engine_share!r}, and decode "cpu": give decode="gpu", or leave it out'
+        )
+
+
+def _can_pin() -> bool:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    # Where a check simulates a GPU, its threads do so, and not those that decode.
+    return cuda is not None and cuda.is_available() and not getattr(cuda, "is_simulated", False)
 
 
 def _of_distributed() -> tuple[int, int]:
