@@ -3,8 +3,8 @@
 python examples/python/augmentation.py
 
 Cropping, turning and blurring images keeps eight loader processes busy and the GPU waiting. Given to
-`sidestream.prefetch` as `transform`, any function from batch to batch runs on the device beside the step on the batch before. Random
-numbers come as in a plain call.
+`sidestream.prefetch` as `transform`, any function from batch to batch runs on the device beside the step on
+the batch before. Random numbers come as in a plain call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def loader(steps: int, batch: int, size: int) -> Iterator[Batch]:
 
 def train(batches: Iterable[Batch], device: str) -> tuple[float, float]:
     torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Conv2d(a, b, 2, stride=2), nn.ReLU()) for a, b in ((3, 32), (32, 64), (64, 128))]
+    blocks = [
+        nn.Sequential(nn.Conv2d(a, b, 2, stride=2), nn.ReLU()) for a, b in ((3, 32), (32, 64), (64, 128))
+    ]
     model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     total = torch.zeros((), device=device)
@@ -75,7 +77,9 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Augmentation on a stream of its own.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
+    )
     parser.add_argument("--steps", type=count, default=10)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
@@ -99,7 +103,10 @@ def main() -> None:
     print(f"transform beside the step: {args.steps / ours_s:8.1f} steps/s, losses sum up to {ours:.4f}")
     print("the sums are the same" if math.isclose(plain, ours, rel_tol=1e-3) else "THE SUMS DIFFER")
     if not on_gpu:
-        print("this is the processor, where nothing runs beside the model; a GPU transforms the next batch meanwhile")
+        print(
+            "this is the processor, where nothing runs beside the model; "
+            "a GPU transforms the next batch meanwhile"
+        )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 python examples/python/branches.py
 
-Two convolutions take the same input. A new stream for each in every `forward`, as one finds it written, is slow and wrong:
-the branches do not wait for the input, and the memory of one may be given away while the other reads it. Here a tuple of
-stages stands for the branches, and the next stage gets the tuple of their results.
+Two convolutions take the same input. A new stream for each in every `forward`, as one finds it written, is
+slow and wrong: the branches do not wait for the input, and the memory of one may be given away while the
+other reads it. Here a tuple of stages stands for the branches, and the next stage gets the tuple of their
+results.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Parallel branches of a model.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
-    parser.add_argument("--steps", type=count, default=0, help="how many images; by default enough to measure")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
+    )
+    parser.add_argument(
+        "--steps", type=count, default=0, help="how many images; by default enough to measure"
+    )
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
         parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
@@ -58,7 +63,10 @@ def main() -> None:
     print("the results are those of one branch after the other" if close else "THE RESULTS DIFFER")
     print(pipe.choice)
     if not on_gpu:
-        print("a GPU would run both branches at once; kernels that fill it alone gain nothing, and then it says serial")
+        print(
+            "a GPU would run both branches at once; kernels that fill it alone gain nothing, "
+            "and then it says serial"
+        )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 python examples/python/check_racy_loop.py
 
-The loop copies the next batch on a side stream while the model reads this one. Nothing makes the model wait for its
-batch, and nothing keeps the copy from overwriting a batch that is still read. It may well give right results, and the
-checker finds it all the same. Without a GPU the loop is checked on a simulated one, and without PyTorch as a stream program.
+The loop copies the next batch on a side stream while the model reads this one. Nothing makes the model wait
+for its batch, and nothing keeps the copy from overwriting a batch that is still read. It may well give right
+results, and the checker finds it all the same. Without a GPU the loop is checked on a simulated one, and
+without PyTorch as a stream program.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def main() -> None:
         parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
     device = args.device or default_device()
     if device == "cpu":
-        print("the same loop as a stream program, which needs neither a GPU nor PyTorch; --device simulated checks the loop itself\n")
+        print(
+            "the same loop as a stream program, which needs neither a GPU nor PyTorch; "
+            "--device simulated checks the loop itself\n"
+        )
         for name, form in (("as it is often written", "racy"), ("repaired", "fixed")):
             program = sidestream.check_program(PROGRAMS / f"double_buffer_torch.{form}.yaml")
             print(f"{name}: {len(program.races)} races")

@@ -3,8 +3,8 @@
 python examples/python/diagnose_trace.py
 python examples/python/diagnose_trace.py my_trace.json --what-if pinned,no-sync
 
-With a GPU and no file a small loop with a mistake in it is recorded here and now. Without one, a trace that an
-H200 left is read: reading needs neither a GPU nor PyTorch.
+With a GPU and no file a small loop with a mistake in it is recorded here and now. Without one, a trace that
+an H200 left is read: reading needs neither a GPU nor PyTorch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def count(text: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Diagnose a trace.")
     parser.add_argument("trace", nargs="?", type=Path)
-    parser.add_argument("--device", help="cuda to record a loop, cpu to read a file; by default what there is")
+    parser.add_argument(
+        "--device", help="cuda to record a loop, cpu to read a file; by default what there is"
+    )
     parser.add_argument("--steps", type=count, default=12, help="of the loop that is recorded")
     parser.add_argument("--what-if", help="changes to predict together, such as pinned,prefetch=2")
     args = parser.parse_args()

@@ -2,8 +2,8 @@
 
 torchrun --standalone --nproc-per-node 2 examples/python/distributed.py
 
-Nothing is shared between the ranks but the gradients, which DistributedDataParallel exchanges. Without a GPU for each rank
-the ranks run on the processor and exchange by gloo.
+Nothing is shared between the ranks but the gradients, which DistributedDataParallel exchanges. Without a GPU
+for each rank the ranks run on the processor and exchange by gloo.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import os
 
 import torch
 
-# DistributedDataParallel loads this part of PyTorch (2.11), and a process group that exists by then is never freed, not by
-# destroy_process_group either: its threads would run while Python ends, and now and then abort it. So load it first.
+# DistributedDataParallel loads this part of PyTorch (2.11), and a process group that exists by then is never
+# freed, not by destroy_process_group either: its threads would run while Python ends, and now and then abort
+# it. So load it first.
 import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

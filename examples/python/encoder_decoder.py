@@ -1,9 +1,11 @@
-"""A frozen encoder and a decoder that is trained: the encoder works on the next batch while the decoder trains on this one.
+"""A frozen encoder and a decoder that is trained:
+the encoder works on the next batch while the decoder trains on this one.
 
 python examples/python/encoder_decoder.py --batch 8
 
-By hand that takes two streams, waits in both directions and `record_stream`, and it is slower than no streams where the
-batch is small. `sidestream.Pipeline` measures one after the other, streams, and CUDA graphs, and keeps the fastest.
+By hand that takes two streams, waits in both directions and `record_stream`, and it is slower than no streams
+where the batch is small. `sidestream.Pipeline` measures one after the other, streams, and CUDA graphs, and
+keeps the fastest.
 """
 
 from __future__ import annotations
@@ -21,14 +23,19 @@ import sidestream
 def encoder(channels: list[int]) -> nn.Sequential:
     blocks = zip([3, *channels], channels)
     return nn.Sequential(
-        *(nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in blocks)
+        *(
+            nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.ReLU())
+            for a, b in blocks
+        )
     )
 
 
 def decoder(channels: list[int], classes: int) -> nn.Sequential:
     down = channels[::-1]
     blocks = zip(down, [*down[1:], down[-1]])
-    up = (nn.Sequential(nn.ConvTranspose2d(a, b, 2, stride=2), nn.BatchNorm2d(b), nn.ReLU()) for a, b in blocks)
+    up = (
+        nn.Sequential(nn.ConvTranspose2d(a, b, 2, stride=2), nn.BatchNorm2d(b), nn.ReLU()) for a, b in blocks
+    )
     return nn.Sequential(*up, nn.Conv2d(down[-1], classes, 1))
 
 
@@ -50,7 +57,9 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A frozen encoder beside a decoder in training.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
+    )
     parser.add_argument("--steps", type=count, default=0, help="by default enough to measure")
     parser.add_argument("--batch", type=int, default=2)
     args = parser.parse_args()

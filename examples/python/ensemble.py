@@ -2,8 +2,9 @@
 
 python examples/python/ensemble.py
 
-The models of an ensemble do not depend on each other, so on a GPU that none of them fills they can run side by side. By hand that is a stream for
-each, waits at both ends, and `record_stream` for what is freed in the backward pass. Here one module stands for all of them.
+The models of an ensemble do not depend on each other, so on a GPU that none of them fills they can run side
+by side. By hand that is a stream for each, waits at both ends, and `record_stream` for what is freed in the
+backward pass. Here one module stands for all of them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,22 @@ def count(text: str) -> int:
 
 def model(width: int) -> torch.nn.Module:
     return torch.nn.Sequential(
-        torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, 10)
+        torch.nn.Linear(64, width),
+        torch.nn.ReLU(),
+        torch.nn.Linear(width, width),
+        torch.nn.ReLU(),
+        torch.nn.Linear(width, 10),
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="An ensemble of models.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
-    parser.add_argument("--steps", type=count, default=0, help="how many steps of training; by default enough to measure")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
+    )
+    parser.add_argument(
+        "--steps", type=count, default=0, help="how many steps of training; by default enough to measure"
+    )
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
         parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
@@ -49,7 +58,9 @@ def main() -> None:
     first = None
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = torch.stack([torch.nn.functional.cross_entropy(scores, labels) for scores in ensemble(x)]).mean()
+        loss = torch.stack(
+            [torch.nn.functional.cross_entropy(scores, labels) for scores in ensemble(x)]
+        ).mean()
         loss.backward()
         optimizer.step()
         losses.update(loss)
@@ -60,8 +71,15 @@ def main() -> None:
         together = torch.stack([scores.softmax(1) for scores in ensemble(x)]).mean(0)
         alone = torch.stack([one(x).softmax(1) for one in ensemble.children()]).mean(0)
     assert first is not None
-    print(f"{steps} steps of 4 models with one optimizer: the loss was {first.result():.3f} at first and {losses.result():.3f} in the mean")
-    print("the mean of the four is that of one model after the other" if torch.allclose(together, alone, atol=1e-5) else "THE RESULTS DIFFER")
+    print(
+        f"{steps} steps of 4 models with one optimizer: the loss was {first.result():.3f} at first and "
+        f"{losses.result():.3f} in the mean"
+    )
+    print(
+        "the mean of the four is that of one model after the other"
+        if torch.allclose(together, alone, atol=1e-5)
+        else "THE RESULTS DIFFER"
+    )
     print(training)
     if not on_gpu:
         print("a GPU would run the models side by side, if that were measured to be faster")

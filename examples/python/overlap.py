@@ -3,8 +3,9 @@
 python examples/python/overlap.py
 python examples/python/overlap.py --device cuda:0 --batch 32MiB --work 16384
 
-A job of uploads, kernels and downloads is run in every usual arrangement of streams. Without a GPU a simulated
-NVIDIA H200 runs it: describe your own job by --batch, --steps and --work, and see whether it is worth the work.
+A job of uploads, kernels and downloads is run in every usual arrangement of streams. Without a GPU a
+simulated NVIDIA H200 runs it: describe your own job by --batch, --steps and --work, and see whether it is
+worth the work.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="a GPU where there is one, else the simulated H200")
     parser.add_argument("--steps", type=count, default=32, help="how many batches")
     parser.add_argument("--batch", default="4MiB", help="the size of a batch")
-    parser.add_argument("--work", type=int, default=4096, help="multiplications and additions for each four bytes")
+    parser.add_argument(
+        "--work", type=int, default=4096, help="multiplications and additions for each four bytes"
+    )
     args = parser.parse_args()
     # Functions of Python do not run on a simulated GPU. This job does.
     device = "sim:h200" if args.device == "cpu" else args.device
@@ -38,7 +41,9 @@ def main() -> None:
     one = next(row for row in result.rows if row.layout == "streams" and row.k == 1)
     best = min(result.rows, key=lambda row: row.time_ns)
     print(f"\none stream takes {one.time_ns / 1e6:.3f} ms, the best arrangement {best.time_ns / 1e6:.3f} ms:")
-    print(f"{one.time_ns / best.time_ns:.2f} times as fast, {100 * best.share:.0f} % of what the engines allow")
+    print(
+        f"{one.time_ns / best.time_ns:.2f} times as fast, {100 * best.share:.0f} % of what the engines allow"
+    )
     if device.startswith("sim:"):
         print("this was a simulated GPU; --device cuda:0 measures a real one")
 

@@ -2,9 +2,9 @@
 
 python examples/python/prefetch.py
 
-The loop by hand copies each batch when it is due, so that the GPU waits for the copy. `sidestream.prefetch` copies the
-next batches meanwhile, on a stream of its own. The model, the optimizer and the loop stay as they are, and so do the
-losses.
+The loop by hand copies each batch when it is due, so that the GPU waits for the copy. `sidestream.prefetch`
+copies the next batches meanwhile, on a stream of its own. The model, the optimizer and the loop stay as they
+are, and so do the losses.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prefetch batches to the device.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
+    )
     parser.add_argument("--steps", type=count, default=20)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
@@ -87,7 +89,10 @@ def main() -> None:
     if on_gpu:
         print(prefetched.statistics)
     else:
-        print("this is the processor: batches were read ahead, and nothing was copied; a GPU copies them meanwhile")
+        print(
+            "this is the processor: batches were read ahead, and nothing was copied; "
+            "a GPU copies them meanwhile"
+        )
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ python examples/python/serve_http.py                  # serves until Ctrl-C
 python examples/python/serve_http.py --steps 256      # asks itself so often, and ends
 curl localhost:8000/predict -H 'content-type: application/json' -d '{"row": [0.1, 0.2, …]}'
 
-What a server has to say goes by what became of the request: 503 where it was refused, with Retry-After, and 504 where its
-deadline passed. GET /metrics has the counts for Prometheus. Needs fastapi, uvicorn and httpx. With `--device cpu` the GPU
-is a simulated one, and the race checker listens.
+What a server has to say goes by what became of the request: 503 where it was refused, with Retry-After, and
+504 where its deadline passed. GET /metrics has the counts for Prometheus. Needs fastapi, uvicorn and httpx.
+With `--device cpu` the GPU is a simulated one, and the race checker listens.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def application(model: torch.nn.Module) -> fastapi.FastAPI:
     async def life(_: fastapi.FastAPI) -> AsyncIterator[None]:
         nonlocal batcher
         # Also where the server ends: what was taken is answered.
-        async with sidestream.Batcher(model, sizes=(1, 4, 16, 64), max_delay=0.001, max_queue=1024) as batcher:
+        async with sidestream.Batcher(
+            model, sizes=(1, 4, 16, 64), max_delay=0.001, max_queue=1024
+        ) as batcher:
             yield
 
     async def predict(asked: Asked) -> list[float]:
@@ -59,7 +61,8 @@ def application(model: torch.nn.Module) -> fastapi.FastAPI:
             raise fastapi.HTTPException(422, f"row has {len(asked.row)} numbers; send {WIDTH}")
         deadline = None if asked.deadline_ms is None else asked.deadline_ms / 1e3
         try:
-            # In the event loop itself, not in a thread: the loop launches the batch of all that it was asked for.
+            # In the event loop itself, not in a thread: the loop launches the batch of all that it was asked
+            # for.
             answer = await batcher.submit(torch.tensor(asked.row), deadline=deadline)
         except sidestream.RequestRefused as refused:
             raise fastapi.HTTPException(503, str(refused), {"Retry-After": "1"}) from refused
@@ -96,7 +99,9 @@ async def ask(port: int, requests: int) -> None:
 
 
 async def serve(model: torch.nn.Module, port: int, requests: int | None) -> None:
-    server = uvicorn.Server(uvicorn.Config(application(model), port=port, log_level="warning" if requests else "info"))
+    server = uvicorn.Server(
+        uvicorn.Config(application(model), port=port, log_level="warning" if requests else "info")
+    )
     serving = asyncio.ensure_future(server.serve())
     if requests is not None:
         while not server.started:
@@ -116,8 +121,16 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A model behind HTTP, in batches.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda, or cpu for a simulated GPU")
-    parser.add_argument("--steps", type=count, help="how many requests it sends itself before it ends; without it it serves until Ctrl-C")
+    parser.add_argument(
+        "--device",
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="cuda, or cpu for a simulated GPU",
+    )
+    parser.add_argument(
+        "--steps",
+        type=count,
+        help="how many requests it sends itself before it ends; without it it serves until Ctrl-C",
+    )
     parser.add_argument("--port", type=int, default=8000, help="where it listens; 0 picks one")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):

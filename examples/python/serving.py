@@ -2,10 +2,11 @@
 
 python examples/python/serving.py
 
-A pool of streams, a request on each in turn, is what one finds written. It is right if each stream waits for its
-request and the caller for the streams. It gains little where a request is small: then the host's launches are the limit,
-and streams do not shorten these. One batch of all requests does, and where they come one by one from many callers, a
-`sidestream.Batcher` makes batches of those that come together: serve_http.py has one behind HTTP.
+A pool of streams, a request on each in turn, is what one finds written. It is right if each stream waits for
+its request and the caller for the streams. It gains little where a request is small: then the host's launches
+are the limit, and streams do not shorten these. One batch of all requests does, and where they come one by
+one from many callers, a `sidestream.Batcher` makes batches of those that come together: serve_http.py has one
+behind HTTP.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def one_by_one(model: torch.nn.Module, requests: list[torch.Tensor]) -> torch.Te
     return torch.cat([model(request) for request in requests])
 
 
-def over_streams(model: torch.nn.Module, requests: list[torch.Tensor], pool: list[sidestream.Stream]) -> torch.Tensor:
+def over_streams(
+    model: torch.nn.Module, requests: list[torch.Tensor], pool: list[sidestream.Stream]
+) -> torch.Tensor:
     caller = torch.cuda.current_stream()
     for stream in pool:
         stream.wait_stream(caller)  # The requests were made there.
@@ -52,7 +55,9 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serving requests: streams and batching.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
+    )
     parser.add_argument("--steps", type=count, default=256, help="how many requests")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):

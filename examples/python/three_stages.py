@@ -2,9 +2,9 @@
 
 python examples/python/three_stages.py
 
-Put on three streams by hand, as one finds it written, this is wrong: nothing makes the second stream wait for the first, and
-PyTorch does not either. `sidestream.Pipeline` puts the waits there, runs stage 1 of the next input beside stage 2
-of this one, and keeps that only if it was measured to be faster.
+Put on three streams by hand, as one finds it written, this is wrong: nothing makes the second stream wait for
+the first, and PyTorch does not either. `sidestream.Pipeline` puts the waits there, runs stage 1 of the next
+input beside stage 2 of this one, and keeps that only if it was measured to be faster.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Stages of a computation, side by side.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
-    parser.add_argument("--steps", type=count, default=0, help="how many inputs; by default enough to measure")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
+    )
+    parser.add_argument(
+        "--steps", type=count, default=0, help="how many inputs; by default enough to measure"
+    )
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
         parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
@@ -49,7 +53,8 @@ def main() -> None:
     pipe = sidestream.Pipeline(stages, device=args.device, capture=on_gpu)
 
     start = time.perf_counter()
-    # Inputs are on the host: the pipeline uploads them. The sum is a kernel on the current stream, which waits.
+    # Inputs are on the host: the pipeline uploads them.
+    # The sum is a kernel on the current stream, which waits.
     sums = torch.stack([result.sum() for result in pipe(inputs)]).cpu()
     seconds = time.perf_counter() - start
 

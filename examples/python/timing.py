@@ -2,8 +2,9 @@
 
 python examples/python/timing.py
 
-A call of PyTorch returns when the GPU was asked. The clock around it measures the asking, whatever the size of the work.
-`sidestream.benchmark` measures the device by events and the host beside it, so that one sees which of the two is the slower.
+A call of PyTorch returns when the GPU was asked. The clock around it measures the asking, whatever the size
+of the work. `sidestream.benchmark` measures the device by events and the host beside it, so that one sees
+which of the two is the slower.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time a function on the device.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
+    )
     parser.add_argument("--steps", type=count, default=20, help="how many samples")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):

@@ -2,9 +2,9 @@
 
     python3 record.py FOLDER [JOB...]
 
-Needs PyTorch and a GPU. Each variant is timed without the profiler first (the median over five runs of forty steps, in
-`truth.json` beside FOLDER), then traced over twelve steps. `truth.json` lists under `pairs` which changes of `sidestream diagnose
---what-if` lead from which trace to which.
+Needs PyTorch and a GPU. Each variant is timed without the profiler first (the median over five runs of forty
+steps, in `truth.json` beside FOLDER), then traced over twelve steps. `truth.json` lists under `pairs` which
+changes of `sidestream diagnose --what-if` lead from which trace to which.
 """
 
 import ctypes
@@ -74,7 +74,13 @@ def convolutions():
         return [nn.Conv2d(a, b, kernel, stride, kernel // 2), nn.BatchNorm2d(b), nn.ReLU()]
 
     layers = [*block(3, 64, 7, 2), *block(64, 128, 3, 2), *block(128, 256, 3, 2)]
-    layers += [nn.Conv2d(256, 256, 3, 1, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100)]
+    layers += [
+        nn.Conv2d(256, 256, 3, 1, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(256, 100),
+    ]
     return nn.Sequential(*layers).to(GPU)
 
 
@@ -298,7 +304,8 @@ def both_ways(variant):
 
 
 def legacy(variant):
-    """Streams that wait for the legacy default stream; PyTorch's own never do, so they come from the runtime."""
+    """Streams that wait for the legacy default stream; PyTorch's own never do, so they come from the runtime.
+    """
     folders = [*site.getsitepackages(), "/usr/local/cuda"]
     found = [path for folder in folders for path in glob.glob(f"{folder}/**/libcudart.so*", recursive=True)]
     runtime = ctypes.CDLL(found[0])
@@ -340,8 +347,14 @@ def graph_upload(variant):
 
 # For each job: what makes a variant, and which changes lead from its first variant to the others.
 JOBS = {
-    "train_upload": (lambda v: train_upload(v, 64), {"pageable": [], "pinned": ["pinned"], "ring": ["pinned", "prefetch=2"]}),
-    "train_upload_small": (lambda v: train_upload(v, 2), {"pageable": [], "pinned": ["pinned"], "ring": ["pinned", "prefetch=2"]}),
+    "train_upload": (
+        lambda v: train_upload(v, 64),
+        {"pageable": [], "pinned": ["pinned"], "ring": ["pinned", "prefetch=2"]},
+    ),
+    "train_upload_small": (
+        lambda v: train_upload(v, 2),
+        {"pageable": [], "pinned": ["pinned"], "ring": ["pinned", "prefetch=2"]},
+    ),
     "item_balanced": (lambda v: item(v, 2048, 8, 4096), {"before": [], "after": ["no-sync"]}),
     "item_gpu_bound": (lambda v: item(v, 4096, 8, 16384), {"before": [], "after": ["no-sync"]}),
     "item_host_bound": (lambda v: item(v, 256, 12, 64), {"before": [], "after": ["no-sync"]}),
@@ -383,7 +396,9 @@ def traced(step, path):
     plan = schedule(wait=0, warmup=3, active=12, repeat=1)
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     text = path.removesuffix(".gz")
-    with profile(activities=activities, schedule=plan, on_trace_ready=lambda p: p.export_chrome_trace(text)) as profiler:
+    with profile(
+        activities=activities, schedule=plan, on_trace_ready=lambda p: p.export_chrome_trace(text)
+    ) as profiler:
         for _ in range(15):
             step()
             profiler.step()

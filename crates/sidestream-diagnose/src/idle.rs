@@ -503,14 +503,8 @@ impl<'t> Scene<'t> {
         None
     }
 
-    /// Divides a gap among its causes.
-    fn gap(
-        &self,
-        device: &DeviceTime,
-        (start, end): (i64, i64),
-        next: Option<usize>,
-        rest: &mut Rest,
-    ) {
+    /// Takes what lies before the first step and behind the last one, where the program says which these are.
+    fn outside_steps(&self, rest: &mut Rest) {
         if let (false, Some(first), Some(last)) = (
             matches!(
                 self.steps.by,
@@ -523,6 +517,17 @@ impl<'t> Scene<'t> {
             let after = last.end_ns.max(last.last_gpu_ns);
             rest.take((after, i64::MAX), None, Cause::Startup);
         }
+    }
+
+    /// Divides a gap among its causes.
+    fn gap(
+        &self,
+        device: &DeviceTime,
+        (start, end): (i64, i64),
+        next: Option<usize>,
+        rest: &mut Rest,
+    ) {
+        self.outside_steps(rest);
         for (from, to, because) in overlapping(&self.overhead, start, end) {
             rest.take((*from, *to), Some(*because), Cause::ProfilerOverhead);
         }

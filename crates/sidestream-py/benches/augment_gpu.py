@@ -4,9 +4,10 @@ beside a training, ``seeds_gpu.py augmentation`` measures.
 python benches/augment_gpu.py [--part accuracy|times] [--json FILE]
 python benches/augment_gpu.py --dry-run    # on a simulated GPU: every row, and no time means anything
 
-The transform is a crop to half, enlarging, a rotation by up to 45 degrees, a blur of 7 places and a normalisation, from bytes on the
-device. Times of the device are taken by events while the GPU is kept busy beforehand, so that the host is not in them; the host's are
-beside them. torchvision and kornia are measured too where they are installed.
+The transform is a crop to half, enlarging, a rotation by up to 45 degrees, a blur of 7 places and a
+normalisation, from bytes on the device. Times of the device are taken by events while the GPU is kept busy
+beforehand, so that the host is not in them; the host's are beside them. torchvision and kornia are measured
+too where they are installed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ def composes(side: int) -> dict[str, list[images.Operator]]:
         "the transform": transform(side).transforms,
         "the transform, bytes": transform(side).transforms[1:-1],
         "ImageNet": [images.RandomResizedCrop(side // 2), images.RandomHorizontalFlip(), *numbers],
-        "ImageNet, half": [images.RandomResizedCrop(side // 2), images.RandomHorizontalFlip(), images.ToDtype("float16", scale=True)],
+        "ImageNet, half": [
+            images.RandomResizedCrop(side // 2),
+            images.RandomHorizontalFlip(),
+            images.ToDtype("float16", scale=True),
+        ],
         "SimCLR": [
             images.RandomResizedCrop(side // 2),
             images.RandomHorizontalFlip(),
@@ -98,7 +103,10 @@ def accuracy(device: str, side: int, count: int) -> dict[str, Any]:
     """The largest difference from the processor: of bytes in levels, of numbers in their units."""
     rows = {}
     given = pictures(count, side, "cpu")
-    print(f"{'largest difference from the processor':42}{'by the plan':>14}{'one by one':>14}{'channels last':>16}")
+    print(
+        f"{'largest difference from the processor':42}"
+        f"{'by the plan':>14}{'one by one':>14}{'channels last':>16}"
+    )
     for name, operators in composes(side).items():
         row = []
         for more in ({}, {"fuse": False}, {"channels_last": True}):
@@ -135,7 +143,8 @@ def device_ms(run: Callable[[], Any], times: int, rounds: int, dry: bool) -> flo
         if dry:
             run()
             continue
-        # At least some tens of milliseconds, in cycles; and longer than it takes the host to submit all, or its time would be measured.
+        # At least some tens of milliseconds, in cycles; and longer than it takes the host to submit all, or
+        # its time would be measured.
         torch.cuda._sleep(max(40_000_000, int(4e9 * submitted * times)))
         begin.record()
         for _ in range(times):
@@ -174,7 +183,9 @@ def times(device: str, side: int, batches: list[int], rounds: int, dry: bool) ->
         numbers = list(range(count))
         one, two = (torch.empty(count, 3, side, side, device=device) for _ in range(2))
         # What is written once, read and written again.
-        floor = device_ms(lambda two=two: two.zero_(), 20, rounds, dry) + device_ms(lambda one=one, two=two: two.copy_(one), 20, rounds, dry)
+        floor = device_ms(lambda two=two: two.zero_(), 20, rounds, dry) + device_ms(
+            lambda one=one, two=two: two.copy_(one), 20, rounds, dry
+        )
         compose = transform(side)
         row(f"sidestream, batch {count}", lambda c=compose, g=given, n=numbers: c(g, samples=n), floor)
         for name in ("ImageNet", "SimCLR", "RandAugment and erasing"):
@@ -196,10 +207,19 @@ def others(side: int, device: str) -> Iterator[tuple[str, Callable[[Any], Any]]]
         from torchvision.transforms import v2
 
         all_in_one = v2.Compose(
-            [v2.ToDtype(torch.float32), v2.RandomCrop(side // 2), v2.Resize(side), v2.RandomRotation(45.0), v2.GaussianBlur(7)]
+            [
+                v2.ToDtype(torch.float32),
+                v2.RandomCrop(side // 2),
+                v2.Resize(side),
+                v2.RandomRotation(45.0),
+                v2.GaussianBlur(7),
+            ]
         )
         yield "torchvision, one draw a batch", all_in_one
-        yield "torchvision, picture by picture", lambda batch: torch.stack([all_in_one(picture) for picture in batch])
+        yield (
+            "torchvision, picture by picture",
+            lambda batch: torch.stack([all_in_one(picture) for picture in batch]),
+        )
     if importlib.util.find_spec("kornia"):
         from kornia import augmentation as kornia
 

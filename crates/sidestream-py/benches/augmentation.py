@@ -1,8 +1,8 @@
 """An augmentation beside the training: what `seeds_gpu.py` measures as its part of that name.
 
-The transform crops, enlarges, rotates, blurs and normalises images, with PyTorch's operators. One form of it rotates
-image by image, with hundreds of launches and a copy from the host for each, as torchvision's does; the other has one warp for
-the whole batch and few launches.
+The transform crops, enlarges, rotates, blurs and normalises images, with PyTorch's operators. One form of it
+rotates image by image, with hundreds of launches and a copy from the host for each, as torchvision's does;
+the other has one warp for the whole batch and few launches.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Augment:
         for image in images:
             top, left = random.randrange(small + 1), random.randrange(small + 1)
             cropped.append(image[:, top : top + small, left : left + small])
-        whole = functional.interpolate(torch.stack(cropped).float(), size=(SIDE, SIDE), mode="bilinear", antialias=True)
+        whole = functional.interpolate(
+            torch.stack(cropped).float(), size=(SIDE, SIDE), mode="bilinear", antialias=True
+        )
         return torch.stack([self._rotated(image) for image in whole])
 
     @staticmethod
@@ -66,7 +68,9 @@ class Augment:
         matrix = torch.tensor([[[cosine, -sine, 0.0], [sine, cosine, 0.0]]]).to(image.device)
         grid = functional.affine_grid(matrix, [1, *image.shape], align_corners=False)
         mask = torch.ones_like(image[:1])
-        both = functional.grid_sample(torch.cat([image, mask])[None], grid, mode="nearest", align_corners=False)[0]
+        both = functional.grid_sample(
+            torch.cat([image, mask])[None], grid, mode="nearest", align_corners=False
+        )[0]
         return torch.where(both[3:] < 0.5, 0.0, both[:3])
 
     @staticmethod

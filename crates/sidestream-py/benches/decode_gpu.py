@@ -1,11 +1,13 @@
-"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and repaired: their traces, and how long a step took.
+"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and repaired: their traces,
+and how long a step took.
 
     python crates/sidestream-py/benches/decode_gpu.py --out FOLDER [LOOP …]
 
-Needs PyTorch with CUDA. Each loop is timed in both forms without a profiler (the median of five windows), then both are recorded by PyTorch's
-profiler as engines do it: started and stopped around some iterations, without its schedule. FOLDER gets one file, ``decode.tar.gz``, with
-``LOOP.before.json.gz`` and ``LOOP.after.json.gz`` for each loop, and ``truth.json``, which is printed too. On an H200 all of it takes about a
-minute. ``--device cpu`` runs the same code with tiny tensors and without graphs, to see that it runs.
+Needs PyTorch with CUDA. Each loop is timed in both forms without a profiler (the median of five windows),
+then both are recorded by PyTorch's profiler as engines do it: started and stopped around some iterations,
+without its schedule. FOLDER gets one file, ``decode.tar.gz``, with ``LOOP.before.json.gz`` and
+``LOOP.after.json.gz`` for each loop, and ``truth.json``, which is printed too. On an H200 all of it takes
+about a minute. ``--device cpu`` runs the same code with tiny tensors and without graphs, to see that it runs.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def host_memory(count: int, pinned: bool, dtype: torch.dtype = torch.int32) -> t
 
 
 class Engine:
-    """A model that makes one token a sequence in each iteration; its forward pass may run as a graph, the sampling behind it does not."""
+    """A model that makes one token a sequence in each iteration; its forward pass may run as a graph, the
+    sampling behind it does not.
+    """
 
     def __init__(self, layers: int = 32, side: int = 4096, batch: int = 16, words: int = 32_000) -> None:
         side, words = (side, words) if IS_CUDA else (16, 32)
@@ -129,7 +133,9 @@ def detokenize(todo: Any) -> None:
 
 @loop("HOST_WORK")
 def detokenising(repaired: bool) -> Step:
-    """The thread that launches turns tokens into text, for longer than the device takes; repaired, three processes do."""
+    """The thread that launches turns tokens into text, for longer than the device takes;
+    repaired, three processes do.
+    """
     engine = Engine()
     replay = captured(engine.forward)
     forked = multiprocessing.get_context("fork")
@@ -156,7 +162,9 @@ def detokenising(repaired: bool) -> Step:
 
 @loop("COPY_ON_COMPUTE_STREAM")
 def tables_on_the_compute_stream(repaired: bool) -> Step:
-    """Block tables go up in the stream of the graph; repaired, those of the next iteration in a stream of their own."""
+    """Block tables go up in the stream of the graph;
+    repaired, those of the next iteration in a stream of their own.
+    """
     engine, stream = Engine(), side_stream()
     host = host_memory(10 << 20, True)
     slots = [torch.zeros(host.shape, dtype=host.dtype, device=DEVICE) for _ in range(2)]
@@ -183,7 +191,9 @@ def tables_on_the_compute_stream(repaired: bool) -> Step:
 
 @loop("LAUNCH_BOUND")
 def no_graph_of_this_size(repaired: bool) -> Step:
-    """No graph was captured for a batch of this size, so that its operators are launched one by one; repaired, one was."""
+    """No graph was captured for a batch of this size, so that its operators are launched one by one;
+    repaired, one was.
+    """
     engine = Engine(layers=60, side=1024, batch=24)
     forward = captured(engine.forward) if repaired else engine.forward
 
@@ -198,7 +208,8 @@ def no_graph_of_this_size(repaired: bool) -> Step:
 
 @loop("LAUNCH_BOUND")
 def padding(repaired: bool) -> Step:
-    """What a graph reads is padded to its size by one operator after the other; repaired, inside the graph."""
+    """What a graph reads is padded to its size by one operator after the other; repaired, inside the graph.
+    """
     engine = Engine(layers=24, side=2048, batch=32)
     real = [torch.zeros(21, 64, device=DEVICE) for _ in range(64)]
     padded = [torch.zeros(32, 64, device=DEVICE) for _ in real]

@@ -362,7 +362,9 @@ def uncaptured(size: Size) -> None:
         "tiny perceptrons": lambda: perceptrons(64, (2, 2)),
         "small perceptrons": lambda: perceptrons(512, (8, 8)),
         **{
-            f"encoder and decoder, batch {batch}": lambda batch=batch: convolutions(batch)  # type: ignore[misc]
+            f"encoder and decoder, batch {batch}": (
+                lambda batch=batch: convolutions(batch)  # type: ignore[misc]
+            )
             for batch in size.batches[:3]
         },
     }

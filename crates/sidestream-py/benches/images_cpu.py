@@ -1,10 +1,11 @@
 """Pictures per second of ``sidestream.images.Loader``, beside a DataLoader of PyTorch with torchvision.
 
-``python images_cpu.py [FOLDER] [--workers 2] [--rounds 3] [--epochs 1]``, with torchvision and Pillow installed. Without a folder it
-makes pictures of 500 x 375 pixels. All are read from the page cache.
+``python images_cpu.py [FOLDER] [--workers 2] [--rounds 3] [--epochs 1]``, with torchvision and Pillow
+installed. Without a folder it makes pictures of 500 x 375 pixels. All are read from the page cache.
 
-Each row says what it does. A DataLoader crops, resizes and flips on its workers, since its batches need pictures of one size. Ours
-decodes the part that is needed into a slab; the rest runs on the GPU, or on the processor where PyTorch has none.
+Each row says what it does. A DataLoader crops, resizes and flips on its workers, since its batches need
+pictures of one size. Ours decodes the part that is needed into a slab; the rest runs on the GPU, or on the
+processor where PyTorch has none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ BATCH = 64
 #: Batches of a run that do not count.
 WARM_UP = 8
 
-#: So many pictures differ; further ones are the same files under other names, which a loader reads and decodes like any.
+#: So many pictures differ; further ones are the same files under other names,
+#: which a loader reads and decodes like any.
 DIFFERENT = 1024
 
 
@@ -72,18 +74,30 @@ def of_torchvision(folder: Path, workers: int, epochs: int, decoder: str, floats
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
 
-    last: list[Any] = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)] if floats else []
+    last: list[Any] = (
+        [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)] if floats else []
+    )
     first: list[Any] = [v2.PILToTensor()] if decoder == "Pillow" else []
     crop = [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]
-    load = {"Pillow": {}, "torchvision": {"loader": lambda path: io.decode_image(io.read_file(path), io.ImageReadMode.RGB)}}
+    load = {
+        "Pillow": {},
+        "torchvision": {"loader": lambda path: io.decode_image(io.read_file(path), io.ImageReadMode.RGB)},
+    }
     data = ImageFolder(str(folder), v2.Compose([*crop, *first, *last]), **load[decoder])
     loader = torch.utils.data.DataLoader(
-        data, BATCH, shuffle=True, num_workers=workers, persistent_workers=True, multiprocessing_context="fork"
+        data,
+        BATCH,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=True,
+        multiprocessing_context="fork",
     )
     return lambda: steady((len(labels) for _, labels in loader) for _ in range(epochs))
 
 
-def of_sidestream(folder: Path, workers: int, epochs: int, operators: list[images.Operator], *, runs: bool) -> Run:
+def of_sidestream(
+    folder: Path, workers: int, epochs: int, operators: list[images.Operator], *, runs: bool
+) -> Run:
     """With operators, only what they need is decoded; ``runs`` says whether they run, too."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     augment = images.Compose(operators) if operators else None
@@ -114,7 +128,10 @@ def main() -> None:
             make(folder, args.pictures)
         paths = [path for path in folder.rglob("*") if path.is_file()]
         mean = sum(path.stat().st_size for path in paths) / len(paths) / 1024
-        print(f"{len(paths)} files, {mean:.0f} KiB each on average; {args.workers} workers; by {images.decoder()}")
+        print(
+            f"{len(paths)} files, {mean:.0f} KiB each on average; {args.workers} workers; "
+            f"by {images.decoder()}"
+        )
         how = folder, args.workers, args.epochs
         usual: list[images.Operator] = [
             images.RandomResizedCrop(224),
@@ -124,7 +141,9 @@ def main() -> None:
         ]
         rows = {
             "DataLoader, Pillow, crop, flip, float32": of_torchvision(*how, "Pillow", True),
-            "DataLoader, torchvision's decoder, crop, flip, uint8": of_torchvision(*how, "torchvision", False),
+            "DataLoader, torchvision's decoder, crop, flip, uint8": of_torchvision(
+                *how, "torchvision", False
+            ),
             "sidestream, whole pictures into a slab": of_sidestream(*how, [], runs=False),
             "sidestream, what a crop needs into a slab": of_sidestream(*how, usual, runs=False),
             "sidestream, crop, flip, float32": of_sidestream(*how, usual, runs=True),

@@ -1,17 +1,19 @@
-"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by its engines and on the processor, and the cores that it takes.
+"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by its engines and on the processor,
+and the cores that it takes.
 
 python benches/images_gpu.py [FOLDER] [--workers 16] [--seconds 2] [--json FILE]
 python benches/images_gpu.py --dry    # on a simulated GPU: every row, and no figure means anything
 
-Without a folder it makes pictures of 500 x 375 pixels (JPEG of quality 90, 4:2:0; some thousand files, of which 1,024 differ), which needs
-Pillow; where that is not installed, it takes the package's sample pictures, of some 300 x 220. Each row loads, decodes and augments for so
-many seconds, behind a few batches that do not count; first alone, then with a training step of a convolutional network on each batch, a
-narrow one and a wide one. "Of the limit" is the rate by the slower of the two alone, the loader and the step. Cores are the seconds of the
-processor that all threads of the process took, for each second of the clock; "one core" are rows where the process has no more. Before that it
-says how far the engines' pixels are from the processor's.
+Without a folder it makes pictures of 500 x 375 pixels (JPEG of quality 90, 4:2:0; some thousand files, of
+which 1,024 differ), which needs Pillow; where that is not installed, it takes the package's sample pictures,
+of some 300 x 220. Each row loads, decodes and augments for so many seconds, behind a few batches that do not
+count; first alone, then with a training step of a convolutional network on each batch, a narrow one and a
+wide one. "Of the limit" is the rate by the slower of the two alone, the loader and the step. Cores are the
+seconds of the processor that all threads of the process took, for each second of the clock; "one core" are
+rows where the process has no more. Before that it says how far the engines' pixels are from the processor's.
 
-CUDA reads CUDA_DEVICE_MAX_CONNECTIONS when it starts. A loader with engines sets it to 32 where nobody has set it; so does this, and says so. With 8,
-which is CUDA's own, it shows what that is worth.
+CUDA reads CUDA_DEVICE_MAX_CONNECTIONS when it starts. A loader with engines sets it to 32 where nobody has
+set it; so does this, and says so. With 8, which is CUDA's own, it shows what that is worth.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ WARM_UP = 6
 
 
 def compose(side: int) -> images.Compose:
-    numbers = [images.ToDtype("float32", scale=True), images.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+    numbers = [
+        images.ToDtype("float32", scale=True),
+        images.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ]
     return images.Compose([images.RandomResizedCrop(side), images.RandomHorizontalFlip(), *numbers])
 
 
@@ -76,11 +81,16 @@ def cores(count: int | None) -> Iterator[None]:
 
 
 def apart(folder: Path, count: int, share: float) -> tuple[float, int, int]:
-    """Of a batch that engines decode, the mean and the largest difference from the processor's in levels; and how many batches they refused."""
+    """Of a batch that engines decode, the mean and the largest difference from the processor's in levels; and
+    how many batches they refused.
+    """
     whole = images.Compose([images.Resize((256, 256))])
     with contextlib.ExitStack() as stack:
         options: list[dict[str, Any]] = [{}, {"decode": "gpu", "engine_share": share}]
-        loaders = [stack.enter_context(images.Loader(folder, batch_size=count, augment=whole, **one)) for one in options]
+        loaders = [
+            stack.enter_context(images.Loader(folder, batch_size=count, augment=whole, **one))
+            for one in options
+        ]
         ours, theirs = (next(batches(loader))[0].cpu().int() for loader in loaders)
         difference = (ours - theirs).abs()
         return difference.float().mean().item(), int(difference.max()), loaders[1].refused
@@ -93,9 +103,15 @@ def training(side: int, width: int, dry: bool) -> Callable[[Any, Any], None]:
     for number in range(3 if dry else 9):
         after = width * 2 ** (number // 2)
         stride = 2 if number % 2 == 0 else 1
-        layers += [torch.nn.Conv2d(before, after, 3, stride, 1, bias=False), torch.nn.BatchNorm2d(after), torch.nn.ReLU(inplace=True)]
+        layers += [
+            torch.nn.Conv2d(before, after, 3, stride, 1, bias=False),
+            torch.nn.BatchNorm2d(after),
+            torch.nn.ReLU(inplace=True),
+        ]
         before = after
-    network = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(before, 10)).to("cuda")
+    network = torch.nn.Sequential(
+        *layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(before, 10)
+    ).to("cuda")
     if not dry:
         network = network.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
@@ -110,7 +126,9 @@ def training(side: int, width: int, dry: bool) -> Callable[[Any, Any], None]:
     return step
 
 
-def measured(source: Iterator[Any], step: Callable[[Any, Any], None] | None, seconds: float) -> dict[str, float]:
+def measured(
+    source: Iterator[Any], step: Callable[[Any, Any], None] | None, seconds: float
+) -> dict[str, float]:
     def one() -> int:
         pictures, labels = next(source)
         if step is not None:
@@ -137,7 +155,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--pictures", type=int, default=16384)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each row")
-    parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.8, 0.6], help="engine_share of the rows with all workers")
+    parser.add_argument(
+        "--shares",
+        type=float,
+        nargs="*",
+        default=[1.0, 0.8, 0.6],
+        help="engine_share of the rows with all workers",
+    )
     parser.add_argument("--json", metavar="FILE", help="a file for the figures")
     args = parser.parse_args()
     if args.dry:
@@ -156,27 +180,45 @@ def main() -> None:
             stack.enter_context(sidestream.check(simulate=1))
         name = "simulated" if args.dry else torch.cuda.get_device_name()
         mean = sum(path.stat().st_size for path in files) / len(files) / 1024
-        print(f"{name}; {len(files)} files, {mean:.0f} KiB each on average; batches of {args.batch}; else by {images.decoder()}")
+        print(
+            f"{name}; {len(files)} files, {mean:.0f} KiB each on average; batches of {args.batch}; "
+            f"else by {images.decoder()}"
+        )
         print(f"CUDA_DEVICE_MAX_CONNECTIONS: {os.environ['CUDA_DEVICE_MAX_CONNECTIONS']}")
         result: dict[str, Any] = {"device": name, "batch": args.batch}
         for share in args.shares:
             mean, most, refused = result[f"apart, share {share:g}"] = apart(folder, args.batch, share)
-            print(f"share {share:g}: pixels of 256 x 256 are {mean:.3f} levels in the mean and {most} at most from the processor's, {refused} batches refused")
+            print(
+                f"share {share:g}: pixels of 256 x 256 are {mean:.3f} levels in the mean and {most} at most "
+                f"from the processor's, {refused} batches refused"
+            )
         rows: dict[str, dict[str, Any]] = {
             f"processor, {workers} workers": {"workers": workers},
             "engines, 1 worker": {"workers": 1, "decode": "gpu"},
             "engines, 1 worker, one core": {"workers": 1, "decode": "gpu", "cores": 1},
         }
         for share in args.shares:
-            rows[f"engines, {workers} workers, share {share:g}"] = {"workers": workers, "decode": "gpu", "engine_share": share}
-        steps = {"alone": None} | {f"beside a step of width {width}": training(side, width, args.dry) for width in ([8] if args.dry else [24, 64])}
+            rows[f"engines, {workers} workers, share {share:g}"] = {
+                "workers": workers,
+                "decode": "gpu",
+                "engine_share": share,
+            }
+        steps = {"alone": None} | {
+            f"beside a step of width {width}": training(side, width, args.dry)
+            for width in ([8] if args.dry else [24, 64])
+        }
         for title, beside in steps.items():
             print(f"\n{title:42}{'pictures/s':>12}{'of the limit':>14}{'cores':>8}{'refused':>9}")
             figures = result[title] = {}
             step_alone = math.inf
             if beside is not None:
-                fixed = torch.rand(args.batch, 3, side, side).to("cuda"), torch.zeros(args.batch, dtype=torch.int64).to("cuda")
-                figures["the step alone"] = measured(iter(lambda fixed=fixed: fixed, None), beside, args.seconds) | {"refused": 0}
+                fixed = (
+                    torch.rand(args.batch, 3, side, side).to("cuda"),
+                    torch.zeros(args.batch, dtype=torch.int64).to("cuda"),
+                )
+                figures["the step alone"] = measured(
+                    iter(lambda fixed=fixed: fixed, None), beside, args.seconds
+                ) | {"refused": 0}
                 step_alone = figures["the step alone"]["pictures_per_s"]
                 show("the step alone", figures["the step alone"])
             for row, options in rows.items():
@@ -184,7 +226,9 @@ def main() -> None:
                 count = own.pop("cores", None)
                 if count is not None and beside is not None:
                     continue
-                loader = images.Loader(folder, batch_size=args.batch, drop_last=True, augment=compose(side), **own)
+                loader = images.Loader(
+                    folder, batch_size=args.batch, drop_last=True, augment=compose(side), **own
+                )
                 with loader, contextlib.closing(batches(loader)) as source:
                     next(source)
                     with cores(count):
@@ -199,7 +243,11 @@ def main() -> None:
 
 def show(row: str, figures: dict[str, float]) -> None:
     share = f"{figures['of_the_limit']:.2f}" if "of_the_limit" in figures else ""
-    print(f"{row:42}{figures['pictures_per_s']:12.0f}{share:>14}{figures['cores']:8.2f}{figures['refused']:9.0f}", flush=True)
+    print(
+        f"{row:42}{figures['pictures_per_s']:12.0f}{share:>14}"
+        f"{figures['cores']:8.2f}{figures['refused']:9.0f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""A trace with the table that PyTorch makes of the same run (``key_averages``), to hold the tables of ``sidestream diagnose`` against.
+"""A trace with the table that PyTorch makes of the same run (``key_averages``), to hold the tables of
+``sidestream diagnose`` against.
 
     python crates/sidestream-py/benches/tables_gpu.py --out FOLDER
 
-Needs PyTorch with CUDA. FOLDER gets ``tables.cuda.json.gz``, the trace, and ``tables.cuda.expected.json``, the rows of ``key_averages`` by name and
-by the shapes of inputs. Both belong in ``crates/sidestream-diagnose/tests/data``, whose tests compare all pairs that lie there. With
-``--device cpu`` everything runs on the processor, and ``cuda`` in the names is ``cpu``.
+Needs PyTorch with CUDA. FOLDER gets ``tables.cuda.json.gz``, the trace, and ``tables.cuda.expected.json``,
+the rows of ``key_averages`` by name and by the shapes of inputs. Both belong in
+``crates/sidestream-diagnose/tests/data``, whose tests compare all pairs that lie there. With ``--device cpu``
+everything runs on the processor, and ``cuda`` in the names is ``cpu``.
 """
 
 from __future__ import annotations
@@ -55,9 +57,18 @@ def rows(profiler: Any, by_shape: bool) -> list[dict[str, Any]]:
     for row in profiler.key_averages(group_by_input_shape=by_shape):
         if row.device_type != torch.autograd.DeviceType.CPU or row.is_async:
             continue
-        shapes = json.dumps(row.input_shapes, separators=(",", ":")) if by_shape and row.input_shapes else None
-        times = (row.cpu_time_total, row.self_cpu_time_total, row.device_time_total, row.self_device_time_total)
-        host_ns, host_self_ns, device_ns, device_self_ns = (round(1000 * microseconds) for microseconds in times)
+        shapes = (
+            json.dumps(row.input_shapes, separators=(",", ":")) if by_shape and row.input_shapes else None
+        )
+        times = (
+            row.cpu_time_total,
+            row.self_cpu_time_total,
+            row.device_time_total,
+            row.self_device_time_total,
+        )
+        host_ns, host_self_ns, device_ns, device_self_ns = (
+            round(1000 * microseconds) for microseconds in times
+        )
         out.append(
             {
                 "name": row.key,
@@ -107,7 +118,11 @@ def main() -> int:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
         (out / f"tables.{ARGS.device}.json.gz").write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
-    expected = {"torch": torch.__version__, "by_name": rows(profiler, False), "by_shape": rows(profiler, True)}
+    expected = {
+        "torch": torch.__version__,
+        "by_name": rows(profiler, False),
+        "by_shape": rows(profiler, True),
+    }
     lines = [json.dumps(expected["torch"])]
     for key in ("by_name", "by_shape"):
         inner = ",\n".join("  " + json.dumps(row) for row in expected[key])

@@ -99,11 +99,15 @@ def silent() -> Iterator[sidestream.CheckedRun]:
 
 @pytest.fixture
 def feeders() -> Callable[[], list[threading.Thread]]:
-    """Say which threads of prefetchers run that the test itself began. Those of other tests may just be ending."""
+    """Say which threads of prefetchers run that the test itself began.
+    Those of other tests may just be ending.
+    """
     before = set(threading.enumerate())
 
     def running() -> list[threading.Thread]:
-        return [thread for thread in set(threading.enumerate()) - before if thread.name == "sidestream-feeder"]
+        return [
+            thread for thread in set(threading.enumerate()) - before if thread.name == "sidestream-feeder"
+        ]
 
     return running
 
@@ -116,7 +120,9 @@ def on_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
     """
     library = os.environ.get("SIDESTREAM_STAND_IN")
     if library is None:
-        pytest.fail("SIDESTREAM_STAND_IN names no library: `cargo xtask python` builds it and runs these tests")
+        pytest.fail(
+            "SIDESTREAM_STAND_IN names no library: `cargo xtask python` builds it and runs these tests"
+        )
     folder = tmp_path_factory.mktemp("driver")
     # It stands in for nvJPEG too.
     for name in ("libcuda.so.1", "libnvjpeg.so.13"):
@@ -124,7 +130,11 @@ def on_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
 
     def run(code: str) -> str:
         start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        ran = python("-c", start + code, env={**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"})
+        ran = python(
+            "-c",
+            start + code,
+            env={**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
         assert ran.returncode == 0 and not ran.stderr, ran.stderr
         return ran.stdout
 

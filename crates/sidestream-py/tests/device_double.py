@@ -1,7 +1,8 @@
-"""A GPU for PyTorch's build for the processor, on the driver that stands in: tensors in pinned memory that say they are on a device.
+"""A GPU for PyTorch's build for the processor, on the driver that stands in: tensors in pinned memory that
+say they are on a device.
 
-They can be read and written, and kernels of the driver reach them. Operators on them run at once on the processor; what the package itself gives the
-driver runs there, on the stream that is current.
+They can be read and written, and kernels of the driver reach them. Operators on them run at once on the
+processor; what the package itself gives the driver runs there, on the stream that is current.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Double:
         kinds: Any = torch.Tensor
         cuda: Any = torch.cuda
         core: Any = torch._C
-        kinds.is_cuda = property(lambda tensor: any(at <= tensor.data_ptr() < at + size for at, size in self._device.items()))
+        kinds.is_cuda = property(
+            lambda tensor: any(at <= tensor.data_ptr() < at + size for at, size in self._device.items())
+        )
         kinds.get_device = lambda tensor: 0
         cuda.is_current_stream_capturing = lambda: self.is_capturing
         core._cuda_getCurrentRawStream = lambda device: self.current.cuda_stream
@@ -71,7 +74,9 @@ class Double:
         at = ctypes.c_void_p()
         assert self._driver.cuMemHostAlloc(ctypes.byref(at), ctypes.c_size_t(size), 0) == 0
         assert at.value is not None
-        return torch.frombuffer((ctypes.c_char * size).from_address(at.value), dtype=dtype)[: shape.numel()].view(shape)
+        return torch.frombuffer((ctypes.c_char * size).from_address(at.value), dtype=dtype)[
+            : shape.numel()
+        ].view(shape)
 
     @contextlib.contextmanager
     def on(self, stream: Any) -> Iterator[None]:

@@ -71,10 +71,11 @@ def facts(managed: Any) -> tuple[Any, ...]:
 
 
 class Cuda:
-    """Replaces what ``sidestream.prefetch`` asks of ``torch.cuda`` by streams of ours, on a driver without a GPU.
+    """Replaces what ``sidestream.prefetch`` asks of ``torch.cuda`` by streams of ours,
+    on a driver without a GPU.
 
-    Tensors that come out have the shapes and types, and zeros for values. Each stream knows what it was given and what it
-    waits for, in `seen`: what is not in there may run beside it.
+    Tensors that come out have the shapes and types, and zeros for values. Each stream knows what it was given
+    and what it waits for, in `seen`: what is not in there may run beside it.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -132,7 +133,11 @@ class Cuda:
 
         self.current = current
         cuda: Any = torch.cuda
-        cuda.is_available, cuda.current_device, cuda.set_device = lambda: True, lambda: 0, lambda ordinal: None
+        cuda.is_available, cuda.current_device, cuda.set_device = (
+            lambda: True,
+            lambda: 0,
+            lambda ordinal: None,
+        )
         cuda.current_stream, cuda.Stream, cuda.stream = lambda ordinal=None: current[-1], Stream, on
         cuda.init = lambda: None
         cuda.device = lambda ordinal: contextlib.nullcontext()

@@ -1,4 +1,6 @@
-"""The recorder of a check driven by hand: what the extension has with its feature `drive`, in the tests' build alone."""
+"""The recorder of a check driven by hand: what the extension has with its feature `drive`,
+in the tests' build alone.
+"""
 
 from __future__ import annotations
 

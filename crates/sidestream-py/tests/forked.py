@@ -1,8 +1,9 @@
 """Programs of Python, each in a process of its own, that need not load PyTorch first.
 
-To load PyTorch takes two to three seconds of a processor, and most programs of these tests take a tenth of one. So one process loads it, runs nothing,
-and forks for each program: what the program gets is what a fresh interpreter would have after ``import torch, numpy, sidestream``. What is about
-the start of an interpreter, about its options, or about what is imported when, has to start one.
+To load PyTorch takes two to three seconds of a processor, and most programs of these tests take a tenth of
+one. So one process loads it, runs nothing, and forks for each program: what the program gets is what a fresh
+interpreter would have after ``import torch, numpy, sidestream``. What is about the start of an interpreter,
+about its options, or about what is imported when, has to start one.
 """
 
 from __future__ import annotations
@@ -28,20 +29,32 @@ _loaded: dict[str, subprocess.Popen[bytes]] = {}
 _LIBRARIES = "LD_LIBRARY_PATH"
 
 
-def python(*arguments: str | Path, cwd: str | Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """What ``subprocess.run([sys.executable, *arguments])`` would return. The first argument is a script, ``-c`` or ``-m``."""
+def python(
+    *arguments: str | Path, cwd: str | Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What ``subprocess.run([sys.executable, *arguments])`` would return.
+    The first argument is a script, ``-c`` or ``-m``.
+    """
     env = os.environ if env is None else env
     libraries = env.get(_LIBRARIES, "")
     if libraries not in _loaded:
         _loaded[libraries] = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, _LIBRARIES: libraries, "OMP_NUM_THREADS": "1"}
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, _LIBRARIES: libraries, "OMP_NUM_THREADS": "1"},
         )
         atexit.register(_end, _loaded[libraries])
     process = _loaded[libraries]
     assert process.stdin is not None and process.stdout is not None
     with tempfile.TemporaryDirectory() as folder:
         said, errors = Path(folder, "said"), Path(folder, "errors")
-        request = {"arguments": [str(one) for one in arguments], "cwd": str(cwd or Path.cwd()), "env": dict(env), "to": [str(said), str(errors)]}
+        request = {
+            "arguments": [str(one) for one in arguments],
+            "cwd": str(cwd or Path.cwd()),
+            "env": dict(env),
+            "to": [str(said), str(errors)],
+        }
         process.stdin.write(json.dumps(request).encode() + b"\n")
         process.stdin.flush()
         status = process.stdout.readline()
@@ -51,7 +64,9 @@ def python(*arguments: str | Path, cwd: str | Path | None = None, env: Mapping[s
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Without another request it ends; it is waited for, so that the time of its programs counts as that of the tests."""
+    """Without another request it ends; it is waited for,
+    so that the time of its programs counts as that of the tests.
+    """
     if process.stdin is not None:
         process.stdin.close()
     process.wait()
@@ -65,7 +80,8 @@ def _serve() -> None:
     gc.freeze()
     for line in requests:
         with warnings.catch_warnings():
-            # Python warns of threads that a fork leaves behind, from 3.12 on. Those of numpy's library for matrices know of forks.
+            # Python warns of threads that a fork leaves behind, from 3.12 on.
+            # Those of numpy's library for matrices know of forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:

@@ -1,6 +1,8 @@
-"""The programs of the five texts that docs/judged.md judges: which one of its text each is, as the check finds them, and what it needs besides.
+"""The programs of the five texts that docs/judged.md judges: which one of its text each is, as the check
+finds them, and what it needs besides.
 
-The texts are not part of this repository. Three of them have lost the marks of their blocks, and the indentation.
+The texts are not part of this repository. Three of them have lost the marks of their blocks,
+and the indentation.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ model = small()
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 """
-SQUARE = "A = torch.randn(64, 64, device='cuda')\nB = torch.randn(64, 64, device='cuda')\ntorch.cuda.synchronize()\n"
+SQUARE = (
+    "A = torch.randn(64, 64, device='cuda')\nB = torch.randn(64, 64, device='cuda')\n"
+    "torch.cuda.synchronize()\n"
+)
 MODEL = "model = small(64, 8)\nx = torch.randn(4, 64, device='cuda')\ntorch.cuda.synchronize()\n"
 
 
@@ -67,7 +72,10 @@ decoder = nn.Conv2d(4, 5, 3, padding=1).cuda()
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(decoder.parameters(), lr=0.01)
 warmup, active_batches, total_iters = 1, 6, 7
-train_loader = [(torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8), torch.randint(0, 5, (2, 16, 16))) for _ in range(9)]
+train_loader = [
+    (torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8), torch.randint(0, 5, (2, 16, 16)))
+    for _ in range(9)
+]
 """
 _SHORT = {"warmup = 10": "warmup = 1", "active_batches = 100": "active_batches = 6"}
 _CLASSIFY = """
@@ -95,42 +103,95 @@ _FORWARD = {"loss.backward()": "model(x).sum().backward()"}
 BLOCKS = [
     Block("1.1", "000", 0, "clean", swap=_SLEEP),
     Block("1.2", "000", 1, "clean", swap=_SLEEP),
-    Block("1.2 with a model", "000", 1, "RAW,UAF", swap=_SLEEP | {"# data is used now": "data.sum()  # data is used now"}),
+    Block(
+        "1.2 with a model",
+        "000",
+        1,
+        "RAW,UAF",
+        swap=_SLEEP | {"# data is used now": "data.sum()  # data is used now"},
+    ),
     Block("1.3", "000", 2, "clean", swap={"256, 256": "16, 16"}),
     Block(
-        "1.3 with an input that a kernel makes", "000", 2, "RAW",
+        "1.3 with an input that a kernel makes",
+        "000",
+        2,
+        "RAW",
         swap={"256, 256).to(device)": "16, 16, device=device)"},
     ),
     Block("2.1", "001", 0, "clean"),
     Block(
-        "2.1 with copies that do not block", "001", 0, "RAW",
-        swap={"1024": "64", "dtype=torch.float32)": "dtype=torch.float32).pin_memory()", "to(device)": "to(device, non_blocking=True)"},
+        "2.1 with copies that do not block",
+        "001",
+        0,
+        "RAW",
+        swap={
+            "1024": "64",
+            "dtype=torch.float32)": "dtype=torch.float32).pin_memory()",
+            "to(device)": "to(device, non_blocking=True)",
+        },
     ),
     Block("2.2", "001", 1, "RAW"),
     Block("2.3", "001", 2, "RAW", swap=_SLEEP | {"1024": "64"}),
     Block(
-        "3.1", "002", 0, "RAW", LOOP + "input_tensor = torch.randn(4, 512, device='cuda')\nlabels = torch.zeros(4, dtype=torch.long, device='cuda')",
+        "3.1",
+        "002",
+        0,
+        "RAW",
+        LOOP
+        + "input_tensor = torch.randn(4, 512, device='cuda')\n"
+        "labels = torch.zeros(4, dtype=torch.long, device='cuda')",
     ),
     Block("3.2", "002", 1, "clean", LOOP + "torch.cuda.synchronize()"),
     Block(
-        "3.3", "002", 2, "RAW,UAF,WAR", LOOP + "dataset = torch.utils.data.TensorDataset(torch.randn(256, 512), torch.zeros(256, dtype=torch.long))\ndef MyModel():\n    return small()", swap={"num_workers=4": "num_workers=0", "persistent_workers=True": "persistent_workers=False"},
+        "3.3",
+        "002",
+        2,
+        "RAW,UAF,WAR",
+        LOOP
+        + "dataset = torch.utils.data.TensorDataset("
+        "torch.randn(256, 512), torch.zeros(256, dtype=torch.long))\n"
+        "def MyModel():\n    return small()",
+        swap={"num_workers=4": "num_workers=0", "persistent_workers=True": "persistent_workers=False"},
     ),
     Block(
-        "3.4", "002", 3, "clean", "input_a = torch.randn(64, 64, device='cuda')\nsome_expensive_op = another_op = torch.relu\ntorch.cuda.synchronize()",
+        "3.4",
+        "002",
+        3,
+        "clean",
+        "input_a = torch.randn(64, 64, device='cuda')\nsome_expensive_op = another_op = torch.relu\n"
+        "torch.cuda.synchronize()",
     ),
     Block(
-        "3.5", "002", 4, "clean",
-        after="server = StreamedInferenceServer(nn.Linear(64, 8))\ntorch.cuda.synchronize()\nserver.infer_batch_of_requests([torch.randn(4, 64).pin_memory() for _ in range(9)])",
+        "3.5",
+        "002",
+        4,
+        "clean",
+        after=(
+            "server = StreamedInferenceServer(nn.Linear(64, 8))\ntorch.cuda.synchronize()\n"
+            "server.infer_batch_of_requests([torch.randn(4, 64).pin_memory() for _ in range(9)])"
+        ),
     ),
-    Block("3.6", "002", 5, "clean", MODEL + "serving_model, request_input, background_task = model, x, lambda: x.sum()"),
     Block(
-        "3.7", "002", 6, "clean",
+        "3.6",
+        "002",
+        5,
+        "clean",
+        MODEL + "serving_model, request_input, background_task = model, x, lambda: x.sum()",
+    ),
+    Block(
+        "3.7",
+        "002",
+        6,
+        "clean",
         swap={"1024*1024": "4096", "n_batches=20": "n_batches=6"},
     ),
     Block("4.1", "003", 0, "clean", SQUARE),
-    Block("4.2", "003", 1, "RAW", "A = torch.randn(64, 64, device='cuda')\nB = torch.randn(64, 64, device='cuda')"),
     Block(
-        "4.3", "003", 2, "HOST_WAR,WAR", LOOP + "targets = torch.zeros(1024, dtype=torch.long, device='cuda')\ndef get_batch_iterator():\n    return [torch.randn(1024, 512) for _ in range(6)]",
+        "4.2",
+        "003",
+        1,
+        "RAW",
+        "A = torch.randn(64, 64, device='cuda')\nB = torch.randn(64, 64, device='cuda')",
     ),
     Block("4.4", "003", 3, "RAW,WAR", _TWO_BUFFERS),
     Block(
@@ -150,8 +211,12 @@ BLOCKS = [
     Block("4.14", "003", 13, "clean", "cpu_data = torch.randn(1024).pin_memory()\nmodel = torch.sigmoid"),
     Block("4.15", "003", 14, "RAW", "x = torch.randn(64, device='cuda')\nlayer0 = layer1 = torch.sigmoid"),
     Block(
-        "4.16", "003", 15, "clean",
-        "x1 = x2 = torch.randn(4, 64, device='cuda')\nmodel_branch1, model_branch2 = nn.Linear(64, 8).cuda(), nn.Linear(64, 8).cuda()",
+        "4.16",
+        "003",
+        15,
+        "clean",
+        "x1 = x2 = torch.randn(4, 64, device='cuda')\n"
+        "model_branch1, model_branch2 = nn.Linear(64, 8).cuda(), nn.Linear(64, 8).cuda()",
     ),
     Block("4.17", "003", 16, "clean", _SIDE),
     Block("4.17 without its wait", "003", 16, "clean", _SIDE, swap=_NO_WAIT),
@@ -163,8 +228,15 @@ BLOCKS = [
     Block("4.18", "003", 17, "clean", swap={"4096": "64", "n_iters: int = 50": "n_iters: int = 4"}),
     Block("4.19", "003", 18, "clean", "def MyModel():\n    return small()"),
     Block(
-        "4.20", "003", 20, "clean", LOOP + "labels_gpu = torch.zeros(16, dtype=torch.long, device='cuda')",
-        after="train_with_double_buffer(model, [torch.randn(16, 512).pin_memory() for _ in range(6)], optimizer)",
+        "4.20",
+        "003",
+        20,
+        "clean",
+        LOOP + "labels_gpu = torch.zeros(16, dtype=torch.long, device='cuda')",
+        after=(
+            "train_with_double_buffer("
+            "model, [torch.randn(16, 512).pin_memory() for _ in range(6)], optimizer)"
+        ),
     ),
     Block("5.1", "004", 1, "clean", _FROZEN, swap=_SHORT),
     Block("5.2", "004", 2, "RAW,UAF", _FROZEN),

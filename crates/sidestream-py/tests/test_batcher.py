@@ -1,4 +1,5 @@
-"""Requests of many callers as batches of PyTorch, on a simulated GPU with the check listening: each ends once, with its own rows."""
+"""Requests of many callers as batches of PyTorch, on a simulated GPU with the check listening: each ends
+once, with its own rows."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def test_what_waits_leaves_as_one_batch_filled_up_to_the_next_size() -> None:
 
 def test_a_full_batch_waits_for_nobody() -> None:
     with Batcher(lambda x: x.sum(1), (1, 4), FOREVER) as batcher:
-        assert [answer.result(60).item() for answer in [batcher.submit(row(n)) for n in range(4)]] == [0, 3, 6, 9]
+        answers = [batcher.submit(row(n)) for n in range(4)]
+        assert [answer.result(60).item() for answer in answers] == [0, 3, 6, 9]
 
 
 @pytest.mark.usefixtures("patient")
@@ -162,7 +164,10 @@ def test_threads_wake_each_other_even_if_some_are_interrupted_or_impatient() -> 
     with Batcher(gate, (1, 16), FOREVER, slots=1, graphs=False) as batcher:
         answers = [batcher.submit(row(n)) for n in range(16)]
         gate.entered.acquire()
-        threads = [threading.Thread(target=waits, args=(answer, 1e-4 if n == 5 else None)) for n, answer in enumerate(answers) for _ in range(2)]
+        threads = [
+            threading.Thread(target=waits, args=(answer, 1e-4 if n == 5 else None))
+            for n, answer in enumerate(answers) for _ in range(2)
+        ]
         for thread in threads:
             thread.start()
         while late < 2 or any(len(answer._locks or ()) < 2 for answer in answers):
@@ -170,7 +175,8 @@ def test_threads_wake_each_other_even_if_some_are_interrupted_or_impatient() -> 
         for thread in threads[2:5]:
             assert thread.ident is not None
             # What a thread is sent while it sleeps it raises when it is woken.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+            interrupt = ctypes.py_object(KeyboardInterrupt)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), interrupt)
         gate.opened.set()
         for thread in threads:
             thread.join(60)
@@ -319,8 +325,9 @@ def test_a_loop_that_is_interrupted_leaves_its_batch_in_good_hands() -> None:
 
 
 def test_a_model_has_to_return_a_row_for_each() -> None:
-    with Batcher(lambda x: x.sum(), (1,), 0.0) as batcher, pytest.raises(ValueError, match="was given 1 rows and returned a tensor of shape"):
-        batcher.submit(row(1)).result(60)
+    with Batcher(lambda x: x.sum(), (1,), 0.0) as batcher:
+        with pytest.raises(ValueError, match="was given 1 rows and returned a tensor of shape"):
+            batcher.submit(row(1)).result(60)
 
 
 def test_a_queue_that_is_full_refuses_and_one_that_is_taken_back_is_not_computed() -> None:
@@ -460,7 +467,9 @@ def test_an_event_loop_that_is_asked_ends_what_is_over_before_a_thread_does(behi
     asyncio.run(main())
 
 
-def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(
+    behind: Behind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr("sidestream._batcher.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
@@ -585,10 +594,12 @@ def test_requests_have_the_shape_of_the_first() -> None:
             batcher.submit(torch.ones(4))
         with pytest.raises(TypeError, match="rows of the host"):
             batcher.submit(torch.ones(3, device="cuda"))
-        with pytest.raises(ValueError, match="as the first that was answered; a request is one row, without the batch's dimension"):
+        says = "as the first that was answered; a request is one row, without the batch's dimension"
+        with pytest.raises(ValueError, match=says):
             batcher.submit(torch.ones(2, 3))
     with Batcher(lambda x: x.sum(1), (1,), 0.0, like=row(0), graphs=False) as batcher:
-        with pytest.raises(ValueError, match=r"is float32\[3\], and this one is float32\[4\]: the first is as like= says"):
+        says = r"is float32\[3\], and this one is float32\[4\]: the first is as like= says"
+        with pytest.raises(ValueError, match=says):
             batcher.submit(torch.ones(4))
         assert batcher.submit(row(1)).result(30).item() == 3
 
@@ -687,7 +698,8 @@ def test_arguments_of_others_and_a_model_on_the_host_are_named() -> None:
     with pytest.raises(TypeError, match="no argument 'max_batch_size'; the largest of sizes is that"):
         Batcher(lambda x: x, max_batch_size=8)  # type: ignore[arg-type]
     model = torch.nn.Linear(3, 2)
-    with pytest.raises(ValueError, match=r"the weights of the model are on the host, and batches are on cuda:0; give model.to\('cuda:0'\)"):
+    says = r"the weights of the model are on the host, and batches are on cuda:0; give model.to\('cuda:0'\)"
+    with pytest.raises(ValueError, match=says):
         Batcher(model)
     with Batcher(model.to("cuda"), (1,)) as batcher:
         assert batcher.submit(row(1)).result(30).shape == (2,)
@@ -706,12 +718,16 @@ def test_whatever_callers_do_each_request_ends_once() -> None:
             return x.sum(1)
 
         batcher = Batcher(
-            model, (1, 2, 4), drawn.choice([0.0, 0.0005]), slots=drawn.randint(1, 3), max_queue=drawn.randint(2, 30), graphs=drawn.random() < 0.5
+            model, (1, 2, 4), drawn.choice([0.0, 0.0005]),
+            slots=drawn.randint(1, 3), max_queue=drawn.randint(2, 30), graphs=drawn.random() < 0.5,
         )
         taken: list[sidestream.Answer[Any]] = []
         lock = threading.Lock()
 
-        def caller(of: int, batcher: Batcher[Any] = batcher, taken: list[sidestream.Answer[Any]] = taken, lock: threading.Lock = lock) -> None:
+        def caller(
+            of: int, batcher: Batcher[Any] = batcher,
+            taken: list[sidestream.Answer[Any]] = taken, lock: threading.Lock = lock,
+        ) -> None:
             own = random.Random(of)
             for _ in range(20):
                 ask(batcher, own, taken, lock)
@@ -729,7 +745,9 @@ def test_whatever_callers_do_each_request_ends_once() -> None:
         assert (counts.waiting, counts.in_flight) == (0, 0)
 
 
-def ask(batcher: Batcher[Any], drawn: random.Random, taken: list[sidestream.Answer[Any]], lock: threading.Lock) -> sidestream.Answer[Any] | None:
+def ask(
+    batcher: Batcher[Any], drawn: random.Random, taken: list[sidestream.Answer[Any]], lock: threading.Lock
+) -> sidestream.Answer[Any] | None:
     try:
         answer = batcher.submit(row(drawn.randrange(10)), deadline=drawn.choice([None, 1e-6, 60.0]))
     except RequestRefused:
@@ -741,7 +759,9 @@ def ask(batcher: Batcher[Any], drawn: random.Random, taken: list[sidestream.Answ
     return answer
 
 
-async def loop(batcher: Batcher[Any], seed: int, taken: list[sidestream.Answer[Any]], lock: threading.Lock) -> None:
+async def loop(
+    batcher: Batcher[Any], seed: int, taken: list[sidestream.Answer[Any]], lock: threading.Lock
+) -> None:
     drawn = random.Random(seed)
     for _ in range(20):
         answer = ask(batcher, drawn, taken, lock)

@@ -130,8 +130,11 @@ def test_a_function_that_waits_for_the_device_is_not_made_to_wait_longer() -> No
 
 
 @pytest.mark.usefixtures("double")
-def test_a_host_that_is_busy_with_something_else_is_not_taken_for_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    # For its first fifty calls in samples the function gets its turn again only when the device was let go long ago.
+def test_a_host_that_is_busy_with_something_else_is_not_taken_for_one_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # For its first fifty calls in samples the function gets its turn again only when the device was let go
+    # long ago.
     preemptions = 0
 
     def preempted() -> None:
@@ -151,7 +154,9 @@ def test_a_host_that_is_busy_with_something_else_is_not_taken_for_one_that_waits
 
 @pytest.mark.usefixtures("double")
 def test_a_function_that_puts_nothing_on_the_device_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"took no time on the current stream of cuda:0.*let the current one wait"):
+    with pytest.raises(
+        ValueError, match=r"took no time on the current stream of cuda:0.*let the current one wait"
+    ):
         sidestream.benchmark(add_up, 1000, repeat=15)
 
 
@@ -170,7 +175,9 @@ def test_a_call_that_the_host_makes_too_slowly_is_said_to_be_bound_by_launches()
 
 
 def test_it_is_exported_whole_and_shown_in_a_notebook() -> None:
-    result = on_h200(10_000.0, 5_000.0, Roofline(8_000.0, "memory", 0.8, 67e12, 4.8e12, 2.0, 67 / 4.8, "fp32"))
+    result = on_h200(
+        10_000.0, 5_000.0, Roofline(8_000.0, "memory", 0.8, 67e12, 4.8e12, 2.0, 67 / 4.8, "fp32")
+    )
     exported = json.loads(result.json())
     assert exported == result.to_dict() and exported["schema"] == "sidestream.benchmark/1"
     assert (exported["median_ns"], exported["quartiles_ns"]) == (10_000.0, [9_950.0, 10_050.0])
@@ -228,15 +235,37 @@ H200 = {
     [
         (44, 1024, 32, 0, "its 44 blocks leave 88 of 132 multiprocessors without work"),
         (1, 32, 32, 0, "its 1 block leaves"),
-        (1100, 256, 32, 0, "its 1,100 blocks are 1.04 times as many as are there at once: while the last ones run, 96 % of the room is empty"),
+        (
+            1100,
+            256,
+            32,
+            0,
+            "its 1,100 blocks are 1.04 times as many as are there at once: while the last ones run, "
+            "96 % of the room is empty",
+        ),
         (5000, 256, 128, 0, "its 128 registers a thread leave room for 16 of 64 warps on a multiprocessor"),
         (5000, 128, 40, 100 << 10, "its 102.4 kB of shared memory a block leave room for 8 of 64 warps"),
         (5000, 256, 32, 0, "its launch gives no reason (5,000 blocks of 256 threads, 32 registers each)"),
     ],
 )
-def test_what_is_far_off_the_roofline_is_told_by_its_launch(grid: int, block: int, registers: int, shared: int, says: str) -> None:
-    given = {"device": 0, "grid": [grid, 1, 1], "block": [block, 1, 1], "registers per thread": registers, "shared memory": shared}
-    events = [{"cat": "kernel", "name": "void (anonymous namespace)::long_one<float>(int)", "dur": 90.0, "args": given}]
+def test_what_is_far_off_the_roofline_is_told_by_its_launch(
+    grid: int, block: int, registers: int, shared: int, says: str
+) -> None:
+    given = {
+        "device": 0,
+        "grid": [grid, 1, 1],
+        "block": [block, 1, 1],
+        "registers per thread": registers,
+        "shared memory": shared,
+    }
+    events = [
+        {
+            "cat": "kernel",
+            "name": "void (anonymous namespace)::long_one<float>(int)",
+            "dur": 90.0,
+            "args": given,
+        }
+    ]
     events.append({"cat": "kernel", "name": "short", "dur": 10.0, "args": given})
     events.append({"cat": "gpu_memcpy", "name": "Memcpy", "dur": 500.0, "args": {}})
     first, second, *more = _far_off.sentences(events, [H200])
@@ -249,7 +278,10 @@ def test_what_is_far_off_the_roofline_is_told_by_its_launch(grid: int, block: in
 def test_where_half_of_the_warps_fit_the_profiler_says_so_too(traces: Path) -> None:
     """What is computed of registers is what PyTorch's profiler estimated on an H200."""
     trace = json.loads(gzip.decompress((traces / "copy_bound.before.json.gz").read_bytes()))
-    longest = max((event for event in trace["traceEvents"] if event.get("cat") == "kernel"), key=lambda event: event["dur"])
+    longest = max(
+        (event for event in trace["traceEvents"] if event.get("cat") == "kernel"),
+        key=lambda event: event["dur"],
+    )
     assert longest["args"]["est. achieved occupancy %"] == 50
     said = _far_off.sentences([longest], trace["deviceProperties"])
     assert said[1].startswith("its 64 registers a thread leave room for 32 of 64 warps on a multiprocessor")

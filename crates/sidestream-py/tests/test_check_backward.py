@@ -1,4 +1,6 @@
-"""Backward over several streams: what the engine orders and notes by itself, and what it leaves to the program."""
+"""Backward over several streams: what the engine orders and notes by itself,
+and what it leaves to the program.
+"""
 
 from __future__ import annotations
 

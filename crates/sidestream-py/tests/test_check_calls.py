@@ -18,8 +18,10 @@ class Piece(ctypes.Structure):
 
 class Message(ctypes.Structure):
     _fields_ = [
-        ("name", ctypes.c_void_p), ("name_size", ctypes.c_uint), ("pieces", ctypes.POINTER(Piece)), ("count", ctypes.c_size_t),
-        ("control", ctypes.c_void_p), ("control_size", ctypes.c_size_t), ("flags", ctypes.c_int), ("got", ctypes.c_uint),
+        ("name", ctypes.c_void_p), ("name_size", ctypes.c_uint),
+        ("pieces", ctypes.POINTER(Piece)), ("count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p), ("control_size", ctypes.c_size_t),
+        ("flags", ctypes.c_int), ("got", ctypes.c_uint),
     ]  # fmt: skip
 
 
@@ -27,7 +29,9 @@ COUNT = 3 * PAGE
 
 
 def by_name(name: str, at: int, file: int) -> tuple[int, bytes | None]:
-    """Calls a function of the C library that is looked up by its name. Returns its answer, and the bytes where they are known."""
+    """Calls a function of the C library that is looked up by its name.
+    Returns its answer, and the bytes where they are known.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     call, room = getattr(libc, name), ctypes.c_void_p(at)
     call.restype = ctypes.c_long
@@ -68,13 +72,15 @@ def by_name(name: str, at: int, file: int) -> tuple[int, bytes | None]:
 
 READ = {"x86_64": 0, "aarch64": 63}[os.uname().machine]
 BY_NAME = [
-    "read", "__read_chk", "pread", "__pread_chk", "syscall", "getrandom", "stat", "getcwd", "fread", "fread_unlocked", "__fread_chk",
-    "process_vm_readv", "__recv_chk", "recvmmsg",
+    "read", "__read_chk", "pread", "__pread_chk", "syscall", "getrandom", "stat", "getcwd", "fread",
+    "fread_unlocked", "__fread_chk", "process_vm_readv", "__recv_chk", "recvmmsg",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_call_that_is_looked_up_by_name_does_what_it_does_without_a_check(name: str, tmp_path: Path) -> None:
+def test_a_call_that_is_looked_up_by_name_does_what_it_does_without_a_check(
+    name: str, tmp_path: Path
+) -> None:
     (tmp_path / "data").write_bytes(DATA.tobytes())
     plain = memory(SIZE)
     with open(tmp_path / "data", "rb", buffering=0) as file:

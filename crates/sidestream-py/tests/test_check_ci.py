@@ -1,4 +1,6 @@
-"""A check in the tests of a library: its fixture, what is suppressed, some steps only, and a program that is ended."""
+"""A check in the tests of a library: its fixture, what is suppressed, some steps only,
+and a program that is ended.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def racy(tmp_path: Path) -> Path:
 
 def test_what_is_suppressed_is_no_race_and_what_is_for_nothing_is_said(racy: Path, tmp_path: Path) -> None:
     known = tmp_path / "known.txt"
-    known.write_text(f"# looked at in May\n\ntrain.py:{TWO} the ring has a lock of its own\nother.py:3 gone since\n")
+    known.write_text(
+        f"# looked at in May\n\ntrain.py:{TWO} the ring has a lock of its own\nother.py:3 gone since\n"
+    )
     ran = command("--suppress", known, racy)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.startswith("no race in 2 operations")
@@ -63,7 +67,10 @@ def test_what_is_suppressed_is_no_race_and_what_is_for_nothing_is_said(racy: Pat
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [("train.py:9", "say after train.py:9 why it is no race"), ("train.py nine", "'train.py nine' is no suppression")],
+    [
+        ("train.py:9", "say after train.py:9 why it is no race"),
+        ("train.py nine", "'train.py nine' is no suppression"),
+    ],
 )
 def test_a_suppression_needs_a_place_and_a_reason(line: str, why: str, tmp_path: Path) -> None:
     known = tmp_path / "known.txt"
@@ -135,9 +142,14 @@ def test_a_program_that_is_ended_leaves_its_report(by: signal.Signals, tmp_path:
     # The report in the file is renewed every ten seconds: here it is often enough.
     script.write_text(RACE + "race()\nprint('raced', flush=True)\nimport signal\nsignal.pause()\n")
     report = tmp_path / "report.json"
-    start = "import sys; from sidestream import check as c; import sidestream.check; m = sys.modules['sidestream.check']; m._SECONDS = 0.01; "
+    start = (
+        "import sys; from sidestream import check as c; import sidestream.check; "
+        "m = sys.modules['sidestream.check']; m._SECONDS = 0.01; "
+    )
     start += f"sys.exit(m.main(['--json', {str(report)!r}, {str(script)!r}]))"
-    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
+    with subprocess.Popen(
+        [sys.executable, "-c", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as ran:
         assert ran.stdout and ran.stderr
         assert ran.stdout.readline() == "raced\n"
         if by == signal.SIGKILL:
@@ -184,7 +196,9 @@ def test_the_fixture(tmp_path: Path) -> None:
     plugin += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
     def tested(*options: str) -> str:
-        ran = python("-m", "pytest", *plugin, "-p", "no:cacheprovider", "-q", *options, tmp_path, cwd=tmp_path)
+        ran = python(
+            "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-q", *options, tmp_path, cwd=tmp_path
+        )
         return ran.stdout + ran.stderr
 
     out = tested()

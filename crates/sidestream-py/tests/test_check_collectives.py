@@ -1,4 +1,6 @@
-"""Collectives under a check, by Gloo on a simulated GPU: until somebody waits for the work, its buffers are in use."""
+"""Collectives under a check, by Gloo on a simulated GPU:
+until somebody waits for the work, its buffers are in use.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ CASES: list[tuple[Callable[..., Any], str, bool]] = [
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
-@pytest.mark.parametrize(("collective", "use", "conflicts"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(
+    ("collective", "use", "conflicts"), CASES, ids=lambda value: getattr(value, "__name__", str(value))
+)
 def test_a_buffer_is_in_use_until_the_work_was_waited_for(
     collective: Callable[..., Any], use: str, conflicts: bool, waits: bool, found: sidestream.CheckedRun
 ) -> None:

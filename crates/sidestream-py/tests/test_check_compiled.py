@@ -10,7 +10,11 @@ import torch
 from sidestream._check import CheckedRun, checking
 
 # What Inductor imports is not all up to date.
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +58,9 @@ def test_generated_kernels_and_library_calls_are_heard(waits: bool, compiled: An
     assert operators(found) == (set() if waits else {"add_", "mm", "compiled kernel", "add"}), str(found)
     assert all(race.severity == "error" for race in found.races), str(found)
     for race in found.races:
-        assert not any("torchinductor" in place.file for side in (race.first, race.second) for place in side.stack)
+        assert not any(
+            "torchinductor" in place.file for side in (race.first, race.second) for place in side.stack
+        )
     assert torch.allclose(y, torch.relu(x @ w).sin().sum(0) * 2, atol=1e-4)
 
 

@@ -1,4 +1,6 @@
-"""Texts whose blocks of code have lost their marks: what is taken for a program, and how far in its lines stand."""
+"""Texts whose blocks of code have lost their marks:
+what is taken for a program, and how far in its lines stand.
+"""
 
 from __future__ import annotations
 
@@ -187,16 +189,30 @@ def test_the_programs_of_a_text_without_marks_are_found_and_indented_again() -> 
 
 def test_prose_that_is_glued_to_a_program_is_cut_off_and_suites_end_without_blank_lines() -> None:
     first, second, third = (source for _, source in blocks(GLUED))
-    assert "    with torch.cuda.stream(copying):\n        slots[j].copy_(batch, non_blocking=True)\n    out = model(slots[i])" in first
-    assert second.startswith("for _ in range(3):\n    model(slots[0])\ntorch.cuda.synchronize()\n") and second.endswith("print(value)\n")
-    assert third.splitlines()[-2:] == ["torch.cuda.current_stream().wait_stream(copying)", "model.zero_grad()"]
-    assert third.splitlines()[:3] == ["with torch.cuda.stream(copying):", "    loss = model(slots[0]).sum()", "    loss.backward()"]
+    assert (
+        "    with torch.cuda.stream(copying):\n        slots[j].copy_(batch, non_blocking=True)\n"
+        "    out = model(slots[i])"
+        in first
+    )
+    assert second.startswith(
+        "for _ in range(3):\n    model(slots[0])\ntorch.cuda.synchronize()\n"
+    ) and second.endswith("print(value)\n")
+    assert third.splitlines()[-2:] == [
+        "torch.cuda.current_stream().wait_stream(copying)",
+        "model.zero_grad()",
+    ]
+    assert third.splitlines()[:3] == [
+        "with torch.cuda.stream(copying):",
+        "    loss = model(slots[0]).sum()",
+        "    loss.backward()",
+    ]
 
 
 def test_indentation_that_is_there_is_kept_and_words_are_no_programs() -> None:
     ((before, source),) = blocks(KEPT)
     assert before == 2 and "    for _ in range(2):\n        x = x * 2\n    return x\n" in source
-    assert blocks("references\n\ntorch\n\n- torch\n\ntorch.compile is fast.\n\n```cpp\nimport_torch(torch);\n```\n") == []
+    prose = "references\n\ntorch\n\n- torch\n\ntorch.compile is fast.\n\n"
+    assert blocks(f"{prose}```cpp\nimport_torch(torch);\n```\n") == []
     # Where a block is marked, the rest is prose.
     assert [source for _, source in blocks(KEPT + "\n```python\nx = 1\n```\n")] == ["x = 1\n"]
 
@@ -206,5 +222,9 @@ def test_a_text_without_marks_is_judged_with_its_lines(tmp_path: Path) -> None:
     text = tmp_path / "page.md"
     text.write_text(BLANKS)
     ran = python("-m", "sidestream.check", "--simulate", text.name, cwd=tmp_path)
-    assert ran.returncode == 1 and "page.md:11: 2 races" in ran.stderr and "second: add on default at page.md:20: z = y + 1" in ran.stderr, ran.stderr
+    assert (
+        ran.returncode == 1
+        and "page.md:11: 2 races" in ran.stderr
+        and "second: add on default at page.md:20: z = y + 1" in ran.stderr
+    ), ran.stderr
     assert "page.md:27: no race in " in ran.stderr, ran.stderr

@@ -1,5 +1,6 @@
-"""Accesses of the host to memory that a copy uses, by numpy, C and the kernel: heard, and otherwise as without a check. No GPU and no
-PyTorch."""
+"""Accesses of the host to memory that a copy uses, by numpy, C and the kernel: heard, and otherwise as
+without a check. No GPU and no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +130,10 @@ def test_a_source_filled_again_by_numpy(wait: Callable[[Recorder], None]) -> Non
             return
         (race,) = races
         assert race["kind"] == "HOST_WAR" and race["bytes"][0] == array.ctypes.data + 5000
-        assert line(run, race) == here(refill) and line(run, race, 1) == here(test_a_source_filled_again_by_numpy)
+        assert (
+            line(run, race) == here(refill)
+            and line(run, race, 1) == here(test_a_source_filled_again_by_numpy)
+        )
     assert list(array[4999:5011]) == [0, *[7] * 10, 0]
 
 
@@ -190,7 +194,8 @@ def test_small_tensors_of_one_page_are_compared(wait: Callable[[Recorder], None]
         races = found(run)
         report = json.loads(run.report())["host"]
     assert report == {
-        "copies": 4, "bytes": 400, "guarded_bytes": 0, "compared_bytes": 400, "unwatched_bytes": 0, "lost": 0, "refused": None, "problem": None,
+        "copies": 4, "bytes": 400, "guarded_bytes": 0, "compared_bytes": 400, "unwatched_bytes": 0,
+        "lost": 0, "refused": None, "problem": None,
     }  # fmt: skip
     if wait in WAITS:
         assert races == []
@@ -201,7 +206,9 @@ def test_small_tensors_of_one_page_are_compared(wait: Callable[[Recorder], None]
     assert race["second"]["operator"] == "a store before this torch.cuda.synchronize"
 
 
-@pytest.mark.parametrize(("at", "operator"), [(3, "a store before"), (-3, "a store before"), (PAGE, "store"), (-PAGE, "store")])
+@pytest.mark.parametrize(
+    ("at", "operator"), [(3, "a store before"), (-3, "a store before"), (PAGE, "store"), (-PAGE, "store")]
+)
 def test_the_ends_of_a_range_are_compared_and_its_pages_watched(at: int, operator: str) -> None:
     with checked() as run:
         array = pinned(run, memory(4 * PAGE, after=100))
@@ -329,7 +336,9 @@ LIBRARY = """
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
-long by_fread(void *to, long n, const char *path) { FILE *f = fopen(path, "rb"); long k = fread(to, 1, n, f); fclose(f); return k; }
+long by_fread(void *to, long n, const char *path) {
+    FILE *f = fopen(path, "rb"); long k = fread(to, 1, n, f); fclose(f); return k;
+}
 long by_read(int fd, void *to, long n) { return read(fd, to, n); }
 long by_memcpy(void *to, const void *from, long n) { memcpy(to, from, n); return n; }
 int by_munmap(void *at, unsigned long n) { return munmap(at, n); }
@@ -418,8 +427,8 @@ def filled_by_memcpy(array: Any, _: Path, library: Any) -> int:
 
 
 FILLS = [
-    filled_unbuffered, filled_buffered, filled_by_preadv, filled_by_readv, filled_by_a_socket, filled_from_a_file_of_numpy,
-    filled_by_fread, filled_by_read_in_c, filled_by_memcpy,
+    filled_unbuffered, filled_buffered, filled_by_preadv, filled_by_readv, filled_by_a_socket,
+    filled_from_a_file_of_numpy, filled_by_fread, filled_by_read_in_c, filled_by_memcpy,
 ]  # fmt: skip
 
 
@@ -445,7 +454,9 @@ def test_contents_that_are_read_under_an_upload_are_those_without_a_check(
 
 
 @pytest.mark.parametrize("how", ["write", "fwrite", "send"])
-def test_contents_that_are_written_under_a_download_are_those_without_a_check(how: str, library: Any, tmp_path: Path) -> None:
+def test_contents_that_are_written_under_a_download_are_those_without_a_check(
+    how: str, library: Any, tmp_path: Path
+) -> None:
     file = tmp_path / "data"
     array = memory(len(DATA), after=100)
     array[:] = DATA
@@ -455,7 +466,8 @@ def test_contents_that_are_written_under_a_download_are_those_without_a_check(ho
             with open(file, "wb", buffering=0) as opened:
                 assert opened.write(memoryview(array)) == len(DATA)
         elif how == "fwrite":
-            assert library.by_fwrite(address(array), ctypes.c_long(len(array)), str(file).encode()) == len(DATA)
+            written = library.by_fwrite(address(array), ctypes.c_long(len(array)), str(file).encode())
+            assert written == len(DATA)
         else:
             there, here = socket.socketpair()
             with there, here:
@@ -509,7 +521,9 @@ with checked() as run:
 
 def ran(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     code = code.replace("{tests!r}", repr(str(Path(__file__).parent)))
-    return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(
+        [sys.executable, *options, "-c", code], capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 def test_a_ring_that_a_library_makes_opens_all_pages(library: Any) -> None:
@@ -524,7 +538,10 @@ def test_a_ring_that_a_library_makes_opens_all_pages(library: Any) -> None:
         upload(run, array)
         assert mode(array) == "rw-"
         host = json.loads(run.report())["host"]
-        assert host["problem"].startswith("the program uses asynchronous input") and host["compared_bytes"] == SIZE
+        assert (
+            host["problem"].startswith("the program uses asynchronous input")
+            and host["compared_bytes"] == SIZE
+        )
         array[5000] = 1
         run.stream_synchronize(SIDE)
         assert [race["kind"] for race in json.loads(run.report())["races"]] == ["HOST_WAR"]
@@ -579,7 +596,16 @@ def test_memory_that_c_code_unmaps_under_its_copy_is_none_of_the_checks(c_code: 
         libc.mmap.restype = ctypes.c_void_p
 
         def mapped(at: int | None, protection: int, flags: int) -> int:
-            return int(libc.mmap(ctypes.c_void_p(at), ctypes.c_size_t(SIZE), protection, flags | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0)))
+            return int(
+                libc.mmap(
+                    ctypes.c_void_p(at),
+                    ctypes.c_size_t(SIZE),
+                    protection,
+                    flags | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+                    -1,
+                    ctypes.c_long(0),
+                )
+            )
 
         at = mapped(None, mmap.PROT_READ | mmap.PROT_WRITE, 0)
         run.host_memory(at, SIZE, True)

@@ -1,4 +1,6 @@
-"""Accesses of the host to memory that PyTorch copies, on the processor: tensors of numpy's bytes stand for pinned memory."""
+"""Accesses of the host to memory that PyTorch copies, on the processor:
+tensors of numpy's bytes stand for pinned memory.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,8 @@ def test_what_an_operator_tells_is_told_once() -> None:
 def test_memory_that_is_registered_and_given_up_under_its_upload(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
     runtime = SimpleNamespace(
-        cudaHostRegister=lambda ptr, size, flags: done.append(ptr), cudaHostUnregister=lambda ptr: done.append(ptr)
+        cudaHostRegister=lambda ptr, size, flags: done.append(ptr),
+        cudaHostUnregister=lambda ptr: done.append(ptr),
     )
     monkeypatch.setattr(torch._C, "_cudart", runtime, raising=False)
     for right in (False, True):
@@ -229,12 +232,16 @@ print(source.sum())
 
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("option", [(), ("--raise",), ("--no-host",)])
-def test_the_command_names_the_line_that_fills_a_source_again(right: bool, option: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_command_names_the_line_that_fills_a_source_again(
+    right: bool, option: tuple[str, ...], tmp_path: Path
+) -> None:
     script = tmp_path / "loop.py"
     script.write_text(SCRIPT.replace("RIGHT", str(right)), encoding="utf-8")
     done = python("-m", "sidestream.check", *option, script)
     racy = not right and option != ("--no-host",)
     assert done.returncode == int(racy), done.stderr
-    assert ("source[70_000] = value" in done.stderr) == racy and ("HOST_WAR" in done.stderr) == racy, done.stderr
+    assert ("source[70_000] = value" in done.stderr) == racy and ("HOST_WAR" in done.stderr) == racy, (
+        done.stderr
+    )
     assert done.stdout == "" if racy and option else done.stdout == "2\n"
     assert "Traceback" not in done.stderr or option == ("--raise",)

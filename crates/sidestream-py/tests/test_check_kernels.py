@@ -1,4 +1,6 @@
-"""Kernels that are no operators, under a check: what Triton's intermediate representation says, and what a launch tells."""
+"""Kernels that are no operators, under a check:
+what Triton's intermediate representation says, and what a launch tells.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ KNOWN = {
     "product": {"a_ptr": (True, False), "b_ptr": (True, False), "c_ptr": (False, True)},
     "histogram": {"x_ptr": (True, False), "bins_ptr": (True, True)},
     # Of two branches, and through a function that is called.
-    "either": {"a_ptr": (True, False), "b_ptr": (True, False), "flag_ptr": (True, False), "out_ptr": (False, True)},
+    "either": {
+        "a_ptr": (True, False),
+        "b_ptr": (True, False),
+        "flag_ptr": (True, False),
+        "out_ptr": (False, True),
+    },
     "until": {"x_ptr": (True, True), "out_ptr": (False, True)},
 }
 
@@ -62,11 +69,23 @@ def test_a_kernel_that_this_triton_compiles_says_the_same(name: str) -> None:
         ("%0 = tt.load %x : !tt.ptr<f32>", {"x": (True, False), "y": (False, False)}),
         ("tt.store %x, %v : !tt.ptr<f32>", {"x": (False, True), "y": (False, False)}),
         # An address out of memory may be any.
-        ("%0 = tt.int_to_ptr %n : i64 -> !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>", {"x": (True, True), "y": (True, True)}),
-        ("%0 = arith.select %c, %x, %y : !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>", {"x": (False, True), "y": (False, True)}),
+        (
+            "%0 = tt.int_to_ptr %n : i64 -> !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>",
+            {"x": (True, True), "y": (True, True)},
+        ),
+        (
+            "%0 = arith.select %c, %x, %y : !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>",
+            {"x": (False, True), "y": (False, True)},
+        ),
         # Code that is not Triton's may do anything with what it gets.
-        ("%0 = tt.extern_elementwise %x {symbol = \"f\"} : (!tt.ptr<f32>) -> f32", {"x": (True, True), "y": (False, False)}),
-        ("cf.br ^bb1(%x : !tt.ptr<f32>)\n ^bb1(%p: !tt.ptr<f32>):\n tt.store %p, %v : !tt.ptr<f32>", {"x": (False, True), "y": (False, False)}),
+        (
+            '%0 = tt.extern_elementwise %x {symbol = "f"} : (!tt.ptr<f32>) -> f32',
+            {"x": (True, True), "y": (False, False)},
+        ),
+        (
+            "cf.br ^bb1(%x : !tt.ptr<f32>)\n ^bb1(%p: !tt.ptr<f32>):\n tt.store %p, %v : !tt.ptr<f32>",
+            {"x": (False, True), "y": (False, False)},
+        ),
         ("tt.call @unknown(%y) : (!tt.ptr<f32>) -> ()", {"x": (False, False), "y": (True, True)}),
         (
             "%d = tt.make_tensor_descriptor %x, [%n], [%n] : <f32>, !tt.tensordesc<tensor<8xf32>>\n"
@@ -93,7 +112,9 @@ def test_any_text_is_read_or_refused() -> None:
     deep = "tt.func public @k(%x: !tt.ptr<f32>) {\n" + "scf.if %c {\n" * 100_000
     assert Recorder.pointers(deep) == (1, [(0, "x", True, True)])
     wide = ", ".join(f"%a{at} = %x" for at in range(200_000))
-    assert Recorder.pointers("tt.func public @k(%x: !tt.ptr<f32>) {\n%r = scf.for iter_args(" + wide + ") {\n") == (1, [(0, "x", True, True)])
+    assert Recorder.pointers(
+        "tt.func public @k(%x: !tt.ptr<f32>) {\n%r = scf.for iter_args(" + wide + ") {\n"
+    ) == (1, [(0, "x", True, True)])
     many = ", ".join(f"%p{at}: !tt.ptr<f32>" for at in range(100))
     read = Recorder.pointers(f"tt.func public @k({many}) {{\n}}")
     assert read is not None and read[0] == 100 and all(loads and stores for _, _, loads, stores in read[1])
@@ -104,9 +125,15 @@ def test_any_text_is_read_or_refused() -> None:
         known = list(text(draw.choice(list(KNOWN))))
         for _ in range(draw.randrange(1, 30)):
             at = draw.randrange(len(known))
-            known[at : at + draw.randrange(4)] = draw.choice(["%", "{", "}", "(", '"', "=", "é", "\n", "^bb", "scf.yield", ""])
+            known[at : at + draw.randrange(4)] = draw.choice(
+                ["%", "{", "}", "(", '"', "=", "é", "\n", "^bb", "scf.yield", ""]
+            )
         Recorder.pointers("".join(known))
-        Recorder.stores("".join(known), (draw.randrange(40), 2, 1), {"n": draw.randrange(-5, 1 << 40), "K": draw.randrange(99)})
+        Recorder.stores(
+            "".join(known),
+            (draw.randrange(40), 2, 1),
+            {"n": draw.randrange(-5, 1 << 40), "K": draw.randrange(99)},
+        )
 
 
 class Kernel:
@@ -116,11 +143,17 @@ class Kernel:
         self.asm = {"ttir": text(name)}
 
 
-def launched(found: CheckedRun, stream: int, name: str, grid: tuple[int, ...] | None = None, **tensors: Any) -> None:
+def launched(
+    found: CheckedRun, stream: int, name: str, grid: tuple[int, ...] | None = None, **tensors: Any
+) -> None:
     recorder: Any = found._recorder
     recorder.pretend_stream(stream)
     kernel = Kernel(name)
-    recorder.launched(name, _check_triton._given(tensors, _check_triton._pointers(kernel)), stored=_check_triton.stored(kernel, tensors, grid))
+    recorder.launched(
+        name,
+        _check_triton._given(tensors, _check_triton._pointers(kernel)),
+        stored=_check_triton.stored(kernel, tensors, grid),
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +175,9 @@ def launched(found: CheckedRun, stream: int, name: str, grid: tuple[int, ...] | 
         ("until", (1, 1, 1), {"n": 64}, [(1, 0, 4)]),
     ],
 )
-def test_what_a_kernel_certainly_stores(name: str, grid: tuple[int, int, int], values: dict[str, int], known: list[tuple[int, int, int]]) -> None:
+def test_what_a_kernel_certainly_stores(
+    name: str, grid: tuple[int, int, int], values: dict[str, int], known: list[tuple[int, int, int]]
+) -> None:
     assert Recorder.stores(text(name), grid, values) == known
 
 
@@ -165,17 +200,25 @@ STORE = "tt.store %x, %v : !tt.ptr<f32>"
         # The first round of a loop, and not what its address has become afterwards.
         (
             f"{HEAD}%r = scf.for %i = %c0 to %c8 step %c8 iter_args(%p = %x) -> (!tt.ptr<f32>)  : i32 {{\n"
-            "%q = tt.addptr %p, %c8 : !tt.ptr<f32>, i32\ntt.store %q, %v : !tt.ptr<f32>\nscf.yield %q : !tt.ptr<f32>\n}\n"
+            "%q = tt.addptr %p, %c8 : !tt.ptr<f32>, i32\ntt.store %q, %v : !tt.ptr<f32>\n"
+            "scf.yield %q : !tt.ptr<f32>\n}\n"
             "tt.store %r, %v : !tt.ptr<f32>",
             [(0, 32, 36)],
         ),
         ("%y = tt.load %x : !tt.ptr<!tt.ptr<f32>>\ntt.store %y, %v : !tt.ptr<f32>", []),
-        (f"%r = \"tt.reduce\"(%v) <{{axis = 0 : i32}}> ({{\n^bb0(%a: f32):\ntt.reduce.return %a : f32\n}}) : (f32) -> f32\n{STORE}", [(0, 0, 4)]),
+        (
+            f'%r = "tt.reduce"(%v) <{{axis = 0 : i32}}> ({{\n^bb0(%a: f32):\ntt.reduce.return %a : f32\n'
+            f"}}) : (f32) -> f32\n{STORE}",
+            [(0, 0, 4)],
+        ),
         # Every other element, and one column.
         (
-            "%c2 = arith.constant dense<2> : tensor<4xi32>\n%r = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>\n"
-            "%o = arith.muli %r, %c2 : tensor<4xi32>\n%s = tt.splat %x : !tt.ptr<f32> -> tensor<4x!tt.ptr<f32>>\n"
-            "%p = tt.addptr %s, %o : tensor<4x!tt.ptr<f32>>, tensor<4xi32>\ntt.store %p, %v : tensor<4x!tt.ptr<f32>>",
+            "%c2 = arith.constant dense<2> : tensor<4xi32>\n"
+            "%r = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>\n"
+            "%o = arith.muli %r, %c2 : tensor<4xi32>\n"
+            "%s = tt.splat %x : !tt.ptr<f32> -> tensor<4x!tt.ptr<f32>>\n"
+            "%p = tt.addptr %s, %o : tensor<4x!tt.ptr<f32>>, tensor<4xi32>\n"
+            "tt.store %p, %v : tensor<4x!tt.ptr<f32>>",
             [(0, 0, 4), (0, 8, 12), (0, 16, 20), (0, 24, 28)],
         ),
         # A mask that is read from memory.
@@ -197,7 +240,9 @@ def test_two_kernels_that_store_the_same_are_a_race(waits: bool) -> None:
             recorder.event_record(1, 7)
             recorder.event_wait(1, 8)
         launched(found, 8, "add", (4,), x_ptr=x, y_ptr=x, out_ptr=out, n=4096)
-    assert [(race.kind, race.severity, race.doubt, race.shape) for race in found.races] == ([] if waits else [("WAW", "error", None, (4096,))])
+    assert [(race.kind, race.severity, race.doubt, race.shape) for race in found.races] == (
+        [] if waits else [("WAW", "error", None, (4096,))]
+    )
 
 
 def test_two_kernels_that_may_store_elsewhere_stay_a_warning() -> None:
@@ -223,7 +268,10 @@ def test_a_race_with_a_kernel_is_a_warning_that_names_the_argument(waits: bool) 
         out.sum()
     assert found.is_clean and bool(found.races) is not waits, str(found)
     for race in found.races:
-        assert (race.kind, race.severity, race.first.operator, race.second.operator) == ("RAW", "warn", "add", "sum")
+        assert (
+            (race.kind, race.severity, race.first.operator, race.second.operator)
+            == ("RAW", "warn", "add", "sum")
+        )
         assert race.doubt == "the kernel `add` gets all of it by its argument `out_ptr`, and may touch less"
         assert race.fix.startswith("call `torch.cuda.default_stream().wait_stream(stream")
 
@@ -296,7 +344,9 @@ def test_launches_of_triton_and_inductor_are_heard(monkeypatch: pytest.MonkeyPat
         # What is stored to a result of its own is all of it.
         CachingAutotuner().run(x, out, 1024, stream=8)
     # So is what a kernel of the program's own stores, where its text, its numbers and its grid say so.
-    assert [(race.kind, race.first.operator, race.severity) for race in found.races] == [("WAW", "add", "error")]
+    assert [(race.kind, race.first.operator, race.severity) for race in found.races] == [
+        ("WAW", "add", "error")
+    ]
     assert found.operations == 2
     with checking(pretend=True, host=False) as found:
         recorder = found._recorder
@@ -319,7 +369,8 @@ def test_kernels_of_cupy_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
         """A `cupy.ndarray` over the memory of a tensor."""
 
         def __init__(self, of: torch.Tensor) -> None:
-            self.data, self.shape, self.size, self.itemsize = Memory(of.data_ptr()), of.shape, of.numel(), of.element_size()
+            self.data, self.shape = Memory(of.data_ptr()), of.shape
+            self.size, self.itemsize = of.numel(), of.element_size()
             self.strides = tuple(step * self.itemsize for step in of.stride())
 
     class RawKernel:
@@ -342,13 +393,21 @@ def test_kernels_of_cupy_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     fake: Any = module("cupy", RawKernel=RawKernel, RawModule=RawModule, cuda=cuda)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     x = torch.ones(1024)
-    makers: list[Callable[[], Any]] = [lambda: fake.RawKernel("", "k"), lambda: fake.RawModule("").get_function("k")]
+    makers: list[Callable[[], Any]] = [
+        lambda: fake.RawKernel("", "k"),
+        lambda: fake.RawModule("").get_function("k"),
+    ]
     for make in makers:
         with checking(pretend=True, host=False) as found:
             kernel = make()
-            assert kernel.name == "k" and (isinstance(kernel, fake.RawKernel) and isinstance(RawKernel("", "k"), fake.RawKernel))
+            assert kernel.name == "k" and (
+                isinstance(kernel, fake.RawKernel) and isinstance(RawKernel("", "k"), fake.RawKernel)
+            )
             kernel((1,), (1,), (Array(x), 1024))
             x.sum()
         (race,) = found.races
-        assert (race.kind, race.severity, race.first.operator) == ("RAW", "warn", "k") and "`number 0`" in str(race.doubt), str(found)
+        assert (
+            (race.kind, race.severity, race.first.operator) == ("RAW", "warn", "k")
+            and "`number 0`" in str(race.doubt)
+        ), str(found)
     assert fake.RawKernel is RawKernel and fake.RawModule is RawModule

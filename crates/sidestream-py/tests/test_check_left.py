@@ -1,4 +1,6 @@
-"""A check that is left where it was not entered, or used twice: it says so, and the checks after it hear everything."""
+"""A check that is left where it was not entered, or used twice:
+it says so, and the checks after it hear everything.
+"""
 
 from __future__ import annotations
 

@@ -343,7 +343,9 @@ def captured(run: Recorder, graph: int, stream: int, memory: int) -> None:
 
 @case("WAW")
 def two_graphs_that_were_captured_on_one_stream(run: Recorder, right: bool) -> None:
-    """`torch.cuda.graph` captures all on one stream, unless it is told another; cuBLAS has one workspace for it."""
+    """`torch.cuda.graph` captures all on one stream, unless it is told another;
+    cuBLAS has one workspace for it.
+    """
     captured(run, 7, THIRD, X)
     captured(run, 8, 0x400 if right else THIRD, Y)
     run.graph_launch(7, MAIN)
@@ -455,7 +457,9 @@ def test_a_workspace_is_named_by_the_stream_of_the_captures() -> None:
     two_graphs_that_were_captured_on_one_stream(run, False)
     (race,) = found(run)
     assert race["workspace"] == "stream0" and race["shape"] is None
-    assert race["fix"].startswith("capture each graph on a stream of its own (`torch.cuda.graph(graph, stream=")
+    assert race["fix"].startswith(
+        "capture each graph on a stream of its own (`torch.cuda.graph(graph, stream="
+    )
     assert race["fix"].endswith("or call `stream2.wait_stream(torch.cuda.default_stream())` before {second}")
 
 

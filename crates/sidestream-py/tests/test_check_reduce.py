@@ -47,7 +47,9 @@ for step in range(20):
 def reduced(folder: Path, text: str, *options: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
     program, left = folder / "program.py", folder / "left.yaml"
     program.write_text(text, encoding="utf-8")
-    return left, python("-m", "sidestream.check", "--simulate", "--reduce", left, *options, program.name, cwd=folder)
+    return left, python(
+        "-m", "sidestream.check", "--simulate", "--reduce", left, *options, program.name, cwd=folder
+    )
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +72,8 @@ def numberless(lines: list[str]) -> list[str]:
             RACY,
             [
                 "- {do: kernel, s: side, w: [A]}  # call N, 4194304 bytes: mul at program.py:8: y = x * 2",
-                "- {do: kernel, s: default, r: [A]}  # call N, 4194304 bytes: sum at program.py:9: z = y.sum()",
+                "- {do: kernel, s: default, r: [A]}  # call N, 4194304 bytes: sum at program.py:9: "
+                "z = y.sum()",
             ],
             "- {do: wait_stream, s: default, src: side}",
             1,
@@ -81,7 +84,8 @@ def numberless(lines: list[str]) -> list[str]:
                 "- {do: kernel, s: side, r: [A]}  # call N, 4194304 bytes: mul at program.py:9: y = x * 2",
                 "- {do: free, buf: A}  # call N",
                 "- {do: alloc, buf: B, s: default, over: A, after_events: true}  # call N: ",
-                "- {do: copy_async, s: default, from: H, to: B}  # call N, 4194304 bytes: _to_copy at program.py:6: ",
+                "- {do: copy_async, s: default, from: H, to: B}  # call N, 4194304 bytes: "
+                "_to_copy at program.py:6: ",
             ],
             "- {do: record_stream, buf: A, st: side}",
             1,
@@ -89,7 +93,8 @@ def numberless(lines: list[str]) -> list[str]:
         (
             REFILLED,
             [
-                "- {do: copy_async, s: default, from: H, to: A}  # call N, 4194304 bytes: copy_ at program.py:7: ",
+                "- {do: copy_async, s: default, from: H, to: A}  # call N, 4194304 bytes: "
+                "copy_ at program.py:7: ",
                 '- {do: host_write, buf: "H[0:512]"}  # call N, 400 bytes: fill_ at program.py:6: ',
             ],
             "- {do: sync_stream, st: default}",
@@ -104,7 +109,9 @@ def test_a_racy_program_is_cut_to_the_calls_that_race(
     kept = ops(left)
     assert ran.returncode == 1, ran.stderr
     assert len(kept) == len(expected) and all(map(str.startswith, numberless(kept), expected)), kept
-    assert f"{len(kept)} of " in ran.stderr and f"`sidestream run {left} --explore 100`" in ran.stderr, ran.stderr
+    assert f"{len(kept)} of " in ran.stderr and f"`sidestream run {left} --explore 100`" in ran.stderr, (
+        ran.stderr
+    )
     checked = command("check", str(left))
     assert checked.returncode == 1 and f"fix: {fix}   before op {before}" in checked.stdout, checked.stdout
     assert "late" in command("run", str(left), "--explore", "20").stdout
@@ -137,17 +144,26 @@ def test_what_cannot_be_written_is_refused_before_the_program_runs(tmp_path: Pat
     program.write_text("print('ran')", encoding="utf-8")
     for left in (tmp_path / "none" / "left.yaml", tmp_path, program):
         ran = python("-m", "sidestream.check", "--simulate", "--reduce", left, program)
-        assert (ran.returncode, ran.stdout) == (2, "") and f"--reduce {left}: name a file" in ran.stderr, ran.stderr
+        assert (ran.returncode, ran.stdout) == (2, "") and f"--reduce {left}: name a file" in ran.stderr, (
+            ran.stderr
+        )
 
 
 def test_the_blocks_of_a_text_are_told_with_their_verdicts_by_the_command_too(tmp_path: Path) -> None:
     text = tmp_path / "notes.md"
-    text.write_text(f"# Notes\n\n```python{RACY}```\n\n```python\nimport torch\ntorch.ones(2, device='cuda')\n```\n", encoding="utf-8")
+    text.write_text(
+        f"# Notes\n\n```python{RACY}```\n\n```python\nimport torch\ntorch.ones(2, device='cuda')\n```\n",
+        encoding="utf-8",
+    )
     # The Python of the command, where none is named.
     ran = command("check", str(text))
     assert ran.returncode == 1, ran.stderr
     assert f"{text}:4: python: race\n  2 races in 101 operations on a simulated GPU" in ran.stdout, ran.stdout
-    assert f"{text}:15: python: clean\n  no race in 1 operation on a simulated GPU\n" in ran.stdout, ran.stdout
+    assert f"{text}:15: python: clean\n  no race in 1 operation on a simulated GPU\n" in ran.stdout, (
+        ran.stdout
+    )
     text.write_text("```python\nmodel(x)\n```\n", encoding="utf-8")
     ran = command("check", str(text), "--python", sys.executable)
-    assert ran.returncode == 3 and "python: incomplete" in ran.stdout and "NameError" in ran.stdout, ran.stdout
+    assert ran.returncode == 3 and "python: incomplete" in ran.stdout and "NameError" in ran.stdout, (
+        ran.stdout
+    )

@@ -1,5 +1,7 @@
-"""What a check says of a program that does not race: streams made again and again, errors that come late, waits that nothing
-needs, memory that is freed and cannot be used again. Each with a twin of which it is not said."""
+"""What a check says of a program that does not race: streams made again and again, errors that come late,
+waits that nothing needs, memory that is freed and cannot be used again. Each with a twin of which it is not
+said.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_streams_that_are_made_in_each_step_are_named_with_their_line(in_each_st
         x.sum().item()
     assert found.races == (), str(found)
     if in_each_step:
-        assert "12 streams were made here, and 11 of them were used and let go" in said(found, "STREAMS_MADE")[0]
+        assert (
+            "12 streams were made here, and 11 of them were used and let go" in said(found, "STREAMS_MADE")[0]
+        )
         assert line_of(found, "STREAMS_MADE") == "side = torch.cuda.Stream()"
     else:
         assert not said(found, "STREAMS_MADE")
@@ -100,7 +104,10 @@ def test_an_error_that_comes_late_names_the_calls_that_it_may_belong_to() -> Non
     (text,) = said(found, "LATE_ERROR")
     assert "`CUDA error: device-side assert triggered` was raised by sidestream_test::late" in text
     assert "belongs to one of 4 calls on cuda:0" in text
-    assert "the last first: sub on default at " in text and "(second = second - 1), 3 times; add on default at " in text
+    assert (
+        "the last first: sub on default at " in text
+        and "(second = second - 1), 3 times; add on default at " in text
+    )
     assert "mul" not in text and "CUDA_LAUNCH_BLOCKING=1 names the call" in text
     assert line_of(found, "LATE_ERROR") == "torch.ops.sidestream_test.late(second)"
     assert found.is_clean
@@ -165,7 +172,9 @@ for step in range(5):
 
 @pytest.mark.parametrize("synced", [True, False], ids=["each step", "at the end"])
 @pytest.mark.parametrize("needed", [True, False])
-def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_not(tmp_path: Path, needed: bool, synced: bool) -> None:
+def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_not(
+    tmp_path: Path, needed: bool, synced: bool
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(WAITS, encoding="utf-8")
     arguments = [name for name, given in (("needed", needed), ("synced", synced)) if given]
@@ -173,16 +182,26 @@ def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_no
     assert ran.returncode == 0, ran.stderr
     assert ("WAIT_NOT_NEEDED" in ran.stderr) is not needed, ran.stderr
     if not needed:
-        assert "no access that was heard in this run needs this wait of side for main: 5 of 5 such waits were followed" in ran.stderr
+        assert (
+            "no access that was heard in this run needs this wait of side for main: "
+            "5 of 5 such waits were followed"
+            in ran.stderr
+        )
         assert f"({program}:11)" in ran.stderr
 
 
 def test_behind_the_last_step_that_is_checked_a_wait_may_be_needed(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     step = "    optimizer.zero_grad()\n    parameter.sum().backward()\n    optimizer.step()\n"
-    begin = 'parameter = torch.nn.Parameter(torch.ones(8, device="cuda"))\noptimizer = torch.optim.SGD([parameter])\n'
+    begin = (
+        'parameter = torch.nn.Parameter(torch.ones(8, device="cuda"))\n'
+        "optimizer = torch.optim.SGD([parameter])\n"
+    )
     program.write_text(WAITS.replace("torch.cuda.synchronize()\nfor", begin + "for") + step, encoding="utf-8")
-    named = [python("-m", "sidestream.check", "--simulate", "--steps", steps, program).stderr for steps in ("0:3", "0:")]
+    named = [
+        python("-m", "sidestream.check", "--simulate", "--steps", steps, program).stderr
+        for steps in ("0:3", "0:")
+    ]
     assert ["WAIT_NOT_NEEDED" in text for text in named] == [False, True], named
 
 
@@ -224,7 +243,9 @@ def test_a_wait_that_may_be_needed_is_left_alone(why: str) -> None:
 
 
 @pytest.mark.parametrize("pending", [True, False])
-def test_memory_that_is_freed_and_held_is_named_with_its_line(pending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_freed_and_held_is_named_with_its_line(
+    pending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only a real allocator knows; here its answer is made up."""
     mib, side = 1 << 20, 0x100
     freed: list[tuple[int, int]] = []
@@ -250,8 +271,14 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(pending: bool, mon
             torch.ones(1)
     if pending:
         (text,) = said(found, "MEMORY_HELD")
-        assert f"{32 * mib:,} bytes that were freed could not be used again" in text and "notes stream1 for them" in text
-        assert line_of(found, "MEMORY_HELD") == "run.record_stream(x.untyped_storage().data_ptr(), x.nbytes, side)"
+        assert (
+            f"{32 * mib:,} bytes that were freed could not be used again" in text
+            and "notes stream1 for them" in text
+        )
+        assert (
+            line_of(found, "MEMORY_HELD")
+            == "run.record_stream(x.untyped_storage().data_ptr(), x.nbytes, side)"
+        )
     else:
         assert not said(found, "MEMORY_HELD")
 

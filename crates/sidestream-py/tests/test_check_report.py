@@ -80,11 +80,17 @@ def test_races_that_one_call_mends_are_one_entry(tmp_path: Path, monkeypatch: py
     ]
     assert sorted(at for mend in found.mends for at in mend.races) == list(range(len(found.races)))
     text = str(found)
-    assert text.startswith(f"{len(found.races)} races in {found.operations:,} operations; 2 calls mend them\n")
+    assert text.startswith(
+        f"{len(found.races)} races in {found.operations:,} operations; 2 calls mend them\n"
+    )
     assert "by one `side.wait_stream(torch.cuda.default_stream())` before loop.py:9\n" in text
     # What is read too early is told first, with both lines.
-    waits = text[text.index("`torch.cuda.default_stream().wait_stream(side)` before loop.py:11") :].splitlines()
-    assert re.fullmatch(r"  RAW on float32\[8\] \([\d,]+ bytes\): the second may read before the first has written", waits[1])
+    waits = text[
+        text.index("`torch.cuda.default_stream().wait_stream(side)` before loop.py:11") :
+    ].splitlines()
+    assert re.fullmatch(
+        r"  RAW on float32\[8\] \([\d,]+ bytes\): the second may read before the first has written", waits[1]
+    )
     assert waits[2] == "    first:  add_ on side at loop.py:9: buffers[step % 2].add_(1)"
     assert waits[3] == "    second: mul on default at loop.py:11: buffers[step % 2] * 2"
     assert "streams: side = 0x100 on cuda:0" in text
@@ -105,22 +111,36 @@ def test_the_change_is_a_patch_that_mends(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     # Nothing is written.
     assert file.read_text() == LOOP
-    applied = subprocess.run(["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False)
+    applied = subprocess.run(
+        ["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False
+    )
     assert applied.returncode == 0, applied.stderr
     mended = file.read_text()
     assert mended.index("default_stream().wait_stream(side)") < mended.index("result = (")
     # As CUDA would have it, told to the check by hand.
-    mended = mended.replace("side.wait_stream(torch.cuda.default_stream())", "run.event_record(1, 0); run.event_wait(1, 0x100)")
-    mended = mended.replace("torch.cuda.default_stream().wait_stream(side)", "run.event_record(2, 0x100); run.event_wait(2, 0)")
+    mended = mended.replace(
+        "side.wait_stream(torch.cuda.default_stream())", "run.event_record(1, 0); run.event_wait(1, 0x100)"
+    )
+    mended = mended.replace(
+        "torch.cuda.default_stream().wait_stream(side)", "run.event_record(2, 0x100); run.event_wait(2, 0)"
+    )
     assert "side." not in mended and ran(tmp_path, mended, monkeypatch)[0].races == ()
 
 
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("def work(side):\n    x = torch.zeros(8)\n    with on(run, 256):\n        for _ in x.add_(1):\n            pass\n", "head of a loop"),
+        (
+            "def work(side):\n    x = torch.zeros(8)\n    with on(run, 256):\n        for _ in x.add_(1):\n"
+            "            pass\n",
+            "head of a loop",
+        ),
         ("def work(_):\n    x = torch.zeros(8)\n    with on(run, 256):\n        x.add_(1)\n", ""),
-        ("def work(_, *rest):\n    x = torch.zeros(8)\n    _ = 0\n    with on(run, 256):\n        x.add_(1)\n", "no variable there holds the streams"),
+        (
+            "def work(_, *rest):\n    x = torch.zeros(8)\n    _ = 0\n    with on(run, 256):\n"
+            "        x.add_(1)\n",
+            "no variable there holds the streams",
+        ),
         (
             "def work(side):\n    x = torch.zeros(8)\n    run.device_synchronize()\n"
             "    for stream in (0, 256):\n        with on(run, stream):\n            x.add_(1)\n",
@@ -128,7 +148,9 @@ def test_the_change_is_a_patch_that_mends(tmp_path: Path, monkeypatch: pytest.Mo
         ),
     ],
 )
-def test_what_cannot_be_placed_safely_is_said(program: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_placed_safely_is_said(
+    program: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, _ = ran(tmp_path, "import torch\n" + program, monkeypatch)
     assert found.races
     patch = found.patch()
@@ -152,7 +174,9 @@ def test_a_record_stream_is_one_call_for_all_uses_and_is_not_placed() -> None:
         run.operator("fill_", [], [(0x1000, 512)], 0)
     (mend,) = found.mends
     assert (mend.kind, mend.call) == ("record_stream", "x.record_stream(stream1)")
-    assert re.search(r"`x.record_stream\(stream1\)` behind \S+:\d+, where x is the tensor that is used there\n", str(found))
+    assert re.search(
+        r"`x.record_stream\(stream1\)` behind \S+:\d+, where x is the tensor that is used there\n", str(found)
+    )
     assert "# not placed: x.record_stream(stream1) at " in found.patch()
 
 
@@ -185,7 +209,11 @@ def test_waits_in_a_loop_are_those_of_the_program(tmp_path: Path) -> None:
         model._apply(lambda parameter: (parameter.sum().item(), parameter)[1])
         for _ in range(4):
             somebodys.value(x)
-        assert [lint for lint in found.lints if lint.code == "SYNC_IN_LOOP" and lint.stack[0].function != "<lambda>"] == []
+        assert [
+            lint
+            for lint in found.lints
+            if lint.code == "SYNC_IN_LOOP" and lint.stack[0].function != "<lambda>"
+        ] == []
         for _ in range(4):
             float(x), x.item(), bool(x)
         Meets()()
@@ -258,7 +286,9 @@ def test_a_clock_that_is_read_before_the_work_is_over_is_named_with_both_lines()
 
 
 @pytest.mark.parametrize(("count", "set_to", "said"), [(8, None, False), (9, None, True), (9, "4", False)])
-def test_more_streams_than_connections(count: int, set_to: str | None, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_streams_than_connections(
+    count: int, set_to: str | None, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     if set_to is not None:
         monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", set_to)
@@ -272,7 +302,10 @@ def test_more_streams_than_connections(count: int, set_to: str | None, said: boo
 def test_a_report_counts_as_people_do() -> None:
     with checking(simulate=1) as found:
         torch.ones(3, device="cuda")
-    assert str(found) == "no race in 1 operation on a simulated GPU" and repr(found) == "<CheckedRun: 0 races in 1 operation>"
+    assert (
+        str(found) == "no race in 1 operation on a simulated GPU"
+        and repr(found) == "<CheckedRun: 0 races in 1 operation>"
+    )
     with checking(simulate=1) as found:
         x, side = torch.ones(3, device="cuda"), torch.cuda.Stream()
         with torch.cuda.stream(side):
@@ -314,9 +347,14 @@ def test_streams_are_called_in_the_report_as_the_program_calls_them(tmp_path: Pa
     said = python("-m", "sidestream.check", "--simulate", program).stderr
     assert "by `main.wait_stream(loader.copying)` before " in said, said
     assert "first:  mul_ on loader.copying at " in said and "second: sum on main at " in said, said
-    # Two streams of one name cannot be told apart by it, and where that name holds both one call does for them.
+    # Two streams of one name cannot be told apart by it,
+    # and where that name holds both one call does for them.
     assert "add_ on stream2 at " in said and "by `stream.wait_stream(main)` before " in said, said
-    assert re.search(r"streams: main = the default stream of cuda:0, loader.copying = 0x\w+ on cuda:0, stream2 = `stream`, 0x\w+ on cuda:0", said), said
+    assert re.search(
+        r"streams: main = the default stream of cuda:0, loader.copying = 0x\w+ on cuda:0, "
+        r"stream2 = `stream`, 0x\w+ on cuda:0",
+        said,
+    ), said
 
 
 def test_to_ask_for_a_name_keeps_no_tensor_alive(tmp_path: Path) -> None:
@@ -350,7 +388,9 @@ for step in range(6):
 
 
 @pytest.mark.parametrize("between", [True, False])
-def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behind_it(tmp_path: Path, between: bool) -> None:
+def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behind_it(
+    tmp_path: Path, between: bool
+) -> None:
     program = tmp_path / "loop.py"
     program.write_text(READS if between else READS.replace("    x.mul_(2)\n", ""))
     racy = python("-m", "sidestream.check", "--simulate", "--fix", program.name, cwd=tmp_path)
@@ -360,11 +400,19 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behin
     if between:
         assert added == [f"+    done = {stream}.record_event()", "+    done.synchronize()"], patch
     else:
-        assert added == [f"+    {stream}.synchronize()"] and "loop.py:7: " in patch and "the next check will say SYNC_IN_LOOP of it" in patch, patch
-    applied = subprocess.run(["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False)
+        assert (
+            added == [f"+    {stream}.synchronize()"]
+            and "loop.py:7: " in patch
+            and "the next check will say SYNC_IN_LOOP of it" in patch
+        ), patch
+    applied = subprocess.run(
+        ["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False
+    )
     assert applied.returncode == 0, applied.stderr
     again = python("-m", "sidestream.check", "--simulate", program.name, cwd=tmp_path)
-    assert again.returncode == 0 and again.stdout.splitlines() == [f"{2.0**step if between else 1.0}" for step in range(6)], again.stderr
+    assert again.returncode == 0 and again.stdout.splitlines() == [
+        f"{2.0**step if between else 1.0}" for step in range(6)
+    ], again.stderr
     # What stands in between is queued while the host waits.
     assert ("SYNC_IN_LOOP" in again.stderr) is not between, again.stderr
 
@@ -372,7 +420,13 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behin
 def test_no_name_of_a_program_moves_the_cursor() -> None:
     """What a file, a function, a thread or a source line is called comes from anyone."""
     file = "\x1b[31mevil\nno race in 3 operations\u202e.py"
-    program = compile("def work(x):\n    with on(run, 0x100):\n        x.add_(1)\n    x.sum()\n    run.clock_read('a\x1b[2J')\n" * 2, file, "exec")
+    program = compile(
+        "def work(x):\n    with on(run, 0x100):\n        x.add_(1)\n    x.sum()\n"
+        "    run.clock_read('a\x1b[2J')\n"
+        * 2,
+        file,
+        "exec",
+    )
     with checking(pretend=True) as found:
         names: dict[str, Any] = {"on": on, "run": found._recorder}
         exec(program, names)
@@ -380,11 +434,21 @@ def test_no_name_of_a_program_moves_the_cursor() -> None:
         thread.start()
         thread.join()
         names["work"](torch.ones(8))
-    faces = [str(found), found._repr_html_(), *map(str, (*found.races, *found.lints)), *(race.fix for race in found.races)]
+    faces = [
+        str(found),
+        found._repr_html_(),
+        *map(str, (*found.races, *found.lints)),
+        *(race.fix for race in found.races),
+    ]
     faces += [str(race.second.stack[0]) for race in found.races]
     assert len(found.races) == 4 and found.races[0].second.stack[0].file == file
     for face in faces:
-        assert "evil no race" in face and "\x1b" not in face and "\u202e" not in face and "\nno race in 3" not in face
+        assert (
+            "evil no race" in face
+            and "\x1b" not in face
+            and "\u202e" not in face
+            and "\nno race in 3" not in face
+        )
 
 
 #: Streams that are made in each step, and a line with two statements.
@@ -451,10 +515,14 @@ def test_calls_by_the_programs_own_names_mend_it(tmp_path: Path, program: str, c
     file.write_text(program, encoding="utf-8")
     racy = python("-m", "sidestream.check", "--simulate", "--fix", file.name, cwd=tmp_path)
     added = [line[1:].strip() for line in racy.stdout.splitlines() if re.match(r"\+(?!\+)", line)]
-    assert sorted(added) == sorted(call.replace("D", "torch.cuda.default_stream()") for call in calls), racy.stdout + racy.stderr
+    assert sorted(added) == sorted(call.replace("D", "torch.cuda.default_stream()") for call in calls), (
+        racy.stdout + racy.stderr
+    )
     said = "; one call mends" if len(calls) == 1 else f"; {len(calls)} calls mend them"
     assert said in racy.stderr and "# not placed" not in racy.stdout, racy.stdout + racy.stderr
-    applied = subprocess.run(["git", "apply", "-p0"], input=racy.stdout, text=True, cwd=tmp_path, capture_output=True, check=False)
+    applied = subprocess.run(
+        ["git", "apply", "-p0"], input=racy.stdout, text=True, cwd=tmp_path, capture_output=True, check=False
+    )
     assert applied.returncode == 0, applied.stderr
     again = python("-m", "sidestream.check", "--simulate", file.name, cwd=tmp_path)
     assert again.returncode == 0 and "no race in" in again.stderr, again.stderr

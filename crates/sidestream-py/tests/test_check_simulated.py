@@ -1,4 +1,6 @@
-"""Programs for a GPU, checked where there is none: what the check says of them, and that they run as they are written."""
+"""Programs for a GPU, checked where there is none:
+what the check says of them, and that they run as they are written.
+"""
 
 from __future__ import annotations
 
@@ -76,17 +78,40 @@ def test_tensors_say_where_they_are(found: sidestream.CheckedRun) -> None:
     x = host.to("cuda")
     assert x.is_cuda and not x.is_cpu and x.device == torch.device("cuda", 0) and x.get_device() == 0
     assert not host.is_cuda and host.cuda(1).device.index == 1 and host.device.type == "cpu"
-    same = (x[1:], x.t(), x + 1, torch.zeros_like(x), x.new_ones(3), x.new_tensor([1]), x.half().float(), x.type_as(x.int()))
+    same = (
+        x[1:],
+        x.t(),
+        x + 1,
+        torch.zeros_like(x),
+        x.new_ones(3),
+        x.new_tensor([1]),
+        x.half().float(),
+        x.type_as(x.int()),
+    )
     assert all(each.is_cuda for each in same)
     assert all(torch.nn.functional.one_hot(x.long()).is_cuda for _ in range(2))
-    made = (torch.tensor([1, 2], device="cuda"), torch.as_tensor([3.0], device="cuda:1"), torch.randperm(4, device="cuda"))
+    made = (
+        torch.tensor([1, 2], device="cuda"),
+        torch.as_tensor([3.0], device="cuda:1"),
+        torch.randperm(4, device="cuda"),
+    )
     assert [each.device.index for each in made] == [0, 1, 0]
     assert x.to(torch.float16).device.type == x.to(copy=True).device.type == "cuda"
-    assert x.to(host).device.type == x.cpu().device.type == "cpu" and x.to("cpu", torch.int64).tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert x.type() == "torch.cuda.FloatTensor" and x.tolist() == host.tolist() and str(x).endswith("device='cuda:0')")
+    assert (
+        x.to(host).device.type == x.cpu().device.type == "cpu"
+        and x.to("cpu", torch.int64).tolist() == [[0, 1, 2], [3, 4, 5]]
+    )
+    assert (
+        x.type() == "torch.cuda.FloatTensor"
+        and x.tolist() == host.tolist()
+        and str(x).endswith("device='cuda:0')")
+    )
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
         x.numpy()
-    with pytest.raises(RuntimeError, match=r"invalid device ordinal: cuda:2 of 2 simulated; simulate more of them with --devices"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"invalid device ordinal: cuda:2 of 2 simulated; simulate more of them with --devices",
+    ):
         host.to("cuda:2")
     with torch.device("cuda"):
         assert torch.ones(2).is_cuda and torch.tensor(1.0).is_cuda
@@ -125,7 +150,10 @@ def test_mixed_precision_checkpoints_and_hooks(found: sidestream.CheckedRun) -> 
         scaler.step(optimizer)
         scaler.update()
     assert set(seen) == {"cuda"} and found.races == ()
-    assert torch.cuda.memory_allocated() > 0 and torch.cuda.max_memory_allocated() <= torch.cuda.memory_reserved()
+    assert (
+        torch.cuda.memory_allocated() > 0
+        and torch.cuda.max_memory_allocated() <= torch.cuda.memory_reserved()
+    )
     assert torch.cuda.get_device_properties(0).major == 9 and "simulated" in torch.cuda.get_device_name()
 
 
@@ -225,7 +253,9 @@ def test_a_loader_pins_its_batches_with_workers_and_without(found: sidestream.Ch
     data = TensorDataset(torch.arange(12.0))
     for workers in (0, 2):
         batches = [batch for (batch,) in DataLoader(data, batch_size=4, num_workers=workers, pin_memory=True)]
-        assert [batch.is_pinned() for batch in batches] == [True] * 3 and sum(batch.sum().item() for batch in batches) == 66
+        assert [batch.is_pinned() for batch in batches] == [True] * 3 and sum(
+            batch.sum().item() for batch in batches
+        ) == 66
 
 
 def test_backward_runs_on_the_streams_of_forward(found: sidestream.CheckedRun) -> None:
@@ -302,12 +332,17 @@ def test_the_profiler_has_the_processors_part(capfd: pytest.CaptureFixture[str])
 #: What a build of PyTorch for the processor alone does not have.
 WITHOUT_CUDA = """
 import importlib.abc, sys
-GONE = ("_cuda", "_Cuda", "_CUDA", "_cudnn", "_nccl", "_nvtx", "_MemPool", "_host_emptyCache", "_activate_gpu_trace", "_broadcast", "_scatter", "_gather")
+GONE = (
+    "_cuda", "_Cuda", "_CUDA", "_cudnn", "_nccl", "_nvtx", "_MemPool", "_host_emptyCache",
+    "_activate_gpu_trace", "_broadcast", "_scatter", "_gather",
+)
 class Without(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "torch.cuda":
             core = sys.modules["torch._C"]
-            for each in [each for each in vars(core) if each.startswith(GONE) and "cudnn_benchmark" not in each]:
+            for each in [
+                each for each in vars(core) if each.startswith(GONE) and "cudnn_benchmark" not in each
+            ]:
                 delattr(core, each)
             core._has_cuda = core.has_cuda = False
 sys.meta_path.insert(0, Without())
@@ -339,7 +374,9 @@ assert not torch.cuda.is_available() and not hasattr(torch._C, "_cuda_init")
 
 def test_a_build_of_pytorch_without_cuda_is_enough(tmp_path: Path) -> None:
     # It has to be there before PyTorch is loaded.
-    ran = subprocess.run([sys.executable, script(tmp_path, WITHOUT_CUDA)], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, script(tmp_path, WITHOUT_CUDA)], capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stdout) == (0, "RAW\n"), ran.stderr
 
 
@@ -357,8 +394,20 @@ def test_time_is_refused_before_it_is_known(found: sidestream.CheckedRun) -> Non
 def test_all_is_put_back() -> None:
     def state() -> list[Any]:
         tensor = [torch.Tensor.__dict__.get(name) for name in ("device", "to", "data_ptr", "is_cuda")]
-        module = [torch.cuda.is_available(), torch.cuda.Stream, torch.cuda.CUDAGraph, torch.cuda.is_initialized()]
-        return [*tensor, *module, torch.Generator, torch.tensor, torch._C._cuda_getDeviceCount, torch.UntypedStorage.__dict__.get("device")]
+        module = [
+            torch.cuda.is_available(),
+            torch.cuda.Stream,
+            torch.cuda.CUDAGraph,
+            torch.cuda.is_initialized(),
+        ]
+        return [
+            *tensor,
+            *module,
+            torch.Generator,
+            torch.tensor,
+            torch._C._cuda_getDeviceCount,
+            torch.UntypedStorage.__dict__.get("device"),
+        ]
 
     before = state()
     with pytest.raises(ZeroDivisionError), sidestream.check(simulate=True):
@@ -374,8 +423,15 @@ def test_all_is_put_back() -> None:
     ("text", "why"),
     [
         ("import torch.distributed as d\nd.init_process_group('nccl')", "not simulated: NCCL"),
-        ("from torch.nn.parallel.comm import broadcast\nimport torch\nbroadcast(torch.ones(1, device='cuda'), [0])", "not simulated: torch.nn.parallel"),
-        ("from torch.utils.cpp_extension import load\nload('x', ['x.cu'])", "not simulated: an extension in C++ or CUDA"),
+        (
+            "from torch.nn.parallel.comm import broadcast\nimport torch\n"
+            "broadcast(torch.ones(1, device='cuda'), [0])",
+            "not simulated: torch.nn.parallel",
+        ),
+        (
+            "from torch.utils.cpp_extension import load\nload('x', ['x.cu'])",
+            "not simulated: an extension in C++ or CUDA",
+        ),
         ("import cupy", "not simulated: cupy: CuPy calls CUDA itself"),
     ],
 )
@@ -398,13 +454,17 @@ def test_what_is_not_simulated_is_named_with_its_line(tmp_path: Path, text: str,
         ({"simulate": 65}, ValueError, "simulate is 65; give at most 64 GPUs"),
     ],
 )
-def test_a_number_of_gpus_that_means_nothing_is_refused(wrong: dict[str, Any], kind: type[Exception], why: str) -> None:
+def test_a_number_of_gpus_that_means_nothing_is_refused(
+    wrong: dict[str, Any], kind: type[Exception], why: str
+) -> None:
     with pytest.raises(kind, match=why):
         sidestream.check(**wrong)
 
 
 def test_the_command_simulates_as_many_gpus_as_it_is_told(tmp_path: Path) -> None:
-    program = script(tmp_path, "import torch\nprint(torch.cuda.device_count(), torch.ones(1, device='cuda:2').device)")
+    program = script(
+        tmp_path, "import torch\nprint(torch.cuda.device_count(), torch.ones(1, device='cuda:2').device)"
+    )
     assert command("--devices", "3", program).stdout == "3 cuda:2\n"
     ran = command("--devices", "0", program)
     assert ran.returncode == 2 and "--devices 0: give a number from 1 to 64" in ran.stderr
@@ -428,7 +488,10 @@ x.sum()
     text.write_text(f"# Notes\n\n{racy}\nWith the wait:\n\n{block}\n```cpp\nint x;\n```\n", encoding="utf-8")
     ran = command(str(text))
     assert ran.returncode == 1 and "Traceback" not in ran.stderr, ran.stderr
-    assert f"{text}:4: 1 race" in ran.stderr and f"{text}:15: no race in 2 operations on a simulated GPU" in ran.stderr
+    assert (
+        f"{text}:4: 1 race" in ran.stderr
+        and f"{text}:15: no race in 2 operations on a simulated GPU" in ran.stderr
+    )
     assert "notes.md:9: x.sum()" in ran.stderr
     text.write_text(block, encoding="utf-8")
     assert command(str(text)).returncode == 0
@@ -577,11 +640,24 @@ def test_a_checkpoint_computes_all_again_and_is_put_back() -> None:
 def test_a_full_disk_is_said_and_leaves_no_half_file(tmp_path: Path) -> None:
     """As a limit on the size of files makes it, which the program sets for the rest of the process."""
     script, report, race = (tmp_path / name for name in ("loop.py", "report.json", "race.yaml"))
-    script.write_text("import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))\n" + RACY)
+    script.write_text(
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))\n" + RACY
+    )
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         # Its output goes to pipes, which have no size.
-        command = [sys.executable, "-m", "sidestream.check", "--simulate", "--json", str(report), "--reduce", str(race), str(script), *words]
+        command = [
+            sys.executable,
+            "-m",
+            "sidestream.check",
+            "--simulate",
+            "--json",
+            str(report),
+            "--reduce",
+            str(race),
+            str(script),
+            *words,
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
     right, racy = run("right"), run()
@@ -590,6 +666,7 @@ def test_a_full_disk_is_said_and_leaves_no_half_file(tmp_path: Path) -> None:
         assert f"the report cannot be written to {report}: [Errno 27] File too large" in done.stderr
     assert f"--reduce {race}: [Errno 27] File too large" in racy.stderr
     assert sorted(file.name for file in tmp_path.iterdir()) == ["loop.py", "report.json"]
-    # What was kept while the program ran may have been written before it set the limit: then it is whole, and says so.
+    # What was kept while the program ran may have been written before it set the limit:
+    # then it is whole, and says so.
     kept = report.read_text()
     assert not kept or json.loads(kept)["ended"] == "the program had not ended when this was written"

@@ -1,4 +1,6 @@
-"""Host threads under a check: what they hand over orders them, and what only their timing orders is a warning."""
+"""Host threads under a check: what they hand over orders them,
+and what only their timing orders is a warning.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +163,10 @@ def test_what_is_handed_over_orders_two_threads(kind: str | None, found: sidestr
         assert found.races == (), str(found)
         return
     (race,) = found.races
-    assert (race.kind, race.severity, race.first.operator, race.second.operator) == ("RAW", "warn", "add_", "sum")
+    assert (
+        (race.kind, race.severity, race.first.operator, race.second.operator)
+        == ("RAW", "warn", "add_", "sum")
+    )
     assert (race.first.thread, race.second.thread) == ("MainThread", "reader")
     assert race.doubt == "no order of the two threads was heard" and found.is_clean
     assert race.bytes is not None and race.bytes[1] - race.bytes[0] == 4096
@@ -357,8 +362,18 @@ def test_all_is_put_back() -> None:
     plain = threading.Lock()
     with contextlib.suppress(ZeroDivisionError), checking(pretend=True):
         kind: Any = threading.Lock
-        assert isinstance(plain, kind) and isinstance(threading.Lock(), kind) and not isinstance(threading.RLock(), kind)
-        made = (threading.Lock(), threading.RLock(), queue.Queue(), threading.Condition(), queue.SimpleQueue())
+        assert (
+            isinstance(plain, kind)
+            and isinstance(threading.Lock(), kind)
+            and not isinstance(threading.RLock(), kind)
+        )
+        made = (
+            threading.Lock(),
+            threading.RLock(),
+            queue.Queue(),
+            threading.Condition(),
+            queue.SimpleQueue(),
+        )
         raise ZeroDivisionError
     assert [dict(vars(owner)) for owner in owners] == before
     # What was made meanwhile goes on working.
@@ -378,5 +393,7 @@ def test_all_is_put_back() -> None:
 def test_the_documentation_and_the_help_list_what_is_heard() -> None:
     page = (Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8")
     assert _check_threads.HEARD in page
-    ran = subprocess.run([sys.executable, "-m", "sidestream.check", "--help"], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-m", "sidestream.check", "--help"], capture_output=True, text=True, check=True
+    )
     assert _check_threads.HEARD in " ".join(ran.stdout.split())

@@ -57,12 +57,30 @@ def planned(name: str) -> tuple[str, list[str], list[str], list[bool]]:
         ("cat.default", "kernel", ["tensors"], [], [True]),
         ("index.Tensor", "indexed", ["self", "indices"], [], [True]),
         ("index_put_.default", "indexed", ["indices", "values"], ["self"], [False]),
-        ("native_batch_norm.default", "kernel", ["input", "weight", "bias"], ["running_mean", "running_var"], [True] * 3),
-        ("cudnn_batch_norm.default", "kernel", ["input", "weight", "bias"], ["running_mean", "running_var"], [True] * 4),
+        (
+            "native_batch_norm.default",
+            "kernel",
+            ["input", "weight", "bias"],
+            ["running_mean", "running_var"],
+            [True] * 3,
+        ),
+        (
+            "cudnn_batch_norm.default",
+            "kernel",
+            ["input", "weight", "bias"],
+            ["running_mean", "running_var"],
+            [True] * 4,
+        ),
         ("native_layer_norm.default", "kernel", ["input", "weight", "bias"], [], [True] * 3),
         ("_foreach_add_.List", "kernel", ["other"], ["self"], []),
         ("_foreach_mul.Scalar", "kernel", ["self"], [], [True]),
-        ("_amp_foreach_non_finite_check_and_unscale_.default", "kernel", ["inv_scale"], ["self", "found_inf"], []),
+        (
+            "_amp_foreach_non_finite_check_and_unscale_.default",
+            "kernel",
+            ["inv_scale"],
+            ["self", "found_inf"],
+            [],
+        ),
         ("max.dim", "kernel", ["self"], [], [True, True]),
         ("_local_scalar_dense.default", "waits", ["self"], [], [False]),
         ("copy_.default", "copy", ["src"], ["self"], [False]),
@@ -81,7 +99,12 @@ def mlp() -> Any:
 
 def cnn() -> Any:
     return nn.Sequential(
-        nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 4)
+        nn.Unflatten(1, (2, 2, 2)),
+        nn.Conv2d(2, 4, 1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 4),
     )
 
 
@@ -148,7 +171,9 @@ def test_what_the_check_changed_is_put_back() -> None:
         ({"stacks": 3}, TypeError, "stacks is 3; give True or False"),
     ],
 )
-def test_an_argument_that_means_nothing_is_refused(options: dict[str, Any], error: type[Exception], why: str) -> None:
+def test_an_argument_that_means_nothing_is_refused(
+    options: dict[str, Any], error: type[Exception], why: str
+) -> None:
     with pytest.raises(error, match=why), sidestream.check(**options):
         pass
     with checking(pretend=True):
@@ -179,7 +204,10 @@ def test_a_race_names_the_lines_of_the_user() -> None:
     (one,) = found.races
     assert (one.kind, one.dtype, one.shape) == ("RAW", "float32", (16,))
     assert one.second.operator == "add"
-    assert [place.function for place in one.second.stack[:2]] == ["race", "test_a_race_names_the_lines_of_the_user"]
+    assert [place.function for place in one.second.stack[:2]] == [
+        "race",
+        "test_a_race_names_the_lines_of_the_user",
+    ]
     assert Path(one.second.stack[0].file) == Path(__file__)
     assert "return x + 1" in str(found)
     assert "torch.cuda.default_stream().wait_stream(stream" in one.fix
@@ -330,7 +358,10 @@ def test_a_race_is_exit_code_1(tmp_path: Path) -> None:
     assert ran.returncode == 1, ran.stderr
     assert "RAW" in ran.stderr and "; one call mends it\n" in ran.stderr
     # The patch is on standard output, and here nothing can be placed.
-    assert ran.stdout.startswith("# not placed: stream1.wait_stream(stream0) at ") and ran.stdout.count("\n") == 1
+    assert (
+        ran.stdout.startswith("# not placed: stream1.wait_stream(stream0) at ")
+        and ran.stdout.count("\n") == 1
+    )
 
 
 def test_the_module_can_be_called_like_the_function() -> None:
@@ -358,7 +389,10 @@ def test_a_check_that_ended_early_is_not_clean_and_says_why() -> None:
     with checking() as found:
         pass
     assert found.is_clean
-    nothing = "no race in 0 operations: nothing was checked, since nothing ran on a GPU; where there is none, `--simulate` and "
+    nothing = (
+        "no race in 0 operations: nothing was checked, since nothing ran on a GPU; where there is none, "
+        "`--simulate` and "
+    )
     assert str(found).startswith(nothing), str(found)
 
 
@@ -391,7 +425,11 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
     assert code == 2 and "there is no file" in errors
     code, errors = command("--json", str(tmp_path / "missing" / "report.json"), str(script))
     assert code == 2 and "No such file or directory" in errors
-    for name, command_of_it in (("program.yaml", "check"), ("trace.json.gz", "diagnose"), ("trace.sqlite", "diagnose")):
+    for name, command_of_it in (
+        ("program.yaml", "check"),
+        ("trace.json.gz", "diagnose"),
+        ("trace.sqlite", "diagnose"),
+    ):
         code, errors = command(name)
         assert code == 2 and f"`sidestream {command_of_it} {name}`" in errors
     folder = tmp_path / "job.json"
@@ -414,7 +452,9 @@ def test_wrong_arguments_are_no_races(arguments: list[str], why: str) -> None:
 
 
 def test_a_traceback_begins_with_the_program_and_a_folder_is_one(tmp_path: Path) -> None:
-    (tmp_path / "__main__.py").write_text("def fails():\n    raise ValueError('broken')\nfails()\n", encoding="utf-8")
+    (tmp_path / "__main__.py").write_text(
+        "def fails():\n    raise ValueError('broken')\nfails()\n", encoding="utf-8"
+    )
     ran = python("-m", "sidestream.check", tmp_path)
     trace = ran.stderr[: ran.stderr.index("ValueError: broken")]
     assert trace.count("File ") == 2 and "runpy" not in trace and "check.py" not in trace
@@ -433,7 +473,9 @@ def test_an_option_behind_the_script_is_said_to_be_the_programs(tmp_path: Path) 
     script.write_text("import sys\nprint(sys.argv[1:])\n")
     ran = command(str(script), "--simulate", "--epochs", "2", "--json=x", "--simulate")
     assert ran.stdout == "['--simulate', '--epochs', '2', '--json=x', '--simulate']\n"
-    assert ran.stderr.startswith(f"--simulate, --json stand behind {script}, so the program gets them"), ran.stderr
+    assert ran.stderr.startswith(f"--simulate, --json stand behind {script}, so the program gets them"), (
+        ran.stderr
+    )
     assert ran.stderr.count("--simulate, --json") == 1
     for arguments in (("--", str(script), "--simulate"), (str(script), "--epochs", "2")):
         assert "so the program gets" not in command(*arguments).stderr

@@ -62,7 +62,8 @@ def test_a_read_that_waits_in_a_loop_is_remarked_on_with_what_to_do(read: str, a
 
 @pytest.mark.parametrize("around", ["clock", "events", "wait", "side"])
 def test_what_stands_around_a_read_does_not_excuse_it(around: str) -> None:
-    """That the loop is timed as a whole, that the program waits right before, that another stream has work."""
+    """That the loop is timed as a whole, that the program waits right before, that another stream has work.
+    """
     ((line, _),) = remarks(f"""
     t0 = time.perf_counter()
     start.record()
@@ -84,7 +85,9 @@ def test_what_stands_around_a_read_does_not_excuse_it(around: str) -> None:
     assert line == "total = y.item()"
 
 
-@pytest.mark.parametrize("wait", ["torch.cuda.synchronize()", "main.synchronize()", "main.record_event().synchronize()"])
+@pytest.mark.parametrize(
+    "wait", ["torch.cuda.synchronize()", "main.synchronize()", "main.record_event().synchronize()"]
+)
 def test_a_wait_that_nothing_needs_is_remarked_on(wait: str) -> None:
     ((line, text),) = remarks(f"""
     for batch in batches:
@@ -248,7 +251,9 @@ def test_a_wait_that_serves_something_is_left_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_many_streams_are_counted_without_the_librarys_and_named_with_the_line_that_made_most(ours: bool) -> None:
+def test_many_streams_are_counted_without_the_librarys_and_named_with_the_line_that_made_most(
+    ours: bool,
+) -> None:
     source = GIVEN + textwrap.dedent(f"""
     streams = [torch.cuda.Stream() for _ in range({4 if ours else 8})]
     for stream in streams:

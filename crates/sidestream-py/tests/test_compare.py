@@ -20,7 +20,9 @@ from sidestream._moves import Moved
 
 
 def told(difference: float, noise: float, drawn: random.Random) -> str | None:
-    """What is said of two functions that are so far apart, measured with so much noise, as ``compare`` looks at it."""
+    """What is said of two functions that are so far apart, measured with so much noise,
+    as ``compare`` looks at it.
+    """
     groups: list[float] = []
     for look in LOOKS:
         while len(groups) < look:
@@ -81,7 +83,9 @@ def test_device_times_are_told_apart_in_both_directions() -> None:
     same = sidestream.compare(shorter, shorter, device="cuda:0", seconds=20.0)
     # Where this process is held up between two calls, the device's clock goes on.
     assert same.verdict == "equal" and 0.005 <= same.smallest < 0.01
-    with pytest.raises(ValueError, match=r"calls of <function spin at .* took no time on the current stream of cuda:0"):
+    with pytest.raises(
+        ValueError, match=r"calls of <function spin at .* took no time on the current stream of cuda:0"
+    ):
         sidestream.compare(spin, spin, 1, device="cuda:0")
 
 
@@ -173,7 +177,11 @@ def test_functions_that_do_not_do_the_same_are_refused(found: sidestream.Checked
         Double.apply(y).sum().backward()
 
     for other, why in (
-        (downloads, "keeps downloads 0 B a call and downloads 4000 B, and keeps waits for the device 0 times a call and downloads 1 times"),
+        (
+            downloads,
+            "keeps downloads 0 B a call and downloads 4000 B, and keeps waits for the device 0 times a call "
+            "and downloads 1 times",
+        ),
         (waits, r"keeps waits for the device 0 times a call and waits 1 times \(synchronize\)"),
         (uploads, "keeps uploads 0 B a call and uploads 40 B"),
         (through_backward, r"1 times \(item\)"),

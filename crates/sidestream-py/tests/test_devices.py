@@ -27,7 +27,10 @@ ON_TORCH = ("Pipeline", "benchmark")
 
 
 def fixtures(names: tuple[str, ...]) -> list[Any]:
-    return [pytest.param(EVERY[name], id=name, marks=pytest.mark.torch if name in ON_TORCH else ()) for name in names]
+    return [
+        pytest.param(EVERY[name], id=name, marks=pytest.mark.torch if name in ON_TORCH else ())
+        for name in names
+    ]
 
 
 every = pytest.mark.parametrize("takes", fixtures(tuple(EVERY)))
@@ -80,24 +83,36 @@ def test_a_gpu_that_is_not_there_is_a_device_error_however_it_is_named(takes: Ta
     + ["mps", "xpu:0", "gpu", "meta", "tpu", "", "CUDA", "cuda ", "cpux", "cpu:x", OfTorch("meta", None)],
 )
 def test_a_name_that_no_device_has_is_a_device_error(takes: Takes, device: Any) -> None:
-    with pytest.raises(DeviceError, match="which names no device; there are NVIDIA's GPUs, as cuda, .* and cpu: no other accelerators"):
+    with pytest.raises(
+        DeviceError,
+        match="which names no device; there are NVIDIA's GPUs, as cuda, .* and cpu: no other accelerators",
+    ):
         takes(device)
 
 
 def test_a_loop_without_a_gpu_is_led_to_the_processor_and_not_to_a_simulated_gpu() -> None:
     with pytest.raises(DeviceError) as refused:
         prefetch([], "cuda:99")
-    first = 'device "cuda:99" cannot be opened; in a training loop give "cpu", where batches are read ahead and stay on the host, or leave the device out,'
+    first = (
+        'device "cuda:99" cannot be opened; in a training loop give "cpu", '
+        "where batches are read ahead and stay on the host, or leave the device out,"
+    )
     assert str(refused.value).startswith(first) and "sim:" not in str(refused.value)
 
 
 # Whether or not PyTorch is installed, where the function can do without.
 @pytest.mark.parametrize(
-    "takes", [pytest.param(EVERY["Pipeline"], id="Pipeline", marks=pytest.mark.torch), pytest.param(EVERY["benchmark"], id="benchmark")]
+    "takes",
+    [
+        pytest.param(EVERY["Pipeline"], id="Pipeline", marks=pytest.mark.torch),
+        pytest.param(EVERY["benchmark"], id="benchmark"),
+    ],
 )
 @pytest.mark.parametrize("device", ["sim:h200", "sim:nowhere.toml", "auto"])
 def test_functions_of_python_run_on_gpus_and_the_processor(takes: Takes, device: str) -> None:
-    with pytest.raises(ValueError, match=f"device is '{device}'; a .* runs on .cuda., .cuda:1. and so on, or on .cpu."):
+    with pytest.raises(
+        ValueError, match=f"device is '{device}'; a .* runs on .cuda., .cuda:1. and so on, or on .cpu."
+    ):
         takes(device)
 
 
@@ -121,7 +136,9 @@ def test_a_simulated_gpu_that_cannot_be_read_is_a_device_error(takes: Takes, tmp
         with pytest.raises(DeviceError, match=file):
             takes(f"sim:{tmp_path / file}")
     for name in ("sim:h300", "sim:H200", "sim:", "sim"):
-        with pytest.raises(DeviceError, match="which names no device; there are .*sim:rtx4090 and sim:FILE.toml"):
+        with pytest.raises(
+            DeviceError, match="which names no device; there are .*sim:rtx4090 and sim:FILE.toml"
+        ):
             takes(name)
 
 
@@ -143,5 +160,7 @@ def test_pytorch_says_which_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(DeviceError, match="device is 'cuda:2'; PyTorch finds cuda:0, cuda:1 here"):
             Pipeline([abs], device=device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(DeviceError, match='device is .cuda., and PyTorch finds no CUDA device here; give device="cpu"'):
+    with pytest.raises(
+        DeviceError, match='device is .cuda., and PyTorch finds no CUDA device here; give device="cpu"'
+    ):
         Pipeline([abs], device="cuda")

@@ -184,7 +184,10 @@ def test_options_of_another_kind_are_refused_and_all_means_the_usual_changes(tra
             sidestream.diagnose(path, **options)
     with pytest.raises(TypeError, match="path is None; give the name of a file"):
         sidestream.diagnose([None])  # type: ignore[list-item]
-    with path.open("rb") as file, pytest.raises(TypeError, match="path is <_io.Buff.*>; give a file, a folder"):
+    with (
+        path.open("rb") as file,
+        pytest.raises(TypeError, match="path is <_io.Buff.*>; give a file, a folder"),
+    ):
         sidestream.diagnose(file)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='what_if has "all" among others; give "all" alone'):
         sidestream.diagnose(path, what_if=["pinned", "all"])
@@ -210,7 +213,10 @@ def test_an_unknown_change_is_refused_with_those_there_are(traces: Path) -> None
 
 def test_other_threads_run_during_a_diagnosis(tmp_path: Path) -> None:
     # Long enough that the middle of the call is far from its ends.
-    kernel = '{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {}, "dur": 5, "args": {{"device": 0}}}}'
+    kernel = (
+        '{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {}, "dur": 5, '
+        '"args": {{"device": 0}}}}'
+    )
     events = ",".join(kernel.format(10 * at) for at in range(100_000))
     trace = tmp_path / "long.json"
     trace.write_text(f'{{"traceEvents": [{events}]}}')

@@ -29,7 +29,11 @@ rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 # The two meet in a file: no port is taken, and gloo picks free ones for itself.
 dist.init_process_group(
-    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=300)
+    "gloo",
+    init_method=f"file://{folder}/meet",
+    rank=rank,
+    world_size=2,
+    timeout=datetime.timedelta(seconds=300),
 )
 
 def train(workers, prefetched):
@@ -37,7 +41,9 @@ def train(workers, prefetched):
     samples = TensorDataset(torch.randn(44, 8), torch.randn(44, 1), torch.arange(44))
     shard = DistributedSampler(samples, seed=3)
     loader = DataLoader(samples, batch_size=4, sampler=shard, num_workers=workers)
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches = sidestream.prefetch(loader, "cpu") if prefetched else loader
     assert len(batches) == 6

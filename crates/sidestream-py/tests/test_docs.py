@@ -20,7 +20,14 @@ from forked import python
 ROOT = Path(__file__).parents[3]
 
 
-PAGES = ["README.md", "docs/python.md", "docs/images.md", "docs/augmentation.md", "docs/migration.md", "docs/tutorial.md"]
+PAGES = [
+    "README.md",
+    "docs/python.md",
+    "docs/images.md",
+    "docs/augmentation.md",
+    "docs/migration.md",
+    "docs/tutorial.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -33,7 +40,11 @@ def test_the_page_shows_python_with_names_that_are_there(page: str) -> None:
         ast.parse(textwrap.dedent(block).replace("…", "..."))
     names = set(re.findall(r"\bsidestream\.([A-Za-z_]\w*)", text)) - {"toml", "py", "git"}
     # A module that needs another library is not imported with the package.
-    missing = {name for name in names if not hasattr(sidestream, name) and not importlib.util.find_spec(f"sidestream.{name}")}
+    missing = {
+        name
+        for name in names
+        if not hasattr(sidestream, name) and not importlib.util.find_spec(f"sidestream.{name}")
+    }
     assert not missing, f"{page} names {missing}"
 
 
@@ -100,7 +111,10 @@ def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> N
     assert ran.returncode == 0, ran.stderr
     assert "no race" in ran.stdout and "Worth it: " in ran.stdout
     lines = program.read_text().splitlines()
-    waits = [lines[int(line) - 1] for line in re.findall(r"^SYNC_IN_LOOP: .*tutorial\.py:(\d+)\)", ran.stdout, re.MULTILINE)]
+    waits = [
+        lines[int(line) - 1]
+        for line in re.findall(r"^SYNC_IN_LOOP: .*tutorial\.py:(\d+)\)", ran.stdout, re.MULTILINE)
+    ]
     assert [call for line in waits for call in ('.to("cuda")', ".item()") if call in line] == [".item()"]
     assert "the loader keeps up" in ran.stdout or "your loader is the limit" in ran.stdout
 

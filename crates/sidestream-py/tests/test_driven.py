@@ -20,7 +20,11 @@ def test_each_call_has_the_arguments_and_defaults_of_the_extension() -> None:
         real = inspect.signature(getattr(driven.Recorder, name)).parameters.values()
         given = function.args
         assert [one.name for one in real] == [one.arg for one in (*given.args, *given.kwonlyargs)], name
-        defaults = [ast.literal_eval(default) for default in (*given.defaults, *given.kw_defaults) if default is not None]
+        defaults = [
+            ast.literal_eval(default)
+            for default in (*given.defaults, *given.kw_defaults)
+            if default is not None
+        ]
         assert [one.default for one in real if one.default is not one.empty] == defaults, name
 
 

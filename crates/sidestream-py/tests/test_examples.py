@@ -18,7 +18,11 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 # What a person has to see. A script that is not listed here fails.
 SAYS = {
     "augmentation": ["transform beside the step:", "the sums are the same", "this is the processor"],
-    "branches": ["images through two branches", "the results are those of one branch after the other", "serial: "],
+    "branches": [
+        "images through two branches",
+        "the results are those of one branch after the other",
+        "serial: ",
+    ],
     "check_racy_loop": [
         "as it is often written: 4 races",
         "RAW on x1: the second may read before the first has written.",
@@ -38,12 +42,31 @@ SAYS = {
         "the models agree",
     ],
     "encoder_decoder": ["steps of batch 2:", "the loss went from ", "serial: ", "on a GPU it measures"],
-    "ensemble": ["2 steps of 4 models with one optimizer", "the mean of the four is that of one model after the other", "serial: "],
+    "ensemble": [
+        "2 steps of 4 models with one optimizer",
+        "the mean of the four is that of one model after the other",
+        "serial: ",
+    ],
     "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
     "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
-    "serve_http": ["2 of 2 requests were answered", 'nv_inference_request_success{model="perceptron"} 2', "this is a simulated GPU", "0 races"],
-    "serving": ["one by one ", "one batch of all ", "times as many requests as one by one", "streams need a GPU"],
-    "timing": ["the clock around one product: ", "product on cpu: ", "small_layers on cpu: ", "the clock measures both"],
+    "serve_http": [
+        "2 of 2 requests were answered",
+        'nv_inference_request_success{model="perceptron"} 2',
+        "this is a simulated GPU",
+        "0 races",
+    ],
+    "serving": [
+        "one by one ",
+        "one batch of all ",
+        "times as many requests as one by one",
+        "streams need a GPU",
+    ],
+    "timing": [
+        "the clock around one product: ",
+        "product on cpu: ",
+        "small_layers on cpu: ",
+        "the clock measures both",
+    ],
     "three_stages": ["2 inputs through three stages:", "the results are those of a plain loop", "serial: "],
 }
 
@@ -96,7 +119,9 @@ def test_a_server_answers_clients_with_their_own_rows_and_refuses_what_it_cannot
         while not server.started:
             await asyncio.sleep(0)
         port = server.servers[0].sockets[0].getsockname()[1]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False
+        ) as client:
             rows = torch.randn(40, example["WIDTH"])
             asked = [client.post("/predict", json={"row": row.tolist()}) for row in rows]
             answers = await asyncio.gather(*asked)

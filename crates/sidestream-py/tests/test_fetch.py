@@ -52,9 +52,18 @@ def test_the_values_are_those_of_the_call(found: sidestream.CheckedRun) -> None:
 def test_structures_come_out_as_they_went_in(found: sidestream.CheckedRun) -> None:
     one = torch.ones(3, device="cuda", requires_grad=True)
     other = torch.ones(2, device="cuda:1")
-    values = {"a": (one, [other * 2]), "pair": Pair(one * 3, "text"), "scores": Scores(one.sum(), [one.t(), 7], "x"), "host": torch.ones(1)}
+    values = {
+        "a": (one, [other * 2]),
+        "pair": Pair(one * 3, "text"),
+        "scores": Scores(one.sum(), [one.t(), 7], "x"),
+        "host": torch.ones(1),
+    }
     result = sidestream.fetch(values).result()
-    assert result["a"][1][0].tolist() == [2, 2] and result["pair"].left.tolist() == [3, 3, 3] and result["pair"].right == "text"
+    assert (
+        result["a"][1][0].tolist() == [2, 2]
+        and result["pair"].left.tolist() == [3, 3, 3]
+        and result["pair"].right == "text"
+    )
     assert result["scores"].loss.item() == 3 and result["scores"].top[1] == 7 and result["scores"].name == "x"
     tensors = [result["a"][0], result["a"][1][0], result["pair"].left, result["scores"].loss, result["host"]]
     assert all(tensor.device.type == "cpu" and not tensor.requires_grad for tensor in tensors)
@@ -67,14 +76,24 @@ def test_structures_come_out_as_they_went_in(found: sidestream.CheckedRun) -> No
 def test_small_tensors_of_a_type_come_in_one_download(found: sidestream.CheckedRun) -> None:
     pieces = [torch.arange(12.0, device="cuda").view(3, 4) + at for at in range(10)]
     counts = [torch.tensor(at, device="cuda") for at in range(4)]
-    large, turned, empty = torch.ones(1 << 14, device="cuda"), torch.arange(6.0, device="cuda").view(2, 3).t(), torch.empty(0, 5, device="cuda")
+    large, turned, empty = (
+        torch.ones(1 << 14, device="cuda"),
+        torch.arange(6.0, device="cuda").view(2, 3).t(),
+        torch.empty(0, 5, device="cuda"),
+    )
     fetched = sidestream.fetch((pieces, counts, large, turned, empty))
     for piece in pieces:
         piece.zero_()
     got, numbers, whole, swapped, nothing = fetched.result()
-    assert all(torch.equal(one, torch.arange(12.0).view(3, 4) + at) and one.is_pinned() for at, one in enumerate(got))
+    assert all(
+        torch.equal(one, torch.arange(12.0).view(3, 4) + at) and one.is_pinned() for at, one in enumerate(got)
+    )
     assert [number.item() for number in numbers] == [0, 1, 2, 3] and numbers[0].dtype == torch.int64
-    assert whole.sum().item() == 1 << 14 and swapped.tolist() == [[0, 3], [1, 4], [2, 5]] and nothing.shape == (0, 5)
+    assert (
+        whole.sum().item() == 1 << 14
+        and swapped.tolist() == [[0, 3], [1, 4], [2, 5]]
+        and nothing.shape == (0, 5)
+    )
     assert len({one.untyped_storage().data_ptr() for one in got}) == 1
     assert found.is_clean, str(found)
 
@@ -109,7 +128,9 @@ def test_what_is_let_go_is_not_used_again_too_early(found: sidestream.CheckedRun
     futures = []
     for step in range(20):
         # Each tensor is gone before its download is waited for, and the next takes memory of its size.
-        futures.append(sidestream.fetch(torch.full((1 << 16,), float(step), device="cuda"), snapshot=step % 2 == 0))
+        futures.append(
+            sidestream.fetch(torch.full((1 << 16,), float(step), device="cuda"), snapshot=step % 2 == 0)
+        )
     assert [future.result()[7].item() for future in futures] == list(range(20))
     assert found.is_clean, str(found)
 

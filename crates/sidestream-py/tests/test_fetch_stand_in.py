@@ -29,7 +29,12 @@ from types import SimpleNamespace
 side = sidestream.Stream("cuda:0", name="side")
 # PyTorch's name for the default stream.
 default = SimpleNamespace(cuda_stream=0, synchronize=sidestream.Stream.of(0).synchronize)
-for values in (torch.tensor(2.5), torch.arange(12).view(3, 4), torch.ones(4096, dtype=torch.float64), torch.tensor([True, False])):
+for values in (
+    torch.tensor(2.5),
+    torch.arange(12).view(3, 4),
+    torch.ones(4096, dtype=torch.float64),
+    torch.tensor([True, False]),
+):
     for stream in (double.current, side, default):
         with double.on(stream):
             x = double.on_device(values)
@@ -39,7 +44,12 @@ for values in (torch.tensor(2.5), torch.arange(12).view(3, 4), torch.ones(4096, 
             assert fetched.done()
             x.zero_()
             got = fetched.result()
-        assert torch.equal(got, values) and got.shape == values.shape and got.dtype is values.dtype and not got.is_cuda, got
+        assert (
+            torch.equal(got, values)
+            and got.shape == values.shape
+            and got.dtype is values.dtype
+            and not got.is_cuda
+        ), got
 pair = sidestream.fetch({"loss": double.on_device(torch.tensor(1.0)), "name": "x"}).result()
 assert pair["loss"].item() == 1.0 and pair["name"] == "x"
 print("ok")
@@ -114,7 +124,10 @@ def test_a_running_mean_counts_what_has_arrived(on_stand_in: OnStandIn) -> None:
         START
         + """
 mean = sidestream.RunningMean()
-losses = [double.on_device(torch.tensor(float(at), dtype=dtype)) for at, dtype in enumerate([torch.float32, torch.float16, torch.float64] * 40)]
+losses = [
+    double.on_device(torch.tensor(float(at), dtype=dtype))
+    for at, dtype in enumerate([torch.float32, torch.float16, torch.float64] * 40)
+]
 for at, loss in enumerate(losses):
     mean.update(loss, weight=1 + at % 2)
 assert len(mean._coming) < len(losses), "it looks what has arrived now and then"

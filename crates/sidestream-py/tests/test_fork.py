@@ -1,4 +1,6 @@
-"""A child of a fork has the handles of its parent, and neither its threads nor its devices: it is told so, and nothing hangs."""
+"""A child of a fork has the handles of its parent, and neither its threads nor its devices:
+it is told so, and nothing hangs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from collections.abc import Callable
 
 OnStandIn = Callable[[str], str]
 
-#: Forks while the thread of a prefetcher takes and gives back the locks of the device. A child that hangs is killed by its alarm.
+#: Forks while the thread of a prefetcher takes and gives back the locks of the device.
+#: A child that hangs is killed by its alarm.
 PROGRAM = """
 import gc, os, signal, sys
 import numpy as np
@@ -36,7 +39,13 @@ def refused(call):
 
 def use(streams):
     one, two = streams[:2]
-    for call in (one.synchronize, one.query, lambda: one.wait_stream(two), lambda: one.wait_event(event), one.record_event):
+    for call in (
+        one.synchronize,
+        one.query,
+        lambda: one.wait_stream(two),
+        lambda: one.wait_event(event),
+        one.record_event,
+    ):
         refused(call)
 
 def look(streams):
@@ -94,7 +103,10 @@ for at in range(80):
     said.append((pid, act.__name__))
     held = next(iteration)
     array = held[0]
-print({(name, os.waitpid(pid, 0)[1]) for pid, name in said} == {(name, 0) for name in ("use", "look", "drop", "anew")})
+print(
+    {(name, os.waitpid(pid, 0)[1]) for pid, name in said}
+    == {(name, 0) for name in ("use", "look", "drop", "anew")}
+)
 assert (array.numpy() == 1).all() and streams[0].query() in (True, False)
 assert sidestream._sidestream.cached_bytes() == kept
 batches.close()
@@ -104,7 +116,11 @@ batches.close()
 def test_a_child_is_refused_and_never_hangs_on_a_simulated_gpu() -> None:
     # The limit only ends a test that failed.
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, "sim:h200"], capture_output=True, text=True, check=False, timeout=600
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, "sim:h200"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
     assert (ran.stdout, ran.stderr, ran.returncode) == ("True\n", "", 0)
 
@@ -125,5 +141,7 @@ if os.fork() == 0:
     sys.exit()
 print(os.wait()[1])
 """
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, timeout=600
+    )
     assert (ran.stdout, ran.stderr) == ("0\n", "")

@@ -92,7 +92,9 @@ def accelerated(size: int, accumulate: int, wrap: Callable[[Any], Any]) -> list[
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("accumulate", "size"), [(2, 72), (3, 80), (4, 80), (4, 64), (3, 79)])
-def test_training_with_accelerate_is_that_of_the_plain_loop_bit_for_bit(accumulate: int, size: int, device: str) -> None:
+def test_training_with_accelerate_is_that_of_the_plain_loop_bit_for_bit(
+    accumulate: int, size: int, device: str
+) -> None:
     plain = accelerated(size, accumulate, lambda loader: loader)
     for depth in (1, 2, 5):
         assert accelerated(size, accumulate, lambda loader: prefetch(loader, device, depth)) == plain
@@ -154,7 +156,9 @@ def test_a_loader_that_accelerate_does_not_know_is_said_to_be_none_of_its_own(mo
                 list(batches)
         train(prefetch(accelerator.prepare(plain), "cpu"))
         train(prefetch(torch.utils.data.DataLoader(data(12), batch_size=3), "cpu"))
-    with pytest.warns(UserWarning, match=r"accumulates gradients over 4 batches .*prefetch\(accelerator.prepare\(loader\)\)") as said:
+    with pytest.warns(
+        UserWarning, match=r"accumulates gradients over 4 batches .*prefetch\(accelerator.prepare\(loader\)\)"
+    ) as said:
         train(batches)
     assert said[0].filename == __file__
     with silence():
@@ -166,7 +170,9 @@ def test_a_state_of_accelerate_says_what_was_taken() -> None:
     from accelerate.utils import DataLoaderConfiguration
 
     def loader() -> Any:
-        accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
+        accelerator = Accelerator(
+            cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True)
+        )
         return accelerator.prepare(torch.utils.data.DataLoader(data(20), batch_size=4))
 
     def ids(batches: Any) -> list[Any]:
@@ -190,7 +196,8 @@ TWO_RANKS = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
 rank = int(sys.argv[1])
-os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
+os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
 import sidestream, torch
 """
 
@@ -241,7 +248,9 @@ for shuffle in (False, True):
     assert gathered(lambda loader: sidestream.prefetch(loader, "cpu"), shuffle) == plain
     assert sorted(sum(plain[:len(plain) // 2], [])) == list(range(27))
 from accelerate.data_loader import prepare_data_loader
-dispatched = prepare_data_loader(torch.utils.data.DataLoader(data, batch_size=4), dispatch_batches=True, put_on_device=True)
+dispatched = prepare_data_loader(
+    torch.utils.data.DataLoader(data, batch_size=4), dispatch_batches=True, put_on_device=True
+)
 try:
     sidestream.prefetch(dispatched, "cpu")
 except ValueError as error:
@@ -288,8 +297,10 @@ def loader(size, shuffle):
 def trained(callbacks):
     pl.seed_everything(5, verbose=False)
     module = Module()
-    trainer = pl.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, callbacks=callbacks, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, callbacks=callbacks, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )
     trainer.fit(module)
     kinds = {type(each).__name__ for each in trainer.fit_loop._combined_loader.flattened}
     return module.seen, module.tested, module.layer.weight.item(), kinds
@@ -377,16 +388,29 @@ def test_what_a_loader_has_is_reached_through_the_prefetcher() -> None:
     sampler = DistributedSampler(samples, num_replicas=2, rank=1)
     loader = DataLoader(samples, batch_size=4, sampler=sampler, drop_last=True)
     batches = prefetch(loader, "cpu")
-    for name in ("dataset", "batch_size", "sampler", "batch_sampler", "num_workers", "drop_last", "collate_fn", "generator"):
+    for name in (
+        "dataset",
+        "batch_size",
+        "sampler",
+        "batch_sampler",
+        "num_workers",
+        "drop_last",
+        "collate_fn",
+        "generator",
+    ):
         assert getattr(batches, name) is getattr(loader, name)
     batches.sampler.set_epoch(3)
     assert sampler.epoch == 3
     batches.worker_init_fn = print
     assert loader.worker_init_fn is print
     assert not hasattr(batches, "state_dict") and not hasattr(batches, "set_epoch")
-    with pytest.raises(AttributeError, match="neither the Prefetcher nor the DataLoader in it has an attribute 'nothing'"):
+    with pytest.raises(
+        AttributeError, match="neither the Prefetcher nor the DataLoader in it has an attribute 'nothing'"
+    ):
         batches.nothing
-    with pytest.raises(ValueError, match="batch_size attribute should not be set after DataLoader is initialized"):
+    with pytest.raises(
+        ValueError, match="batch_size attribute should not be set after DataLoader is initialized"
+    ):
         batches.batch_size = 3
     assert torch.is_tensor(next(iter(batches))[0])
 
@@ -396,7 +420,10 @@ def test_a_loader_of_timm_is_prefetched_with_its_attributes() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    inner = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8)), batch_size=4)
+    inner = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8)),
+        batch_size=4,
+    )
     loader = PrefetchLoader(inner, device=torch.device("cpu"))
     batches = prefetch(loader, "cpu")
     assert batches.sampler is inner.sampler and batches.dataset is inner.dataset and not batches.mixup_enabled
@@ -410,7 +437,12 @@ def test_a_tensor_dict_comes_out_with_its_batch_size() -> None:
 
     def one(at: int) -> Any:
         inner = TensorDict({"z": torch.full((2, 3), at)}, batch_size=[2, 3], names=["sample", "place"])
-        made = TensorDict({"x": torch.full((2, 4), float(at)), "inner": inner}, batch_size=[2], device="cpu", names=["sample"])
+        made = TensorDict(
+            {"x": torch.full((2, 4), float(at)), "inner": inner},
+            batch_size=[2],
+            device="cpu",
+            names=["sample"],
+        )
         return made.lock_() if at == 1 else made
 
     given = [{"td": one(at)} for at in range(3)]
@@ -447,7 +479,9 @@ def test_nothing_is_said_of_loaders_that_are_shared_out(monkeypatch: pytest.Monk
     for options in ({"shuffle": True}, {}):
         monkeypatch.setattr(_ranks, "_said", set())
         batches = prefetch(DataLoader(samples, **options), "cpu")
-        with pytest.warns(UserWarning, match=r"each of the 2 ranks goes through all .*DistributedSampler\(dataset\)") as said:
+        with pytest.warns(
+            UserWarning, match=r"each of the 2 ranks goes through all .*DistributedSampler\(dataset\)"
+        ) as said:
             list(batches)
         with silence():
             list(batches)

@@ -44,7 +44,9 @@ def few(samples: Path, tmp_path: Path) -> Path:
 
 def test_the_classes_of_operators_are_those_of_the_table() -> None:
     written = Path(_operators.__file__)
-    assert written.read_text() == _operator.source(), f"run `python -m sidestream.images._operator` with {written.name} in the sources"
+    assert written.read_text() == _operator.source(), (
+        f"run `python -m sidestream.images._operator` with {written.name} in the sources"
+    )
     assert {*_operators.__all__} <= {*images.__all__}
 
 
@@ -74,7 +76,10 @@ def test_an_epoch_has_each_picture_once_with_its_class(samples: Path) -> None:
 
 
 def test_batches_depend_on_the_seed_and_not_on_the_workers(samples: Path) -> None:
-    one, many, other = (Loader(samples, workers=workers, depth=workers, seed=seed) for workers, seed in [(1, 3), (4, 3), (2, 4)])
+    one, many, other = (
+        Loader(samples, workers=workers, depth=workers, seed=seed)
+        for workers, seed in [(1, 3), (4, 3), (2, 4)]
+    )
     first = digest(one)
     assert first == digest(many)
     assert first != digest(other)
@@ -91,7 +96,9 @@ def test_a_state_resumes_and_says_where_it_does_not_fit(samples: Path) -> None:
     resumed.load_state_dict(state)
     resumed.set_epoch(0)  # As loops do; it is in that epoch.
     assert digest(resumed) == rest
-    with pytest.raises(ValueError, match="the state has seed 3, and this loader 4; make the loader with the same options"):
+    with pytest.raises(
+        ValueError, match="the state has seed 3, and this loader 4; make the loader with the same options"
+    ):
         Loader(samples, seed=4).load_state_dict(state)
     with pytest.raises(ValueError, match="the files or their labels have changed since"):
         Loader(samples, seed=3, classes=["sea", "city"]).load_state_dict(state)
@@ -112,11 +119,29 @@ def test_a_state_belongs_to_its_augmentation(samples: Path) -> None:
     resumed.load_state_dict(state)
     assert next(iter(resumed)).samples == next(batches).samples
     for other, says in [
-        (loader(crop, flip, seed=2), "the state has an augmentation with seed=1, and this loader one with seed=2; make the loader with the same"),
-        (loader(crop, flip, fuse=False), "the state has an augmentation with fuse=True, and this loader one with fuse=False"),
-        (loader(crop, images.RandomHorizontalFlip(0.1)), r"operator 1 of the augmentation is RandomHorizontalFlip\(p=0.5\) in the state, and Random.*p=0.1"),
-        (loader(crop), r"operator 1 of the augmentation is RandomHorizontalFlip\(p=0.5\) in the state, and none in this loader"),
-        (Loader(samples, batch_size=8), r"the state has an augmentation, Compose\(\[RandomResizedCrop.*, and this loader none"),
+        (
+            loader(crop, flip, seed=2),
+            "the state has an augmentation with seed=1, and this loader one with seed=2; "
+            "make the loader with the same",
+        ),
+        (
+            loader(crop, flip, fuse=False),
+            "the state has an augmentation with fuse=True, and this loader one with fuse=False",
+        ),
+        (
+            loader(crop, images.RandomHorizontalFlip(0.1)),
+            r"operator 1 of the augmentation is RandomHorizontalFlip\(p=0.5\) in the state, "
+            "and Random.*p=0.1",
+        ),
+        (
+            loader(crop),
+            r"operator 1 of the augmentation is RandomHorizontalFlip\(p=0.5\) in the state, "
+            "and none in this loader",
+        ),
+        (
+            Loader(samples, batch_size=8),
+            r"the state has an augmentation, Compose\(\[RandomResizedCrop.*, and this loader none",
+        ),
     ]:
         before = other.state_dict()
         with pytest.raises(ValueError, match=says):
@@ -127,7 +152,10 @@ def test_a_state_belongs_to_its_augmentation(samples: Path) -> None:
         saving.load_state_dict(plain)
     # Of a version that did not say it.
     del state["augment"]
-    with pytest.raises(ValueError, match="the state does not say how pictures were augmented, since an earlier version saved it"):
+    with pytest.raises(
+        ValueError,
+        match="the state does not say how pictures were augmented, since an earlier version saved it",
+    ):
         saving.load_state_dict(state)
     saving.load_state_dict({**state, "augment": saving.state_dict()["augment"]})
     del plain["augment"]
@@ -136,12 +164,18 @@ def test_a_state_belongs_to_its_augmentation(samples: Path) -> None:
 
 def test_a_loader_says_what_it_is(samples: Path) -> None:
     loader = Loader(samples, batch_size=16)
-    expected = f"Loader({str(samples)!r}: 40 pictures, 3 batches of 16 an epoch, decoded by {images.decoder()})"
+    expected = (
+        f"Loader({str(samples)!r}: 40 pictures, 3 batches of 16 an epoch, decoded by {images.decoder()})"
+    )
     assert repr(loader) == expected
     loader.close()
     assert repr(loader) == expected
-    assert "40 pictures, rank 1 of 2, 2 batches of 16" in repr(Loader(samples, batch_size=16, rank=1, world=2))
-    with pytest.raises(TypeError, match="a Loader has threads, which cannot be sent to another process; send its arguments"):
+    assert "40 pictures, rank 1 of 2, 2 batches of 16" in repr(
+        Loader(samples, batch_size=16, rank=1, world=2)
+    )
+    with pytest.raises(
+        TypeError, match="a Loader has threads, which cannot be sent to another process; send its arguments"
+    ):
         pickle.dumps(loader)
 
 
@@ -376,9 +410,16 @@ def test_what_goes_wrong_with_pictures_reads_as_itself_behind_prefetch(few: Path
 
 def test_a_loader_gives_augmented_batches_on_a_device(samples: Path) -> None:
     torch = pytest.importorskip("torch")
-    operators = [images.RandomResizedCrop(32), images.RandomHorizontalFlip(), images.ToDtype("float32", scale=True)]
+    operators = [
+        images.RandomResizedCrop(32),
+        images.RandomHorizontalFlip(),
+        images.ToDtype("float32", scale=True),
+    ]
     augment = images.Compose(operators, seed=7)
-    with Loader(samples, batch_size=16, seed=3) as whole, Loader(samples, batch_size=16, seed=3, augment=augment) as parts:
+    with (
+        Loader(samples, batch_size=16, seed=3) as whole,
+        Loader(samples, batch_size=16, seed=3, augment=augment) as parts,
+    ):
         wanted = [augment.of_loader(batch.slab, torch.tensor(batch.labels), batch) for batch in whole]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -410,7 +451,10 @@ def test_what_was_read_ahead_and_not_taken_comes_again(samples: Path) -> None:
     augment = images.Compose([images.Resize((16, 16))])
     with Loader(samples, batch_size=4, seed=3, augment=augment) as whole_epoch:
         wanted = [labels.tolist() for _, labels in whole_epoch.prefetch("cpu")]
-    with Loader(samples, batch_size=4, seed=3, augment=augment) as loader, Loader(samples, batch_size=4, seed=3, augment=augment) as other:
+    with (
+        Loader(samples, batch_size=4, seed=3, augment=augment) as loader,
+        Loader(samples, batch_size=4, seed=3, augment=augment) as other,
+    ):
         found = []
         for _, labels in loader.prefetch("cpu"):
             found.append(labels.tolist())
@@ -440,7 +484,9 @@ def test_what_was_read_ahead_and_not_taken_comes_again(samples: Path) -> None:
         ({"classes": "sea"}, TypeError, "classes is 'sea'; give a sequence of names"),
     ],
 )
-def test_arguments_are_refused_by_name(samples: Path, given: dict[str, Any], kind: type[Exception], says: str) -> None:
+def test_arguments_are_refused_by_name(
+    samples: Path, given: dict[str, Any], kind: type[Exception], says: str
+) -> None:
     with pytest.raises(kind, match=says):
         Loader(samples, **given)
 
@@ -448,7 +494,10 @@ def test_arguments_are_refused_by_name(samples: Path, given: dict[str, Any], kin
 def test_what_is_no_data_is_refused(samples: Path) -> None:
     nothing: Any
     for nothing in (5, None, [], [5], b"train"):
-        with pytest.raises(TypeError, match="; give a folder, a list or an archive, as a text or a path, or a sequence of archives"):
+        with pytest.raises(
+            TypeError,
+            match="; give a folder, a list or an archive, as a text or a path, or a sequence of archives",
+        ):
             Loader(nothing)
     loader = Loader(samples)
     state: Any = None

@@ -1,4 +1,6 @@
-"""Augmentation of tensors: on the processor, on a stand-in for CUDA's driver, under a check, and beside torchvision."""
+"""Augmentation of tensors: on the processor, on a stand-in for CUDA's driver, under a check,
+and beside torchvision.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def test_a_result_depends_on_seed_epoch_and_sample_alone() -> None:
     for at in range(3):
         alone = usual(seed=3)(pictures[at : at + 1], epoch=2, samples=torch.tensor([10 + at]))
         assert torch.equal(alone[0], whole[at])
-    for other in (usual(seed=4)(pictures, epoch=2, samples=[10, 11, 12]), usual(seed=3)(pictures, epoch=1, samples=[10, 11, 12])):
+    for other in (
+        usual(seed=4)(pictures, epoch=2, samples=[10, 11, 12]),
+        usual(seed=3)(pictures, epoch=1, samples=[10, 11, 12]),
+    ):
         assert not torch.equal(other, whole)
     # Without numbers they are counted.
     counting = usual(seed=3)
@@ -58,7 +63,9 @@ def test_memory_formats_and_types() -> None:
         if torch.equal(given, pictures):
             assert torch.equal(usual()(given, samples=[0, 1, 2]), plain)
         else:
-            assert torch.equal(usual()(given, samples=[0, 1, 2]), usual()(given.contiguous(), samples=[0, 1, 2]))
+            assert torch.equal(
+                usual()(given, samples=[0, 1, 2]), usual()(given.contiguous(), samples=[0, 1, 2])
+            )
     last = usual(channels_last=True)(pictures, samples=[0, 1, 2])
     assert last.is_contiguous(memory_format=torch.channels_last) and torch.equal(last, plain)
     for dtype, tolerance in ((torch.float16, 2e-3), (torch.bfloat16, 2e-2)):
@@ -70,7 +77,9 @@ def test_memory_formats_and_types() -> None:
 
 def test_a_part_that_is_named_is_all_that_counts() -> None:
     pictures = batch(1)
-    compose = images.Compose([images.RandomResizedCrop(16, scale=(0.1, 0.2)), images.RandomRotation(10, "bilinear")])
+    compose = images.Compose(
+        [images.RandomResizedCrop(16, scale=(0.1, 0.2)), images.RandomRotation(10, "bilinear")]
+    )
     for sample in range(8):
         left, top, width, height = compose.region(40, 52, sample=sample)
         assert width * height < 40 * 52
@@ -101,7 +110,9 @@ def test_what_means_nothing_is_refused() -> None:
     crop: Any = images.CenterCrop(4)
     with pytest.raises(TypeError, match="is no operator of sidestream.images; from_torchvision translates"):
         images.Compose([lambda batch: batch])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="operator 0, Normalize: it takes floating-point numbers; put ToDtype before it"):
+    with pytest.raises(
+        ValueError, match="operator 0, Normalize: it takes floating-point numbers; put ToDtype before it"
+    ):
         images.Compose([images.Normalize((0, 0, 0), (1, 1, 1))])
     with pytest.raises(TypeError, match="batch is of torch.float32; give a tensor of torch.uint8"):
         images.Compose([crop])(batch().float())
@@ -122,21 +133,45 @@ half: Any = 0.5
     ("make", "says"),
     [
         (lambda: images.GaussianBlur(8), "GaussianBlur: kernel_size is 8; give an odd number"),
-        (lambda: images.RandomHorizontalFlip(1.5), "RandomHorizontalFlip: p is 1.5; give a probability, from 0 to 1"),
+        (
+            lambda: images.RandomHorizontalFlip(1.5),
+            "RandomHorizontalFlip: p is 1.5; give a probability, from 0 to 1",
+        ),
         (lambda: images.RandomGrayscale(wrong), "RandomGrayscale: p is 'often'; give a number"),
-        (lambda: images.RandomResizedCrop(8, scale=(0.5, 0.1)), "RandomResizedCrop: scale is from 0.5 to 0.1; give"),
-        (lambda: images.RandomResizedCrop(8, scale=half), "RandomResizedCrop: scale is 0.5; give two numbers"),
-        (lambda: images.RandomResizedCrop(8, ratio=(0, 1)), "RandomResizedCrop: ratio is from 0 to 1; give numbers above 0"),
+        (
+            lambda: images.RandomResizedCrop(8, scale=(0.5, 0.1)),
+            "RandomResizedCrop: scale is from 0.5 to 0.1; give",
+        ),
+        (
+            lambda: images.RandomResizedCrop(8, scale=half),
+            "RandomResizedCrop: scale is 0.5; give two numbers",
+        ),
+        (
+            lambda: images.RandomResizedCrop(8, ratio=(0, 1)),
+            "RandomResizedCrop: ratio is from 0 to 1; give numbers above 0",
+        ),
         (lambda: images.RandomResizedCrop(2**40), "RandomResizedCrop: size is .*, which is out of range"),
-        (lambda: images.RandomResizedCrop(8, interpolation="nearest"), 'RandomResizedCrop: interpolation is .nearest.; give "bilinear"'),
+        (
+            lambda: images.RandomResizedCrop(8, interpolation="nearest"),
+            'RandomResizedCrop: interpolation is .nearest.; give "bilinear"',
+        ),
         (lambda: images.RandomRotation(-5), "RandomRotation: degrees is -5; give a number from 0 on"),
         (lambda: images.RandomRotation((5, -5)), "RandomRotation: degrees is from 5 to -5; give"),
-        (lambda: images.RandomRotation(float("nan")), "RandomRotation: degrees is from NaN to NaN; give finite numbers"),
-        (lambda: images.RandomRotation(10, "bicubic"), 'RandomRotation: interpolation is .bicubic.; give "nearest" or "bilinear"'),
+        (
+            lambda: images.RandomRotation(float("nan")),
+            "RandomRotation: degrees is from NaN to NaN; give finite numbers",
+        ),
+        (
+            lambda: images.RandomRotation(10, "bicubic"),
+            'RandomRotation: interpolation is .bicubic.; give "nearest" or "bilinear"',
+        ),
         (lambda: images.RandomAffine(0, shear=(1, 2, 3)), "RandomAffine: shear is "),
         (lambda: images.RandomAffine(0, translate=(2, 0)), "RandomAffine: translate has 2; give shares"),
         (lambda: images.RandomCrop(8, padding=-1), "RandomCrop: padding is -1; give"),
-        (lambda: images.RandomCrop(8, fill=(1, 2)), r"RandomCrop: fill is \[1, 2\]; give one number, or three"),
+        (
+            lambda: images.RandomCrop(8, fill=(1, 2)),
+            r"RandomCrop: fill is \[1, 2\]; give one number, or three",
+        ),
         (lambda: images.CenterCrop(0), "CenterCrop: size is 0; give one length"),
         (lambda: images.Resize(64, max_size=32), "Resize: max_size is 32, and size 64"),
         (lambda: images.ColorJitter(brightness=-1), "ColorJitter: brightness is -1; give 0 or more"),
@@ -145,7 +180,10 @@ half: Any = 0.5
         (lambda: images.RandAugment(magnitude=40), "RandAugment: magnitude is 40 of 31 bins"),
         (lambda: images.RandAugment(-1), "RandAugment: num_ops is -1; give a number of operators, 0 or more"),
         (lambda: images.MixUp(alpha=0), "MixUp: alpha is 0; give a number above 0"),
-        (lambda: images.CutMix(num_classes=0), "CutMix: num_classes is 0; give how many classes there are, 1 or more"),
+        (
+            lambda: images.CutMix(num_classes=0),
+            "CutMix: num_classes is 0; give how many classes there are, 1 or more",
+        ),
         (lambda: images.Normalize((0, 0, 0), (1, 0, 1)), "Normalize: std has 0; give numbers above 0"),
         (lambda: images.ToDtype("int64"), "ToDtype: dtype is 'int64'; give float32"),
     ],
@@ -175,7 +213,10 @@ def test_no_operators_give_a_copy() -> None:
 def test_labels_that_are_no_classes_are_refused() -> None:
     mix = images.Compose([images.MixUp(num_classes=3)])
     for labels, says in [
-        (torch.tensor([0, 1, 3]), "a label is 3, and MixUp has num_classes=3; give num_classes above all labels"),
+        (
+            torch.tensor([0, 1, 3]),
+            "a label is 3, and MixUp has num_classes=3; give num_classes above all labels",
+        ),
         (torch.tensor([0, -1, 1]), "a label is -1, which stands for none, and MixUp mixes labels"),
         (torch.tensor([0.0, 1.0, 2.0]), "labels is of torch.float32; give whole numbers"),
     ]:
@@ -194,14 +235,18 @@ def test_what_torchvision_has_is_translated_or_named() -> None:
         return type(name, (SimpleNamespace,), {})(**attributes)
 
     jitter = made("ColorJitter", brightness=(0.6, 1.4), contrast=None, saturation=None, hue=None)
-    rotation = made("RandomRotation", degrees=[-45.0, 45.0], interpolation="nearest", expand=False, center=None, fill=0)
+    rotation = made(
+        "RandomRotation", degrees=[-45.0, 45.0], interpolation="nearest", expand=False, center=None, fill=0
+    )
     inner = made("Compose", transforms=[made("ToImage"), rotation])
     compose = images.from_torchvision(made("Compose", transforms=[inner, jitter]))
     assert [type(transform).__name__ for transform in compose.transforms] == ["RandomRotation", "ColorJitter"]
     ours = images.Compose([images.RandomRotation(45), images.ColorJitter(brightness=0.4)])
     assert ours(batch(), samples=[1, 2, 3]).equal(compose(batch(), samples=[1, 2, 3]))
     odd = made("Resize", size=[20], interpolation="bicubic", max_size=None, antialias=True)
-    with pytest.raises(ValueError, match="ElasticTransform is not known here; Resize: interpolation is 'bicubic'"):
+    with pytest.raises(
+        ValueError, match="ElasticTransform is not known here; Resize: interpolation is 'bicubic'"
+    ):
         images.from_torchvision([made("ElasticTransform"), odd, jitter])
 
 
@@ -250,7 +295,11 @@ def on_device(data, size):
 pictures = bytes((x * 7 + x // 90 * 5) % 251 for x in range(2 * 3 * 30 * 30))
 usual = [images.RandomCrop(20), images.Resize(28), images.RandomRotation(45, "bilinear")]
 blurred = [*usual, images.GaussianBlur((5, 3))]
-for operators in (usual, blurred, [*usual, images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.GaussianBlur(5), images.RandAugment()]):
+for operators in (
+    usual,
+    blurred,
+    [*usual, images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.GaussianBlur(5), images.RandAugment()],
+):
     plan = AugmentPlan([(type(one).__name__, one._given) for one in operators], True)
     drawn = plan.draw((30, 30), False, 0, 0, [5, 6])
     size = 2 * 3 * 28 * 28
@@ -261,11 +310,12 @@ for operators in (usual, blurred, [*usual, images.ColorJitter(0.4, 0.4, 0.4, 0.1
     output = on_device(None, size)
     told = ctypes.create_string_buffer(records)
     drawn.records((ctypes.addressof(told), records))
-    rest = [on_device(told.raw, records), on_device(None, even), on_device(None, odd), on_device(None, statistics)]
+    rest = [on_device(told.raw, records), *(on_device(None, room) for room in (even, odd, statistics))]
     drawn.launch("cuda:0", stream, [on_device(pictures, len(pictures)), *rest, output], "uint8", False)
     stream.synchronize()
     found = ctypes.create_string_buffer(size)
-    assert cuda.cuMemcpy(ctypes.c_uint64(ctypes.addressof(found)), ctypes.c_uint64(output[0]), ctypes.c_size_t(size)) == 0
+    to, place = ctypes.c_uint64(ctypes.addressof(found)), ctypes.c_uint64(output[0])
+    assert cuda.cuMemcpy(to, place, ctypes.c_size_t(size)) == 0
     print(drawn.passes, found.raw == expected.raw)
 """
     )
@@ -288,7 +338,9 @@ def test_single_operators_are_torchvisions_within_a_level() -> None:
         records = torch.empty(drawn.needs()[0], dtype=torch.uint8)
         drawn.records((records.data_ptr(), records.numel()))
         coefficients = struct.unpack_from("8f", records.numpy().tobytes(), 4 * 14)
-        expected = functional.perspective(picture[0], None, None, coefficients=list(coefficients), fill=[9.0, 8.0, 7.0])
+        expected = functional.perspective(
+            picture[0], None, None, coefficients=list(coefficients), fill=[9.0, 8.0, 7.0]
+        )
         difference = (compose(picture, samples=[sample])[0].int() - expected.int()).abs()
         assert difference.max() <= 1, sample
     for theirs in (
@@ -297,7 +349,9 @@ def test_single_operators_are_torchvisions_within_a_level() -> None:
         vision.CenterCrop(64),
         vision.RandomHorizontalFlip(1.0),
         vision.RandomRotation((25, 25), interpolation=vision.InterpolationMode.BILINEAR, fill=50),
-        vision.RandomAffine((10, 10), scale=(0.8, 0.8), shear=(5, 5, 0, 0), interpolation=vision.InterpolationMode.BILINEAR),
+        vision.RandomAffine(
+            (10, 10), scale=(0.8, 0.8), shear=(5, 5, 0, 0), interpolation=vision.InterpolationMode.BILINEAR
+        ),
         vision.ColorJitter(contrast=(1.4, 1.4)),
         vision.ColorJitter(hue=(0.3, 0.3)),
         vision.Grayscale(3),
@@ -306,5 +360,7 @@ def test_single_operators_are_torchvisions_within_a_level() -> None:
         for fuse in (True, False):
             ours = images.from_torchvision(theirs, fuse=fuse)(picture)[0]
             assert (ours.int() - theirs(picture[0]).int()).abs().max() <= 1, theirs
-    numbers = vision.Compose([vision.ToDtype(torch.float32, scale=True), vision.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])])
+    numbers = vision.Compose(
+        [vision.ToDtype(torch.float32, scale=True), vision.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])]
+    )
     assert torch.allclose(images.from_torchvision(numbers)(picture)[0], numbers(picture[0]), atol=1e-6)

@@ -1,4 +1,6 @@
-"""Pictures that a GPU's engines decode: on a simulated GPU, where the processor stands in for them, and by a stand-in for nvJPEG."""
+"""Pictures that a GPU's engines decode: on a simulated GPU, where the processor stands in for them,
+and by a stand-in for nvJPEG.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ def damage(mixed: Path, folder: Path, *, hidden: int, cut: int) -> Path:
 
 
 def compose() -> images.Compose:
-    return images.Compose([images.RandomResizedCrop(24), images.RandomHorizontalFlip(), images.ToDtype("float32", scale=True)], seed=7)
+    return images.Compose(
+        [images.RandomResizedCrop(24), images.RandomHorizontalFlip(), images.ToDtype("float32", scale=True)],
+        seed=7,
+    )
 
 
 def loader(data: Path, **more: Any) -> Loader:
@@ -63,7 +68,10 @@ def epoch(loader: Loader, device: str) -> list[tuple[Any, list[int]]]:
 
 def same(one: list[tuple[Any, list[int]]], other: list[tuple[Any, list[int]]]) -> bool:
     pairs = zip(one, other, strict=True)
-    return all(pictures.equal(theirs) and labels == other_labels for (pictures, labels), (theirs, other_labels) in pairs)
+    return all(
+        pictures.equal(theirs) and labels == other_labels
+        for (pictures, labels), (theirs, other_labels) in pairs
+    )
 
 
 def test_pictures_and_their_order_are_those_of_the_processor(mixed: Path, silent: Any) -> None:
@@ -95,7 +103,10 @@ def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(mixed: Path, tm
             expected = epoch(other, "cpu")
             lost = other.broken
         with loader(data, broken=broken, decode="gpu") as engines:
-            with pytest.warns(UserWarning, match=r"engines refused a batch of pictures \(it is damaged.*Loader.refused counts") as said:
+            with pytest.warns(
+                UserWarning,
+                match=r"engines refused a batch of pictures \(it is damaged.*Loader.refused counts",
+            ) as said:
                 found = epoch(engines, "cuda")
             # It is said where the loop stands.
             assert [warning.filename for warning in said] == [__file__]
@@ -117,7 +128,10 @@ def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(mixed: Path, tm
 
 def test_a_batch_of_broken_pictures_alone_does_not_come(mixed: Path, tmp_path: Path, silent: Any) -> None:
     data = damage(mixed, tmp_path, hidden=2, cut=3)
-    with loader(data, decode="gpu", batch_size=2, shuffle=False, broken="skip") as engines, warnings.catch_warnings():
+    with (
+        loader(data, decode="gpu", batch_size=2, shuffle=False, broken="skip") as engines,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         assert [labels for _, labels in epoch(engines, "cuda")][:2] == [[0, 1], [4, 5]]
 
@@ -125,13 +139,19 @@ def test_a_batch_of_broken_pictures_alone_does_not_come(mixed: Path, tmp_path: P
 def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, silent: Any) -> None:
     with loader(mixed, decode="gpu") as whole:
         expected = epoch(whole, "cuda")
-    with loader(mixed, decode="gpu") as left, loader(mixed, decode="gpu", workers=1) as resumed, loader(mixed) as other:
+    with (
+        loader(mixed, decode="gpu") as left,
+        loader(mixed, decode="gpu", workers=1) as resumed,
+        loader(mixed) as other,
+    ):
         for pictures, labels in left.prefetch("cuda"):
             first = pictures.cpu().clone(), labels.tolist()
             break
         gc.collect()
         state = left.state_dict()
-        assert state["seen"] == 12 and state["decoder"].startswith("engines of nvJPEG for 1 of baseline JPEG, else ")
+        assert state["seen"] == 12 and state["decoder"].startswith(
+            "engines of nvJPEG for 1 of baseline JPEG, else "
+        )
         resumed.load_state_dict(state)
         for one in (left, resumed):
             assert same([first, *epoch(one, "cuda")], expected)
@@ -163,7 +183,10 @@ def test_what_engines_are_at_is_neither_counted_nor_kept(mixed: Path, silent: An
         may_go_on.set()
         with pytest.raises(ValueError, match="this is no state of a loader"):
             left.load_state_dict(left.state_dict() | {"data": 1})
-        with pytest.raises(RuntimeError, match="another loop over this loader began, or it went to another state, which ended this loop"):
+        with pytest.raises(
+            RuntimeError,
+            match="another loop over this loader began, or it went to another state, which ended this loop",
+        ):
             list(batches)
         assert same([first, *epoch(left, "cuda")], expected)
 
@@ -173,12 +196,16 @@ def test_what_cannot_be_is_refused_with_what_to_do(mixed: Path) -> None:
         loader(mixed, decode="tpu")
     with pytest.raises(ValueError, match=r'give `augment` too, and go through `prefetch\("cuda"\)`'):
         loader(mixed, decode="gpu", augment=None)
-    with pytest.raises(ValueError, match='engine_share is 0.5, and decode "cpu": give decode="gpu", or leave it out'):
+    with pytest.raises(
+        ValueError, match='engine_share is 0.5, and decode "cpu": give decode="gpu", or leave it out'
+    ):
         loader(mixed, engine_share=0.5)
     with pytest.raises(ValueError, match="`engine_share` is 2; it is a part of the pictures, from 0 to 1"):
         loader(mixed, decode="gpu", engine_share=2.0)
     with loader(mixed, decode="gpu") as engines:
-        with pytest.raises(ValueError, match=r'has no pixels: go through `prefetch\("cuda"\)`, or give decode="cpu"'):
+        with pytest.raises(
+            ValueError, match=r'has no pixels: go through `prefetch\("cuda"\)`, or give decode="cpu"'
+        ):
             next(iter(engines))
         with pytest.raises(ValueError, match="the pictures go to 'cpu': give `prefetch` a GPU"):
             engines.prefetch("cpu")
@@ -187,7 +214,8 @@ def test_what_cannot_be_is_refused_with_what_to_do(mixed: Path) -> None:
 def test_a_stand_in_for_nvjpeg_decodes_to_where_pictures_belong(
     mixed: Path, tmp_path: Path, on_stand_in: Callable[[str], str]
 ) -> None:
-    """The calls of the library, by addresses in memory of the device, as tensors of PyTorch would give them."""
+    """The calls of the library, by addresses in memory of the device, as tensors of PyTorch would give them.
+    """
     printed = on_stand_in(
         f"""
 import ctypes
@@ -238,7 +266,10 @@ loader.set_epoch(1)
 fail = cuda.sidestream_stand_in_fail
 assert fail(b"nvjpegDecodeBatched", 1, 6) == 0
 print(*(put(Batch(loader._loader.next()))[0] for _ in range(3)), sep=chr(10))
-given = Loader({str(damage(mixed, tmp_path, hidden=0, cut=1))!r}, shuffle=False, broken="skip", augment=augment, decode="gpu", pin_memory=False)
+given = Loader(
+    {str(damage(mixed, tmp_path, hidden=0, cut=1))!r},
+    shuffle=False, broken="skip", augment=augment, decode="gpu", pin_memory=False,
+)
 batch = Batch(given._loader.next())
 print(put(batch)[0])
 again = Batch(given._loader.on_processor(batch._batch))
@@ -256,7 +287,9 @@ print(len(again), put(again)[:2], [broken.name.rsplit("/", 1)[1] for broken in a
 
 @pytest.mark.parametrize("set_to", [None, "8"])
 @pytest.mark.parametrize("answer", [None, 3, 0], ids=["no driver", "not started", "started"])
-def test_cuda_is_asked_for_enough_connections(monkeypatch: pytest.MonkeyPatch, mixed: Path, answer: int | None, set_to: str | None) -> None:
+def test_cuda_is_asked_for_enough_connections(
+    monkeypatch: pytest.MonkeyPatch, mixed: Path, answer: int | None, set_to: str | None
+) -> None:
     """CUDA reads the variable when it starts: later there is nothing to be done but to say so."""
 
     class Driver:

@@ -1,5 +1,6 @@
-"""What docs/judged.md says of the programs of five texts. The texts are not here: with `SIDESTREAM_TEXTS`, the folder that they
-are in, each program is judged again."""
+"""What docs/judged.md says of the programs of five texts. The texts are not here: with `SIDESTREAM_TEXTS`,
+the folder that they are in, each program is judged again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def test_the_stream_programs_of_the_page_are_what_it_says() -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     programs = sidestream.check_program(text=text).programs
     rows = dict(re.findall(r"^\| ([a-z][a-z ]+) \| [^|]+ \| (clean|[A-Z, ]+) \|$", PAGE, re.MULTILINE))
-    kinds = {each.name.replace("_", " "): ", ".join(race.kind for race in each.races) or "clean" for each in programs}
+    kinds = {
+        each.name.replace("_", " "): ", ".join(race.kind for race in each.races) or "clean"
+        for each in programs
+    }
     assert kinds == rows
 
 

@@ -39,7 +39,10 @@ def test_its_rows_are_those_of_the_table() -> None:
 
 
 def test_a_batch_may_be_a_number_of_bytes() -> None:
-    assert sidestream.overlap("sim:h200", batch=1 << 20).rows == sidestream.overlap("sim:h200", batch="1MiB").rows
+    assert (
+        sidestream.overlap("sim:h200", batch=1 << 20).rows
+        == sidestream.overlap("sim:h200", batch="1MiB").rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,12 @@ def test_more_streams_and_no_download() -> None:
 
 def test_a_page_draws_the_arrangements() -> None:
     page = sidestream.overlap("sim:h200")._repr_html_()
-    assert page.count("<rect") == 8 and page.count("<line") == 1 and "pipeline, 4 slots" in page and "<script" not in page
+    assert (
+        page.count("<rect") == 8
+        and page.count("<line") == 1
+        and "pipeline, 4 slots" in page
+        and "<script" not in page
+    )
 
 
 @pytest.mark.torch
@@ -117,7 +125,11 @@ def test_a_loop_of_ones_own_is_measured() -> None:
         assert found.is_clean, str(found)
         with pytest.raises(ValueError, match="the batches hold no tensors of the host"):
             sidestream.overlap(train, [1, 2])
-    assert result.name == "train" and result.batch_bytes == 4096 and set(result.loop_ns) == {"pageable", "pinned", "prefetch"}
+    assert (
+        result.name == "train"
+        and result.batch_bytes == 4096
+        and set(result.loop_ns) == {"pageable", "pinned", "prefetch"}
+    )
     assert result.limit_ns >= result.step_ns and result.to_dict()["schema"] == "sidestream.overlap.loop/1"
     assert "GB/s" in str(result) and "<- best" in str(result) and "<svg" in result._repr_html_()
     with pytest.raises(ValueError, match="measures on a GPU of PyTorch, and there is none here"):
@@ -131,9 +143,19 @@ def test_a_loop_of_ones_own_is_measured() -> None:
 @pytest.mark.parametrize(
     ("pageable", "pinned", "prefetch", "says"),
     [
-        (10.0, 9.9, 9.8, "Do not bother: no form of the loop takes 5 % less time, as the step takes nearly all of it."),
+        (
+            10.0,
+            9.9,
+            9.8,
+            "Do not bother: no form of the loop takes 5 % less time, as the step takes nearly all of it.",
+        ),
         (20.0, 19.0, 10.0, "Worth it: with prefetch the loop is 2.00 times as fast."),
-        (20.0, 10.0, 10.1, "Worth it: pinned memory alone makes the loop 2.00 times as fast; prefetch adds nothing here."),
+        (
+            20.0,
+            10.0,
+            10.1,
+            "Worth it: pinned memory alone makes the loop 2.00 times as fast; prefetch adds nothing here.",
+        ),
     ],
 )
 def test_the_verdict_of_a_loop(pageable: float, pinned: float, prefetch: float, says: str) -> None:
@@ -182,7 +204,9 @@ def test_the_entry_point_is_the_command() -> None:
     assert script.value == "sidestream.__main__:main"
 
 
-def test_auto_is_what_streams_have_and_says_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_auto_is_what_streams_have_and_says_nothing_to_the_terminal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     device = sidestream.Stream("auto").device
     capfd.readouterr()
     by_name = sidestream.overlap("auto", count=1).to_dict()["device"]

@@ -1,4 +1,5 @@
-"""Branches of a model side by side: the same values and gradients, no race, and streams only where they pay."""
+"""Branches of a model side by side: the same values and gradients, no race, and streams only where they pay.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +19,14 @@ def trained(mode: Any, device: str = "cuda") -> tuple[list[Any], list[float]]:
     torch.manual_seed(3)
 
     def mlp(width: int) -> Any:
-        return torch.nn.Sequential(torch.nn.Linear(32, width), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(width, 16))
+        return torch.nn.Sequential(
+            torch.nn.Linear(32, width), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(width, 16)
+        )
 
     branches = sidestream.parallel(mlp(64), mlp(48), mlp(32), mode=mode)
-    model = torch.nn.ModuleDict({"stem": torch.nn.Linear(8, 32), "branches": branches, "head": torch.nn.Linear(48, 1)}).to(device)
+    model = torch.nn.ModuleDict(
+        {"stem": torch.nn.Linear(8, 32), "branches": branches, "head": torch.nn.Linear(48, 1)}
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
     for _ in range(5):
@@ -96,10 +101,15 @@ def test_the_first_calls_are_measured_and_both_ways_are_right(found: sidestream.
         one, other = both(x)
         calls += 1
         assert torch.equal(one, x.sin()) and torch.equal(other, x.cos())
-        # A device that answers in no time: the clock is what ends the segments, and each has ten calls at least.
+        # A device that answers in no time: the clock is what ends the segments,
+        # and each has ten calls at least.
         assert calls < 10_000_000
     choice = both.choice
-    assert choice.measured and set(choice.seconds_per_item) == {"serial", "streams"} and choice.mode in choice.seconds_per_item
+    assert (
+        choice.measured
+        and set(choice.seconds_per_item) == {"serial", "streams"}
+        and choice.mode in choice.seconds_per_item
+    )
     assert sum(choice.segments.values()) <= 10 < calls
     both.remeasure()
     assert not both.choice.measured
@@ -120,9 +130,13 @@ def test_it_is_a_module_like_others() -> None:
 def test_what_is_no_branch_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no branch"):
         sidestream.parallel()  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match=r"branch 0 is list, which cannot be called; give the branches one by one"):
+    with pytest.raises(
+        TypeError, match=r"branch 0 is list, which cannot be called; give the branches one by one"
+    ):
         sidestream.parallel([abs])  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match='mode is "both"|mode is \'both\'; give "auto", "serial" or "streams"'):
+    with pytest.raises(
+        ValueError, match='mode is "both"|mode is \'both\'; give "auto", "serial" or "streams"'
+    ):
         sidestream.parallel(abs, mode="both")  # type: ignore[call-overload]
 
 

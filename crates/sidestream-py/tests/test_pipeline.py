@@ -50,7 +50,8 @@ class Model:
 def batches(count: int) -> list[Any]:
     generator = torch.Generator().manual_seed(3)
     return [
-        (torch.randn(4, 8, generator=generator), torch.randint(0, 3, (4,), generator=generator)) for _ in range(count)
+        (torch.randn(4, 8, generator=generator), torch.randint(0, 3, (4,), generator=generator))
+        for _ in range(count)
     ]
 
 
@@ -145,7 +146,9 @@ def test_an_error_of_the_loader_is_raised_as_it_is_after_the_results_before_it()
 def test_a_graph_that_would_leave_a_stage_is_refused() -> None:
     layer = torch.nn.Linear(2, 2)
     pipe = Pipeline([Stage(layer, name="encoder"), lambda item: item.detach()], device="cpu")
-    with pytest.raises(StageError, match=r"stage `encoder`, item 0: it returned a tensor that requires grad.*`\.detach\(\)`"):
+    with pytest.raises(
+        StageError, match=r"stage `encoder`, item 0: it returned a tensor that requires grad.*`\.detach\(\)`"
+    ):
         list(pipe([torch.ones(1, 2)]))
     with torch.no_grad():
         assert len(list(pipe([torch.ones(1, 2)]))) == 1
@@ -211,7 +214,10 @@ def test_a_loader_of_worker_processes_is_an_iterable_like_any_other() -> None:
 def test_without_cuda_the_choice_says_why() -> None:
     pipe = Pipeline([add(1), (add(2), add(3))], device="cpu", mode="streams")
     assert pipe.choice.mode == "serial" and not pipe.choice.measured
-    assert str(pipe.choice) == "serial: the device is cpu, so the stages run one after the other on the processor"
+    assert (
+        str(pipe.choice)
+        == "serial: the device is cpu, so the stages run one after the other on the processor"
+    )
     assert repr(pipe) == "<Pipeline stage > (stage, stage): serial>"
     pipe.remeasure()
     assert list(pipe([0])) == [(3, 4)]
@@ -223,16 +229,40 @@ def test_without_cuda_the_choice_says_why() -> None:
         (lambda: Pipeline([]), ValueError, "the list is empty"),
         (lambda: Pipeline([()]), ValueError, "the tuple at place 0 of the stages is empty"),
         (lambda: Pipeline(add(1)), TypeError, "put the one stage into a list"),  # type: ignore[arg-type]
-        (lambda: Pipeline([3]), TypeError, "a stage is a callable that takes one item, and the one at place 0 is int"),
-        (lambda: Pipeline([add(1), (add(1), [add(1)])]), TypeError, "the one at place 1 is list.*branches hold no lists"),
-        (lambda: Pipeline([add(1)], mode="fast"), ValueError, 'mode is .fast.; give "auto", "serial"'),  # type: ignore[arg-type]
+        (
+            lambda: Pipeline([3]),
+            TypeError,
+            "a stage is a callable that takes one item, and the one at place 0 is int",
+        ),
+        (
+            lambda: Pipeline([add(1), (add(1), [add(1)])]),
+            TypeError,
+            "the one at place 1 is list.*branches hold no lists",
+        ),
+        (
+            lambda: Pipeline([add(1)], mode="fast"),  # type: ignore[arg-type]
+            ValueError,
+            'mode is .fast.; give "auto", "serial"',
+        ),
         (lambda: Pipeline([add(1)], mode="graphs"), ValueError, "no stage may be captured; say capture=True"),
         (lambda: Pipeline([add(1)], depth=0), ValueError, "depth is 0; give how many items are in flight"),
         (lambda: Pipeline([add(1)], measure=0), ValueError, "measure is 0; give how many segments"),
-        (lambda: Pipeline([add(1)], depth="2"), TypeError, "depth is '2'; give how many"),  # type: ignore[arg-type]
-        (lambda: Pipeline([add(1)], capture="yes"), TypeError, "capture is 'yes'; give True or False"),  # type: ignore[arg-type]
+        (
+            lambda: Pipeline([add(1)], depth="2"),  # type: ignore[arg-type]
+            TypeError,
+            "depth is '2'; give how many",
+        ),
+        (
+            lambda: Pipeline([add(1)], capture="yes"),  # type: ignore[arg-type]
+            TypeError,
+            "capture is 'yes'; give True or False",
+        ),
         (lambda: Pipeline(5), TypeError, "stages is 5; give a list of callables"),  # type: ignore[arg-type]
-        (lambda: Pipeline([add(1)])(5), TypeError, "items is 5; give something to iterate over"),  # type: ignore[arg-type]
+        (
+            lambda: Pipeline([add(1)])(5),  # type: ignore[arg-type]
+            TypeError,
+            "items is 5; give something to iterate over",
+        ),
     ],
 )
 def test_what_makes_no_pipeline_is_refused_with_the_remedy(
@@ -311,7 +341,10 @@ def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails(
     pipe = Pipeline([train], device="cpu")
     with pytest.raises(sidestream.StageError) as failed:
         list(pipe(batch))
-    says = "; the items are what the list holds (2 of them), one after the other: give [items] if together they are one batch"
+    says = (
+        "; the items are what the list holds (2 of them), one after the other: "
+        "give [items] if together they are one batch"
+    )
     assert str(failed.value).endswith(says) and isinstance(failed.value.__cause__, ValueError)
     assert str(pickle.loads(pickle.dumps(failed.value))).endswith(says)
     assert len(list(pipe([batch]))) == 1
@@ -337,7 +370,9 @@ def test_one_tensor_is_no_list_of_items() -> None:
     rows = torch.zeros(4, 3)
     pipe = Pipeline([lambda x: x], device="cpu")
     for items in (rows, rows.numpy()):
-        with pytest.raises(TypeError, match=r"items is one \w+ of shape \(4, 3\); give \[items\] if it is one item"):
+        with pytest.raises(
+            TypeError, match=r"items is one \w+ of shape \(4, 3\); give \[items\] if it is one item"
+        ):
             pipe(items)
     assert len(list(pipe(iter(rows)))) == 4
     with pytest.raises(TypeError, match="loader is one Tensor of shape"):
@@ -348,11 +383,23 @@ def test_pinned_memory_of_a_pipeline_is_shown_and_limited() -> None:
     with sidestream.check(simulate=1) as found:
         pipe = Pipeline([add(1), add(2)], mode="streams", depth=2, max_pinned=9000)
         assert pipe.statistics.pinned_bytes == 0
-        assert [float(result[0]) for result in pipe(torch.full((1000,), float(at)) for at in range(5))] == [3, 4, 5, 6, 7]
+        assert [float(result[0]) for result in pipe(torch.full((1000,), float(at)) for at in range(5))] == [
+            3,
+            4,
+            5,
+            6,
+            7,
+        ]
         assert pipe.statistics.pinned_bytes == 8000 and "8000 B of pinned memory" in str(pipe.statistics)
         results = iter(pipe([torch.ones(1000), torch.ones(2000)]))
         assert float(next(results)[0]) == 4
-        with pytest.raises(ValueError, match="need 12.0 kB of pinned memory, of which there may be 9000 B; raise max_pinned, lower depth, or give items"):
+        with pytest.raises(
+            ValueError,
+            match=(
+                "need 12.0 kB of pinned memory, of which there may be 9000 B; raise max_pinned, lower depth, "
+                "or give items"
+            ),
+        ):
             next(results)
     assert not found.races, str(found)
     with pytest.raises(ValueError, match="max_pinned is 0"):
@@ -363,12 +410,20 @@ def test_a_pipeline_says_whether_the_loader_is_the_limit() -> None:
     pipe = Pipeline([add(1)], device="cpu")
     assert list(pipe(range(12))) == list(range(1, 13))
     said = pipe.statistics
-    assert (said.items, said.pinned_bytes) == (12, 0) and 0 <= said.idle_s == said.waited_for_items_s <= said.elapsed_s
+    assert (said.items, said.pinned_bytes) == (
+        12,
+        0,
+    ) and 0 <= said.idle_s == said.waited_for_items_s <= said.elapsed_s
     assert said.to_dict()["verdict"] == said.verdict and said.json()
     for items, idle_s, verdict in (
         (9, 9.0, "9 items are too few to say whether the loader keeps up"),
         (10, 0.4, "the loader keeps up: 4 % of the time the stages had nothing to do but to wait for it"),
-        (10, 5.0, "your loader is the limit: 50 % of the time the stages had nothing to do but to wait for it, without which the loop would be 2.0 times as"),
+        (
+            10,
+            5.0,
+            "your loader is the limit: 50 % of the time the stages had nothing to do but to wait for it, "
+            "without which the loop would be 2.0 times as",
+        ),
     ):
         statistics = sidestream.PipelineStatistics(items, 0, 10.0, 9.0, idle_s)
         assert statistics.verdict.startswith(verdict) and verdict in str(statistics)

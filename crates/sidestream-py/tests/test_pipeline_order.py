@@ -1,4 +1,6 @@
-"""What a pipeline issues on which stream, judged by the checker: a double of PyTorch's streams tells it each call."""
+"""What a pipeline issues on which stream, judged by the checker:
+a double of PyTorch's streams tells it each call.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,13 @@ class Gpu:
         gpu = self
 
         class Stream:
-            def __init__(self, device: Any = None, stream_id: int | None = None, device_index: int = 0, device_type: int = 1) -> None:
+            def __init__(
+                self,
+                device: Any = None,
+                stream_id: int | None = None,
+                device_index: int = 0,
+                device_type: int = 1,
+            ) -> None:
                 self.stream_id = next(gpu.numbers) if stream_id is None else stream_id
                 self.device_index, self.device_type = device_index, device_type
 
@@ -85,7 +93,9 @@ class Gpu:
 
     def works(self, name: str, reads: list[int], writes: list[int]) -> None:
         """Something runs on the current stream."""
-        self.checker.operator(name, [(at, SIZE) for at in reads], [(at, SIZE) for at in writes], self.current[0])
+        self.checker.operator(
+            name, [(at, SIZE) for at in reads], [(at, SIZE) for at in writes], self.current[0]
+        )
 
     def stage(self, name: str, offset: int) -> Callable[[Any], Any]:
         """A stage that changes its parameters, reads its item and writes its result beside it."""
@@ -158,7 +168,8 @@ def test_a_run_that_failed_is_over_when_the_next_one_begins(gpu: Gpu, mode: Any,
     else:
         with pytest.raises(Exception, match="ArithmeticError: no"):
             list(run)
-    # Another stream of the allocator's fills the memory anew; the host saw the run end, so nothing has to wait.
+    # Another stream of the allocator's fills the memory anew;
+    # the host saw the run end, so nothing has to wait.
     with gpu.on(0x50):
         gpu.works("fill", [], [memory(2), memory(2) + 0x2000])
     assert gpu.races() == []

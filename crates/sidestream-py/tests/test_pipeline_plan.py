@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 import sidestream
-from sidestream._pipeline._plan import CALLER, UPLOAD, Step, default_depth, end_steps, hand_over_steps, item_steps
+from sidestream._pipeline._plan import (
+    CALLER,
+    UPLOAD,
+    Step,
+    default_depth,
+    end_steps,
+    hand_over_steps,
+    item_steps,
+)
 
 Levels = tuple[tuple[int, ...], ...]
 
@@ -25,17 +33,31 @@ SHAPES: list[Levels] = [
 class Program:
     """The stream program of runs of a pipeline, as PyTorch's allocator and the stages' kernels make it.
 
-    Memory that the pipeline held is taken again at once. What the caller had is taken again only if ``polls``: the allocator then has
-    seen the GPU finish, and what the host knows would hide that a wait is missing.
+    Memory that the pipeline held is taken again at once. What the caller had is taken again only if
+    ``polls``: the allocator then has seen the GPU finish, and what the host knows would hide that a wait is
+    missing.
     """
 
     def __init__(
-        self, levels: Levels, *, uploads: bool, on_device: bool, callers: int = 1, captured: bool = False, polls: bool = False
+        self,
+        levels: Levels,
+        *,
+        uploads: bool,
+        on_device: bool,
+        callers: int = 1,
+        captured: bool = False,
+        polls: bool = False,
     ) -> None:
         self.levels = levels
         self.stages = [stage for level in levels for stage in level]
         self.depth = default_depth(levels)
-        self.uploads, self.on_device, self.callers, self.captured, self.polls = uploads, on_device, callers, captured, polls
+        self.uploads, self.on_device, self.callers, self.captured, self.polls = (
+            uploads,
+            on_device,
+            callers,
+            captured,
+            polls,
+        )
         self.ops: list[str] = []
         #: The place in the plan of each wait, by the number of its op.
         self.sites: dict[int, tuple[object, ...]] = {}
@@ -56,8 +78,8 @@ class Program:
     def run(self, items: int, breaks: bool = False) -> None:
         """One run. A caller of one stream writes the weights before it and reads them behind it.
 
-        A caller of two streams takes another one for each item, and does not let one wait for the other. Such a caller writes the
-        weights only before the first run.
+        A caller of two streams takes another one for each item, and does not let one wait for the other. Such
+        a caller writes the weights only before the first run.
         """
         self.latest = len(self.ops)
         weights = ", ".join(f"w{stage}" for stage in self.stages)
@@ -110,7 +132,9 @@ class Program:
                 level = next(level for level in self.levels if stage in level)
                 reads = seen + [made[earlier] for earlier in made if earlier < level[0]]
                 if stage in self.levels[-1]:
-                    made[stage] = self.block(f"result_of_s{stage}", f"s{stage}", after_events=True, name=f"r{self.items}_{stage}")
+                    made[stage] = self.block(
+                        f"result_of_s{stage}", f"s{stage}", after_events=True, name=f"r{self.items}_{stage}"
+                    )
                 else:
                     made[stage] = self.memory(slot, f"v{stage}", f"s{stage}")
                 self.op("kernel", f"s: s{stage}, r: [{', '.join(reads)}], w: [{made[stage]}, w{stage}]")
@@ -141,7 +165,8 @@ class Program:
         self.op(step.do, f"s: {stream}, ev: {event}")
 
     def memory(self, slot: int, use: str, home: str) -> str:
-        """The slot's buffer if stages are captured, otherwise memory that the slot holds until its next item."""
+        """The slot's buffer if stages are captured, otherwise memory that the slot holds until its next item.
+        """
         if self.captured:
             name = f"{use}_{slot}"
             self.names.add(name)
@@ -173,7 +198,10 @@ class Program:
         buffers += [f"{name}: {'pinned' if name.startswith('h') else 'dev'}" for name in sorted(self.names)]
         ops = "\n".join(f"  - {op}" for at, op in enumerate(self.ops) if at != without)
         head = f"- name: {'all' if without is None else f'without{without}'}"
-        return f"{head}\n  streams: {{{', '.join(streams)}}}\n  buffers: {{{', '.join(buffers)}}}\n  ops:\n{ops}\n"
+        return (
+            f"{head}\n  streams: {{{', '.join(streams)}}}\n  buffers: {{{', '.join(buffers)}}}\n  ops:\n"
+            f"{ops}\n"
+        )
 
 
 def programs(levels: Levels) -> Iterator[Program]:
@@ -201,8 +229,11 @@ def test_a_plan_has_no_race_and_no_wait_to_spare(levels: Levels) -> None:
         report = sidestream.check_program(text="cases:\n" + program.text())
         assert report.is_clean, str(report)
         sites |= set(program.sites.values())
-        # Each wait of the plan in each run, where it is not known yet that it is needed. The last of its kind waits for something.
-        without = {(site, at < program.latest): at for at, site in program.sites.items() if site not in needed}
+        # Each wait of the plan in each run, where it is not known yet that it is needed.
+        # The last of its kind waits for something.
+        without = {
+            (site, at < program.latest): at for at, site in program.sites.items() if site not in needed
+        }
         found = verdicts([program.text(at) for at in without.values()])
         needed |= {site for (site, _), verdict in zip(without, found, strict=True) if verdict == "race"}
     assert sites - needed == set()

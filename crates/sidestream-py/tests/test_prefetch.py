@@ -59,12 +59,16 @@ def ended(thread: threading.Thread) -> bool:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_every_batch_comes_as_it_was_in_sequence_in_every_epoch(device: str, depth: int, feeders: Feeders) -> None:
+def test_every_batch_comes_as_it_was_in_sequence_in_every_epoch(
+    device: str, depth: int, feeders: Feeders
+) -> None:
     loader = [batch(index) for index in range(7)]
     with prefetch(loader, device, depth) as batches:
         assert len(batches) == 7
         for _ in range(3):
-            assert [same(given, expected) for given, expected in zip(batches, loader, strict=True)] == [True] * 7
+            assert [same(given, expected) for given, expected in zip(batches, loader, strict=True)] == [
+                True
+            ] * 7
         assert batches.statistics.batches == 21
     assert not feeders()
 
@@ -76,7 +80,9 @@ def test_a_simulated_gpu_gives_arrays_that_say_what_they_are() -> None:
     assert (weight.shape, weight.dtype, empty.shape, empty.nbytes) == ((), "float64", (0, 4), 0)
     assert repr(image) == "<DeviceArray of float32 [10, 3] on sim:h200>"
     assert image.record_stream(Stream("sim:h200")) is None
-    with pytest.raises(BufferError, match=r"simulated: other libraries cannot reach its memory; .* numpy\(\)"):
+    with pytest.raises(
+        BufferError, match=r"simulated: other libraries cannot reach its memory; .* numpy\(\)"
+    ):
         image.__dlpack__()
     assert not hasattr(image, "__cuda_array_interface__")
     with pytest.raises(TypeError, match=r"only streams of sidestream\.Stream"):
@@ -100,10 +106,18 @@ def test_pinned_memory_is_shown_and_limited() -> None:
         batches = prefetch(loader, "sim:h200", max_pinned=limit)
         assert [on_host({"x": given})["x"][0] for given in batches] == list(range(8))
         assert batches.statistics.pinned_bytes == pinned
-        assert ("1000 B" if pinned == 1000 else "2000 B") + " of pinned memory to pack into" in str(batches.statistics)
+        assert ("1000 B" if pinned == 1000 else "2000 B") + " of pinned memory to pack into" in str(
+            batches.statistics
+        )
         batches.close()
         assert batches.statistics.pinned_bytes == 0
-    with pytest.raises(ValueError, match=r"a batch of 1000 bytes is packed .* there may be 999 bytes \(max_pinned, limit_pinned\); raise that, give more, smaller"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"a batch of 1000 bytes is packed .* there may be 999 bytes \(max_pinned, limit_pinned\); "
+            "raise that, give more, smaller"
+        ),
+    ):
         next(iter(prefetch(loader, "sim:h200", max_pinned=999)))
     with pytest.raises(ValueError, match="max_pinned is 0"):
         prefetch(loader, "sim:h200", max_pinned=0)
@@ -210,7 +224,9 @@ def test_a_loader_that_writes_into_the_same_arrays_again_is_not_read_too_late() 
 
 def test_arrays_of_every_layout_come_as_their_values() -> None:
     whole = np.arange(24, dtype=np.int32).reshape(4, 6)
-    given = next(iter(prefetch([[whole[::2, ::-1], whole.T, whole.astype(">i4"), whole.astype(bool)]], "sim:h200")))
+    given = next(
+        iter(prefetch([[whole[::2, ::-1], whole.T, whole.astype(">i4"), whole.astype(bool)]], "sim:h200"))
+    )
     for one, expected in zip(given, [whole[::2, ::-1], whole.T, whole, whole.astype(bool)], strict=True):
         assert np.array_equal(one.numpy(), expected)
 
@@ -357,12 +373,32 @@ def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
     [
         (lambda: prefetch([], "cpu", 0), ValueError, "depth is 0; give the number"),
         (lambda: prefetch([], "cpu", True), TypeError, "depth is True"),
-        (lambda: prefetch([], "cpu", 1.5), TypeError, "depth is 1.5; give the number"),  # type: ignore[call-overload]
+        (
+            lambda: prefetch([], "cpu", 1.5),  # type: ignore[call-overload]
+            TypeError,
+            "depth is 1.5; give the number",
+        ),
         (lambda: prefetch([], "cpu", 10**20), ValueError, "give at most 4096 batches"),
-        (lambda: prefetch([], "cpu", keep="all"), ValueError, 'keep is \'all\'; give "grow" or "copy"'),  # type: ignore[call-overload]
-        (lambda: prefetch([], "cpu", transform=3), TypeError, "transform is 3; give a function"),  # type: ignore[call-overload]
-        (lambda: prefetch(3, "cpu"), TypeError, "loader is 3; give something to iterate over"),  # type: ignore[call-overload]
-        (lambda: prefetch({"x": 1}, "cpu"), TypeError, r"loader is one dict, whose keys would be the items; give \[loader\] if it is one item"),
+        (
+            lambda: prefetch([], "cpu", keep="all"),  # type: ignore[call-overload]
+            ValueError,
+            'keep is \'all\'; give "grow" or "copy"',
+        ),
+        (
+            lambda: prefetch([], "cpu", transform=3),  # type: ignore[call-overload]
+            TypeError,
+            "transform is 3; give a function",
+        ),
+        (
+            lambda: prefetch(3, "cpu"),  # type: ignore[call-overload]
+            TypeError,
+            "loader is 3; give something to iterate over",
+        ),
+        (
+            lambda: prefetch({"x": 1}, "cpu"),
+            TypeError,
+            r"loader is one dict, whose keys would be the items; give \[loader\] if it is one item",
+        ),
         (lambda: prefetch([], "sim:none"), sidestream.DeviceError, "sim:none"),
         (lambda: prefetch([], "cpu", stream=1), ValueError, "the processor has no streams"),
         (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),
@@ -380,12 +416,20 @@ def test_an_argument_that_means_nothing_is_refused(
     [
         (9, 1.0, 0.9, "9 batches are too few to say whether the loader keeps up"),
         (100, 10.0, 0.4, "the loader keeps up: 4 % of the time was spent waiting for it"),
-        (100, 10.0, 5.0, "your loader is the limit: 50 % of the time was spent waiting for it, without which the loop would be 2.0 times as fast at most"),
+        (
+            100,
+            10.0,
+            5.0,
+            "your loader is the limit: 50 % of the time was spent waiting for it, "
+            "without which the loop would be 2.0 times as fast at most",
+        ),
         (100, 10.0, 9.99, "the loop would be many times as fast at most"),
     ],
 )
 def test_the_statistics_end_in_a_verdict(batches: int, elapsed_s: float, waited_s: float, says: str) -> None:
-    statistics = sidestream.PrefetchStatistics("sim:h200", batches, 0, 0, 2, 0, 0, 0, elapsed_s, waited_s, 0.0, ())
+    statistics = sidestream.PrefetchStatistics(
+        "sim:h200", batches, 0, 0, 2, 0, 0, 0, elapsed_s, waited_s, 0.0, ()
+    )
     assert says in statistics.verdict and statistics.verdict in str(statistics)
     assert statistics.to_dict()["verdict"] == statistics.verdict
 
@@ -498,7 +542,10 @@ def test_whatever_an_object_makes_of_its_attributes_it_is_handed_on() -> None:
 def test_a_device_array_becomes_no_array_of_the_host_unasked() -> None:
     (given,) = prefetch([np.ones(9)], "sim:h200")
     for takes in (np.asarray, np.array, lambda array: np.add(array, 1)):
-        with pytest.raises(TypeError, match=r"the array is on sim:h200, and is not copied to the host unasked; call its .numpy\(\)"):
+        with pytest.raises(
+            TypeError,
+            match=r"the array is on sim:h200, and is not copied to the host unasked; call its .numpy\(\)",
+        ):
             takes(given)
 
 
@@ -589,7 +636,12 @@ def test_without_torch_and_without_a_device_the_processor_reads_ahead() -> None:
 def run(code: str) -> str:
     # The limit only ends a test that failed.
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, cwd=Path(sys.prefix)
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        cwd=Path(sys.prefix),
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout
@@ -633,7 +685,11 @@ def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
         "    os._exit(0)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(sys.prefix)
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(sys.prefix),
     ) as ran:
         assert ran.stdout is not None
         # The limit only ends a test that failed.
@@ -662,7 +718,9 @@ def test_a_child_of_a_fork_is_told_to_iterate_anew() -> None:
 
 def test_what_would_lose_something_is_refused_with_its_batch() -> None:
     masked = np.ma.masked_array([1, 2], mask=[False, True])
-    with pytest.raises(TypeError, match=r"batch 1, \[0\]: a masked array would lose its mask; .*\.filled\(\)"):
+    with pytest.raises(
+        TypeError, match=r"batch 1, \[0\]: a masked array would lose its mask; .*\.filled\(\)"
+    ):
         list(prefetch([[np.ones(2)], [masked]], "sim:h200"))
     own: list[Any] = [np.ones(2)]
     own.append(own)
@@ -676,7 +734,9 @@ class Wants(list[Any]):
 
 
 def test_a_class_that_cannot_be_made_anew_is_named() -> None:
-    with pytest.raises(TypeError, match="a Wants cannot be made anew .*missing 1 required.*give the arrays in a dict"):
+    with pytest.raises(
+        TypeError, match="a Wants cannot be made anew .*missing 1 required.*give the arrays in a dict"
+    ):
         list(prefetch([Wants([np.ones(2)], 3)], "sim:h200"))
 
 

@@ -27,11 +27,19 @@ assert (x.numpy() == 0).all() and x.__dlpack_device__() == (2, 0)
 for stream in (None, 1, 2, -1, sidestream.Stream("cuda:0").cuda_stream):
     x.__dlpack__(stream=stream)  # Nobody takes these.
 expected = ((2, 0), (2, 32, 1), (3, 4), (4, 1))
-for form, arguments in ((Legacy, {}), (Legacy, {"max_version": (0, 8)}), (Versioned, {"max_version": (1, 1)})):
+for form, arguments in (
+    (Legacy, {}),
+    (Legacy, {"max_version": (0, 8)}),
+    (Versioned, {"max_version": (1, 1)}),
+):
     managed = taken(x.__dlpack__(copy=False, dl_device=(2, 0), **arguments), form)
     assert facts(managed) == expected and managed.contents.tensor.data % 512 == 0
     delete(managed)
-for arguments, error in (({"stream": 0}, ValueError), ({"copy": True}, BufferError), ({"dl_device": (1, 0)}, BufferError)):
+for arguments, error in (
+    ({"stream": 0}, ValueError),
+    ({"copy": True}, BufferError),
+    ({"dl_device": (1, 0)}, BufferError),
+):
     try:
         x.__dlpack__(**arguments)
     except error as why:
@@ -79,7 +87,10 @@ for taken in batches:
             assert one == other
         else:
             other = torch.as_tensor(other)
-            assert type(one) is torch.Tensor and not one.requires_grad and not one._is_view() or one.dtype == torch.float8_e4m3fn
+            assert (
+                type(one) is torch.Tensor and not one.requires_grad and not one._is_view()
+                or one.dtype == torch.float8_e4m3fn
+            )
             assert (one.shape, one.dtype) == (other.shape, other.dtype)
 print(batches.statistics.batches, batches.statistics.slots, batches.statistics.device)
 """
@@ -87,7 +98,9 @@ print(batches.statistics.batches, batches.statistics.slots, batches.statistics.d
 
 
 @pytest.mark.torch
-def test_a_transform_is_issued_behind_the_step_before_it_and_waits_for_the_one_before_that(on_stand_in: OnStandIn) -> None:
+def test_a_transform_is_issued_behind_the_step_before_it_and_waits_for_the_one_before_that(
+    on_stand_in: OnStandIn,
+) -> None:
     assert on_stand_in(
         """
 import sidestream
@@ -156,8 +169,9 @@ print([at - 1 in each for at, each in enumerate(seen)])
 
 @pytest.mark.torch
 def test_an_object_with_tensors_moves_by_itself_on_the_current_stream(on_stand_in: OnStandIn) -> None:
-    assert on_stand_in(
-        """
+    assert (
+        on_stand_in(
+            """
 import warnings
 import threading
 import sidestream
@@ -190,7 +204,10 @@ class Moment:
     def to(self, zone):
         raise LookupError(zone)
 
-given = [{"graph": Graph(torch.ones(4)), "old": Old(), "moment": Moment(), "x": torch.ones(2)} for _ in range(5)]
+given = [
+    {"graph": Graph(torch.ones(4)), "old": Old(), "moment": Moment(), "x": torch.ones(2)}
+    for _ in range(5)
+]
 for at, batch in enumerate(sidestream.prefetch(given, "cuda")):
     assert batch["graph"].where == ("cuda:0", True) and given[at]["graph"].where is None
     assert batch["old"].where == "cuda:0" and batch["moment"] is given[at]["moment"]
@@ -207,13 +224,19 @@ with warnings.catch_warnings(record=True) as said:
         list(sidestream.prefetch([[Stays()]] * 3, "cuda"))
 print(*(str(one.message) for one in said), sep=chr(10))
 """
-    ).splitlines() == [
-        "what a Stays holds stays on the host, since nobody knows how to make one anew: let the loader give a dictionary or a dataclass"
-    ] * 2
+        ).splitlines()
+        == [
+            "what a Stays holds stays on the host, since nobody knows how to make one anew: "
+            "let the loader give a dictionary or a dataclass"
+        ]
+        * 2
+    )
 
 
 @pytest.mark.torch
-def test_a_transform_runs_on_a_stream_of_its_own_and_its_error_comes_with_its_batch(on_stand_in: OnStandIn) -> None:
+def test_a_transform_runs_on_a_stream_of_its_own_and_its_error_comes_with_its_batch(
+    on_stand_in: OnStandIn,
+) -> None:
     assert on_stand_in(
         """
 import sidestream
@@ -247,7 +270,9 @@ print(taken, seen)
 
 
 @pytest.mark.torch
-def test_a_batch_that_a_transform_put_into_an_object_is_known_to_be_used_where_it_is_taken(on_stand_in: OnStandIn) -> None:
+def test_a_batch_that_a_transform_put_into_an_object_is_known_to_be_used_where_it_is_taken(
+    on_stand_in: OnStandIn,
+) -> None:
     assert on_stand_in(
         """
 import types
@@ -260,7 +285,9 @@ cuda = Cuda(torch)
 main = cuda.current[-1].cuda_stream
 noted = []
 note = _sidestream.note_stream
-_sidestream.note_stream = lambda address, stream: noted.append((note(address, stream), stream == main)) or noted[-1][0]
+_sidestream.note_stream = lambda address, stream: (
+    noted.append((note(address, stream), stream == main)) or noted[-1][0]
+)
 loader = [torch.ones(100) for _ in range(6)]
 for batch in sidestream.prefetch(loader, "cuda", transform=lambda x: types.SimpleNamespace(x=x)):
     assert batch.x.sum() == 0  # The double has no values.
@@ -271,7 +298,9 @@ print(set(noted))
 
 
 @pytest.mark.torch
-def test_a_prefetcher_each_epoch_takes_what_the_last_one_left_until_memory_is_short(on_stand_in: OnStandIn) -> None:
+def test_a_prefetcher_each_epoch_takes_what_the_last_one_left_until_memory_is_short(
+    on_stand_in: OnStandIn,
+) -> None:
     assert on_stand_in(
         """
 import gc

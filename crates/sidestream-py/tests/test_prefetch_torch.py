@@ -71,7 +71,10 @@ def test_a_model_is_no_loader() -> None:
 def test_a_data_set_is_taken_with_a_word_on_what_a_loader_is() -> None:
     from torch.utils.data import IterableDataset, TensorDataset
 
-    with pytest.warns(UserWarning, match=r"loader is a TensorDataset, which gives one sample at a time .* give DataLoader\(dataset") as said:
+    with pytest.warns(
+        UserWarning,
+        match=r"loader is a TensorDataset, which gives one sample at a time .* give DataLoader\(dataset",
+    ) as said:
         samples = prefetch(TensorDataset(torch.arange(3)), "cpu")
     assert said[0].filename == __file__ and [sample[0].item() for sample in samples] == [0, 1, 2]
 
@@ -98,7 +101,9 @@ def check(given: dict[str, Any], first: int, count: int) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {}, {"persistent_workers": True}])
-def test_every_epoch_gives_what_the_loader_gives(device: str, options: dict[str, Any], feeders: Feeders) -> None:
+def test_every_epoch_gives_what_the_loader_gives(
+    device: str, options: dict[str, Any], feeders: Feeders
+) -> None:
     with prefetch(loader(Squares(18), **options), device) as batches:
         assert len(batches) == 5
         for _ in range(2):
@@ -130,14 +135,17 @@ def test_an_error_in_a_worker_comes_behind_the_good_batches_with_its_traceback(d
     batches = iter(prefetch(loader(Squares(40, fails_at=9)), device))
     check(next(batches), 0, 4)
     check(next(batches), 4, 4)
-    with pytest.raises(LookupError, match=r"(?s)in DataLoader worker process.*in __getitem__.*sample 9 is broken"):
+    with pytest.raises(
+        LookupError, match=r"(?s)in DataLoader worker process.*in __getitem__.*sample 9 is broken"
+    ):
         next(batches)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_worker_that_is_killed_is_reported_and_the_program_ends(device: str) -> None:
-    # A program of its own: a worker that dies while it writes may leave the loader, and so the thread, waiting for ever.
-    # It dies before it has given any batch, whose memory might be asked of it at that moment.
+    # A program of its own: a worker that dies while it writes may leave the loader, and so the thread,
+    # waiting for ever. It dies before it has given any batch, whose memory might be asked of it at that
+    # moment.
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -181,7 +189,14 @@ def test_without_a_gpu_the_default_is_the_processor() -> None:
 def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
     whole = torch.arange(24, dtype=torch.float32).reshape(4, 6)
     parameter = torch.nn.Parameter(torch.ones(3))
-    kinds = [whole[::2], whole.T, torch.tensor(2.5), torch.zeros(0, 3), parameter, whole.to(torch.complex64).conj()]
+    kinds = [
+        whole[::2],
+        whole.T,
+        torch.tensor(2.5),
+        torch.zeros(0, 3),
+        parameter,
+        whole.to(torch.complex64).conj(),
+    ]
     # The sign of this one is not in its memory.
     kinds.append(torch.tensor([1 + 2j]).conj().imag)
     assert kinds[-1].is_neg() and kinds[-1].is_contiguous()
@@ -190,13 +205,18 @@ def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
         assert np.array_equal(one.numpy(), expected.detach().resolve_conj().resolve_neg().numpy())
     (half,) = next(iter(prefetch([[whole.bfloat16()]], "sim:h200")))
     assert (half.dtype, half.nbytes) == ("bfloat16", 48)
-    with pytest.raises(TypeError, match=r"numpy has no type bfloat16: .* cannot reach a simulated device; convert it in the loader"):
+    with pytest.raises(
+        TypeError,
+        match=r"numpy has no type bfloat16: .* cannot reach a simulated device; convert it in the loader",
+    ):
         half.numpy()
 
 
 def test_what_is_not_dense_is_refused_with_its_place() -> None:
     sparse = torch.eye(3).to_sparse()
-    with pytest.raises(TypeError, match=r"^batch 0, \['adjacency'\]: this tensor is sparse.* convert it in the loader"):
+    with pytest.raises(
+        TypeError, match=r"^batch 0, \['adjacency'\]: this tensor is sparse.* convert it in the loader"
+    ):
         next(iter(prefetch([{"adjacency": sparse}], "sim:h200")))
     with pytest.raises(TypeError, match=r"^batch 0: this tensor is on meta"):
         next(iter(prefetch([torch.ones(3, device="meta")], "sim:h200")))
@@ -339,7 +359,11 @@ for at, _ in enumerate(prefetch(loader(Stuck()), "sim:h200")):
         print("taken", flush=True)
 """
     program = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-W", "ignore", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert program.stdout is not None and program.stdout.readline() == "taken\n"
     os.killpg(program.pid, signal.SIGINT)

@@ -37,7 +37,11 @@ def test_no_steps_are_refused() -> None:
     ("options", "error", "why"),
     [
         ({"steps": "a"}, TypeError, "steps is 'a'; give how many"),
-        ({"timed": 8}, ValueError, "timed is 8; give True, False, or how many steps are timed before the profiler starts, 9 or"),
+        (
+            {"timed": 8},
+            ValueError,
+            "timed is 8; give True, False, or how many steps are timed before the profiler starts, 9 or",
+        ),
         ({"timed": 30, "every": 4}, ValueError, "starts, 33 or more"),
         ({"timed": "yes"}, TypeError, "timed is 'yes'"),
         ({"every": 0}, ValueError, "every is 0"),
@@ -238,7 +242,8 @@ def test_a_step_that_was_never_called_is_named(
 @pytest.mark.parametrize(
     ("options", "steps", "needed"),
     [
-        # The first step, one window of one step, two windows of five that agree, five that are taken; one that is left out, and three.
+        # The first step, one window of one step, two windows of five that agree, five that are taken; one
+        # that is left out, and three.
         ({"steps": 3}, 16, 41),
         ({"steps": 3, "every": 4}, 16, 37),
         ({"steps": 3, "timed": 20}, 16, 24),
@@ -282,10 +287,19 @@ def test_a_recording_that_the_block_cut_short_is_diagnosed_and_says_so(
     from sidestream import _profile
 
     diagnose = sidestream.diagnose
-    monkeypatch.setattr(_profile, "diagnose", lambda _, **options: diagnose(traces / "branches_long.before.json.gz", **options))
+    monkeypatch.setattr(
+        _profile,
+        "diagnose",
+        lambda _, **options: diagnose(traces / "branches_long.before.json.gz", **options),
+    )
     for options, steps, remark in [
         ({"steps": 3, "timed": False}, 2, "the block ended when 1 of 3 steps were recorded"),
-        ({}, 0, "step() was never called, so that the trace does not say where a step ends; call it at the end of each step"),
+        (
+            {},
+            0,
+            "step() was never called, so that the trace does not say where a step ends; "
+            "call it at the end of each step",
+        ),
         ({"steps": 3, "timed": False}, 4, None),
     ]:
         with sidestream.profile(**options) as profiled:  # type: ignore[arg-type]
@@ -293,7 +307,9 @@ def test_a_recording_that_the_block_cut_short_is_diagnosed_and_says_so(
                 profiled.step()
         assert profiled.problem is None and profiled.diagnosis is not None
         assert profiled.remark == remark
-        assert str(profiled) == (str(profiled.diagnosis) if remark is None else f"{remark}\n\n{profiled.diagnosis}")
+        assert str(profiled) == (
+            str(profiled.diagnosis) if remark is None else f"{remark}\n\n{profiled.diagnosis}"
+        )
 
 
 @pytest.mark.torch

@@ -22,7 +22,20 @@ def test_computing_and_memory_are_told_apart() -> None:
 
 
 def test_it_is_what_the_command_says() -> None:
-    command = [sys.executable, "-m", "sidestream", "roofline", "--flops", "1e12", "--bytes", "1e9", "--dtype", "bf16", "--device", "sim:h200"]
+    command = [
+        sys.executable,
+        "-m",
+        "sidestream",
+        "roofline",
+        "--flops",
+        "1e12",
+        "--bytes",
+        "1e9",
+        "--dtype",
+        "bf16",
+        "--device",
+        "sim:h200",
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout.rstrip("\n") == str(sidestream.roofline(1e12, 1e9, "bf16", "sim:h200"))
 
@@ -38,18 +51,26 @@ def test_types_of_pytorch_are_taken() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="dtype is fp4: \"fp4\" is no type of numbers; there are fp64, fp32"):
         sidestream.roofline(1, 1, "fp4", "sim:h200")
-    with pytest.raises(ValueError, match="NVIDIA A100 .* has no peak in fp8; it has fp64, fp32, tf32, bf16, fp16, int8"):
+    with pytest.raises(
+        ValueError, match="NVIDIA A100 .* has no peak in fp8; it has fp64, fp32, tf32, bf16, fp16, int8"
+    ):
         sidestream.roofline(1, 1, "fp8", "sim:a100")
     with pytest.raises(ValueError, match="flops is 0"):
         sidestream.roofline(0, 1, device="sim:h200")
     with pytest.raises(sidestream.DeviceError):
         sidestream.roofline(1, 1, device="sim:none")
     wrong: list[tuple[float | str, float | str, str]]
-    wrong = [("", 1, "flops is  : .* is no amount"), ("3 GB", 1, '"GB" is no unit of operations'), (1, "4G", '"G" is no unit of bytes')]
+    wrong = [
+        ("", 1, "flops is  : .* is no amount"),
+        ("3 GB", 1, '"GB" is no unit of operations'),
+        (1, "4G", '"G" is no unit of bytes'),
+    ]
     for flops, bytes, why in wrong:
         with pytest.raises(ValueError, match=why):
             sidestream.roofline(flops, bytes, device="sim:h200")
 
 
 def test_figures_may_have_units() -> None:
-    assert sidestream.roofline("3 TFLOP", "1.2 GB", device="sim:h200") == sidestream.roofline(3e12, 1.2e9, device="sim:h200")
+    assert sidestream.roofline("3 TFLOP", "1.2 GB", device="sim:h200") == sidestream.roofline(
+        3e12, 1.2e9, device="sim:h200"
+    )

@@ -112,10 +112,19 @@ def test_timed_events_say_what_lies_between_them() -> None:
 
 def test_arguments_of_another_kind_are_refused() -> None:
     for make, why in (
-        (lambda: Event("sim:h200"), "timing is 'sim:h200'; give True or False, and the device as device="),  # type: ignore[arg-type]
-        (lambda: Stream("sim:h200", priority="high"), "priority is 'high'; give a whole number"),  # type: ignore[arg-type]
+        (
+            lambda: Event("sim:h200"),  # type: ignore[arg-type]
+            "timing is 'sim:h200'; give True or False, and the device as device=",
+        ),
+        (
+            lambda: Stream("sim:h200", priority="high"),  # type: ignore[arg-type]
+            "priority is 'high'; give a whole number",
+        ),
         (lambda: Stream("sim:h200", name=5), "name is 5; give a text"),  # type: ignore[arg-type]
-        (lambda: Event(True, device="sim:h200").elapsed_time(5), "end is 5; give a sidestream.Event"),  # type: ignore[arg-type]
+        (
+            lambda: Event(True, device="sim:h200").elapsed_time(5),  # type: ignore[arg-type]
+            "end is 5; give a sidestream.Event",
+        ),
     ):
         with pytest.raises(TypeError, match=why):
             make()

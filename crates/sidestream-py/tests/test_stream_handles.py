@@ -152,7 +152,10 @@ recorded, bridge, _ = torch_double.LOG[-1]
 assert recorded == "record" and bridge not in (0, stream.cuda_stream)
 order = []
 wait = Stream.wait_event
-Stream.wait_event = lambda self, event: (order.append((self.cuda_stream, event, len(torch_double.LOG))), wait(self, event))
+Stream.wait_event = lambda self, event: (
+    order.append((self.cuda_stream, event, len(torch_double.LOG))),
+    wait(self, event),
+)
 before = len(torch_double.LOG)
 event.torch()
 assert order == [(bridge, event, before)]  # The bridge waited before PyTorch's event was recorded in it.

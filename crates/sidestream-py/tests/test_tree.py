@@ -83,7 +83,11 @@ def test_every_container_comes_back_as_what_it_was() -> None:
 
 
 def test_what_holds_no_array_is_the_same_object() -> None:
-    plain = {"names": ["a", "b"], "when": np.array(["2026-01-01"], dtype="datetime64[D]"), "words": np.array(["x"])}
+    plain = {
+        "names": ["a", "b"],
+        "when": np.array(["2026-01-01"], dtype="datetime64[D]"),
+        "words": np.array(["x"]),
+    }
     made = doubled({"plain": plain, "x": array(1)})
     assert made["plain"] is plain
     text = "a batch"
@@ -236,7 +240,9 @@ def test_a_dictionary_that_changes_meanwhile_keeps_its_pairs() -> None:
 
 
 def test_a_shape_says_whether_there_was_something_unknown() -> None:
-    assert not flatten({"x": array(1), "n": 3, "t": "text", "b": b"bytes", "f": 1.5, "no": None, "is": True})[1].has_objects
+    assert not flatten({"x": array(1), "n": 3, "t": "text", "b": b"bytes", "f": 1.5, "no": None, "is": True})[
+        1
+    ].has_objects
     assert flatten({"x": array(1), "o": object()})[1].has_objects
 
 

@@ -1,4 +1,6 @@
-"""What the types of the package say: `cargo xtask python` checks them, and running this shows that they are true."""
+"""What the types of the package say: `cargo xtask python` checks them,
+and running this shows that they are true.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +57,8 @@ def test_an_answer_is_what_the_model_returns() -> None:
             assert assert_type(answer.result(60), dict[str, Any])["score"].tolist() == [2, 2, 2]
 
             async def awaited() -> None:
-                assert assert_type(await batcher.submit(torch.zeros(3)), dict[str, Any])["score"].tolist() == [0, 0, 0]
+                assert assert_type(await batcher.submit(torch.zeros(3)), dict[str, Any])[
+                    "score"
+                ].tolist() == [0, 0, 0]
 
             asyncio.run(awaited())

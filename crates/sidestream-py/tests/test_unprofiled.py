@@ -1,4 +1,6 @@
-"""Which windows of steps are timed before the profiler starts, and what is said of them. The clock is the test's own."""
+"""Which windows of steps are timed before the profiler starts, and what is said of them.
+The clock is the test's own.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ def test_a_window_has_all_kinds_of_steps() -> None:
 @pytest.mark.parametrize("kinds", [[10], [10, 30], [0.01]])
 def test_stated_steps_are_timed_and_no_more(steps: int, every: int, kinds: list[float]) -> None:
     assert steps >= least_steps(every)
-    result, count = timed((int(ms * MS) for ms in chain.from_iterable(repeat(kinds))), every=every, steps=steps)
+    result, count = timed(
+        (int(ms * MS) for ms in chain.from_iterable(repeat(kinds))), every=every, steps=steps
+    )
     assert count == steps
     assert result.taken >= 5 and result.window_steps % every == 0
     assert 1 + every + (result.dropped - 1 + result.taken) * result.window_steps <= steps

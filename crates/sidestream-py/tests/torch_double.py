@@ -1,7 +1,7 @@
 """What the package asks of ``torch.cuda``, without PyTorch: handles and who waited for whom.
 
-It stands in for PyTorch where the driver is a stand-in too, on which PyTorch itself cannot run. Its device has one
-queue and a time of its own: ``work`` takes as long as it says.
+It stands in for PyTorch where the driver is a stand-in too, on which PyTorch itself cannot run. Its device
+has one queue and a time of its own: ``work`` takes as long as it says.
 """
 
 from __future__ import annotations

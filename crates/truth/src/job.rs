@@ -170,20 +170,7 @@ impl Job {
 
     fn drawn_with(seed: u64, draw: &mut Draw, count: usize) -> Job {
         let profile = profile(draw);
-        // Which faults, before their sizes: the length of a step depends on them.
-        let mut kinds: Vec<usize> = Vec::new();
-        while kinds.len() < count {
-            let kind = draw.below(9);
-            // A step has one upload, and one loader.
-            let slot = |kind| match kind {
-                0 | 1 => 0,
-                3..=5 => 3,
-                kind => kind,
-            };
-            if kinds.iter().all(|other| slot(*other) != slot(kind)) {
-                kinds.push(kind);
-            }
-        }
+        let kinds = kinds(draw, count);
         let device_ns = match () {
             () if kinds.contains(&8) => draw.sized(3e5, 2.5e6),
             () if kinds.contains(&7) => draw.sized(4e5, 6e6),
@@ -206,28 +193,17 @@ impl Job {
         let slow_ns = launch_ns + 2.0 * recorder.operator_ns + recorder.submission_ns;
         let most = (draw.between(0.15, 0.6) * device_ns / slow_ns) as usize;
         let many = most.clamp(2, 40);
-        let mut kernels: Vec<Kernel> = (0..many)
-            .map(|_| Kernel {
-                ns: draw.sized(0.3, 3.0),
-                share: 1.0,
-                is_small: false,
-            })
-            .collect();
-        let all: f64 = kernels.iter().map(|k| k.ns).sum();
-        kernels.iter_mut().for_each(|k| k.ns *= device_ns / all);
+        let mut kernels = kernels(draw, many, device_ns);
         let beside = match draw.happens(0.2) {
             true => {
                 kernels.iter_mut().for_each(|k| k.share = 0.6);
                 let ns = draw.between(0.2, 0.8) * device_ns / 4.0;
-                let share = 0.3;
-                vec![
-                    Kernel {
-                        ns,
-                        share,
-                        is_small: false
-                    };
-                    4
-                ]
+                let kernel = Kernel {
+                    ns,
+                    share: 0.3,
+                    is_small: false,
+                };
+                vec![kernel; 4]
             }
             false => Vec::new(),
         };
@@ -293,6 +269,38 @@ impl Job {
             profile,
         }
     }
+}
+
+/// Which faults, before their sizes: the length of a step depends on them.
+fn kinds(draw: &mut Draw, count: usize) -> Vec<usize> {
+    let mut kinds: Vec<usize> = Vec::new();
+    while kinds.len() < count {
+        let kind = draw.below(9);
+        // A step has one upload, and one loader.
+        let slot = |kind| match kind {
+            0 | 1 => 0,
+            3..=5 => 3,
+            kind => kind,
+        };
+        if kinds.iter().all(|other| slot(*other) != slot(kind)) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+/// So many kernels, which together take a device so long.
+fn kernels(draw: &mut Draw, many: usize, device_ns: f64) -> Vec<Kernel> {
+    let mut kernels: Vec<Kernel> = (0..many)
+        .map(|_| Kernel {
+            ns: draw.sized(0.3, 3.0),
+            share: 1.0,
+            is_small: false,
+        })
+        .collect();
+    let all: f64 = kernels.iter().map(|k| k.ns).sum();
+    kernels.iter_mut().for_each(|k| k.ns *= device_ns / all);
+    kernels
 }
 
 /// Another device than the model's: that of some profile, with figures of its own.

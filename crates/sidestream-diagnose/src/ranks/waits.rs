@@ -117,6 +117,23 @@ fn waits(
     true
 }
 
+impl GroupWaits {
+    /// Adds up what each rank of the group waited, and was waited for, in a step.
+    fn sum_up(&mut self, of_ranks: BTreeMap<u32, [u64; 2]>, a_step: impl Fn(usize, u64) -> u64) {
+        for (rank, [waited, late]) in of_ranks {
+            let rank = rank as usize;
+            let (waited, late) = (a_step(rank, waited), a_step(rank, late));
+            add(&mut self.all_ns, waited);
+            if waited > self.most.1 {
+                self.most = (rank, waited);
+            }
+            if late > self.last.1 {
+                self.last = (rank, late);
+            }
+        }
+    }
+}
+
 impl Waits {
     /// Looks at all that was joined.
     pub fn of(ranks: &[(u32, &Digest)], joined: &Joined, clocks: &Clocks) -> Waits {
@@ -199,25 +216,15 @@ impl Waits {
             }
         }
         let a_step = |rank: usize, ns: u64| ns / steps(ranks[rank].1);
+        for (group, of_group) in all.groups.iter_mut().zip(of_groups) {
+            group.sum_up(of_group, a_step);
+        }
         let each_step = |all: Vec<u64>| -> Vec<u64> {
             all.into_iter()
                 .enumerate()
                 .map(|(rank, ns)| a_step(rank, ns))
                 .collect()
         };
-        for (group, of_group) in all.groups.iter_mut().zip(of_groups) {
-            for (rank, [waited, late]) in of_group {
-                let rank = rank as usize;
-                let (waited, late) = (a_step(rank, waited), a_step(rank, late));
-                add(&mut group.all_ns, waited);
-                if waited > group.most.1 {
-                    group.most = (rank, waited);
-                }
-                if late > group.last.1 {
-                    group.last = (rank, late);
-                }
-            }
-        }
         all.waits_ns = each_step(waits_ns);
         all.late_ns = each_step(late_ns);
         all.pairs_ns = each_step(pairs_ns);

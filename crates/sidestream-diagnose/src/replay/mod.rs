@@ -45,7 +45,7 @@ use crate::model::{ApiKind, Base, Direction, Trace};
 use crate::timeline::Timeline;
 use calibrate::{Profiler, Share};
 use fit::Fit;
-use program::{Job, Program};
+use program::{Item, Job, Program};
 use run::Run;
 use sidestream::engine::Profile;
 
@@ -72,6 +72,28 @@ const TAKE_OVER: [f64; 2] = [0.6, 1.5];
 const BY_WORKERS: [f64; 2] = [0.87, 1.25];
 /// What a few launches in the place of many leave of the host's time is an assumption; it may be so many times that.
 const FUSED: [f64; 2] = [0.25, 2.0];
+/// A guess at what the host takes: which changes rest on it, the factors, and what they are of.
+type Guess = (fn(&Change) -> bool, [f64; 2], fn(&mut Item, f64));
+const GUESSES: [Guess; 3] = [
+    (
+        |change| matches!(change, Change::Workers(_)),
+        TAKE_OVER,
+        |item, factor| item.take_over_ns = (item.take_over_ns as f64 * factor) as u64,
+    ),
+    (
+        |change| matches!(change, Change::HostWork(_)),
+        BY_WORKERS,
+        |item, factor| item.worker_ns = (item.worker_ns as f64 * factor) as u64,
+    ),
+    (
+        |change| matches!(change, Change::Fused(_)),
+        FUSED,
+        |item, factor| {
+            let left_ns = (item.fused_ns as f64 * factor) as u64;
+            item.own_ns = (item.own_ns - item.fused_ns.min(item.own_ns)).saturating_add(left_ns);
+        },
+    ),
+];
 /// Downloads that run beside kernels slow them down, and these the downloads: predictions of that were too low by up to a
 /// ninth, where the downloads are this part of a step or more.
 const BESIDE: f64 = 1.13;
@@ -382,41 +404,11 @@ impl Model<'_> {
                 .for_each(|profile| profile.copy_engines = 1.0);
             unknown.extend(self.usual_ns(&changed, changes, &profiles));
         }
-        if changes
-            .iter()
-            .any(|change| matches!(change, Change::Workers(_)))
-        {
-            for factor in TAKE_OVER {
+        for (rests_on_it, factors, vary) in GUESSES {
+            let factors = factors.into_iter();
+            for factor in factors.filter(|_| changes.iter().any(rests_on_it)) {
                 let mut other = changed.clone();
-                for item in &mut other.items {
-                    item.take_over_ns = (item.take_over_ns as f64 * factor) as u64;
-                }
-                unknown.extend(step_ns(&other, Fit::USUAL));
-            }
-        }
-        if changes
-            .iter()
-            .any(|change| matches!(change, Change::HostWork(_)))
-        {
-            for factor in BY_WORKERS {
-                let mut other = changed.clone();
-                for item in &mut other.items {
-                    item.worker_ns = (item.worker_ns as f64 * factor) as u64;
-                }
-                unknown.extend(step_ns(&other, Fit::USUAL));
-            }
-        }
-        if changes
-            .iter()
-            .any(|change| matches!(change, Change::Fused(_)))
-        {
-            for factor in FUSED {
-                let mut other = changed.clone();
-                for item in &mut other.items {
-                    let left_ns = (item.fused_ns as f64 * factor) as u64;
-                    item.own_ns =
-                        (item.own_ns - item.fused_ns.min(item.own_ns)).saturating_add(left_ns);
-                }
+                other.items.iter_mut().for_each(|item| vary(item, factor));
                 unknown.extend(step_ns(&other, Fit::USUAL));
             }
         }

@@ -39,6 +39,20 @@ struct HostTask {
     name: Option<Name>,
 }
 
+impl HostTask {
+    /// A call, or a part of one, with nothing before it.
+    fn of(lane: usize, task: TaskId, shade: Shade, name: Option<Name>) -> HostTask {
+        let own = (0, Shade::Host, None);
+        HostTask {
+            lane,
+            task,
+            own,
+            shade,
+            name,
+        }
+    }
+}
+
 /// Those who do work of the host ahead.
 struct Workers {
     pools: [Crew; 2],
@@ -131,7 +145,8 @@ impl Run {
         }
         let mut on_host = Vec::new();
         for item in &program.items {
-            let lane = host[item.lane as usize];
+            let at = item.lane as usize;
+            let lane = host[at];
             let mut loaded = Vec::new();
             let mut own_ns = item.own_ns;
             let pool = (item.moved_ns > 0).then(|| &mut workers.pools[item.pool as usize]);
@@ -161,7 +176,7 @@ impl Run {
                 *taken = Some(call);
             }
             on_host.push(HostTask {
-                lane: item.lane as usize,
+                lane: at,
                 task: call,
                 own: match item.moved_ns == 0 && 2 * item.loading_ns > own_ns {
                     true => (own_ns, Shade::Loading, None),
@@ -172,16 +187,11 @@ impl Run {
             });
             if running_ns > 0 {
                 let rest = Work::Call(Call::HostNs(running_ns));
-                on_host.push(HostTask {
-                    lane: item.lane as usize,
-                    task: engine.push(Task::new(lane, rest)),
-                    own: (0, Shade::Host, None),
-                    shade: Shade::Host,
-                    name: Some(item.name),
-                });
+                let task = engine.push(Task::new(lane, rest));
+                on_host.push(HostTask::of(at, task, Shade::Host, Some(item.name)));
             }
-            for at in item.submits.all() {
-                let node = &program.nodes[at];
+            for submitted in item.submits.all() {
+                let node = &program.nodes[submitted];
                 let running = |nodes: &[usize]| -> Vec<TaskId> {
                     nodes.iter().filter_map(|node| tasks[*node]).collect()
                 };
@@ -198,20 +208,14 @@ impl Run {
                 if node.in_graph {
                     task = task.in_graph();
                 }
-                tasks[at] = Some(engine.push(task));
+                tasks[submitted] = Some(engine.push(task));
             }
             if !item.waits.is_empty() {
                 let waited = &program.waited[item.waits.all()];
                 let waits: Vec<TaskId> = waited.iter().filter_map(|at| tasks[*at]).collect();
                 let back = Work::Call(Call::HostNs(item.return_ns));
                 let task = engine.push(Task::new(lane, back).after(&waits));
-                on_host.push(HostTask {
-                    lane: item.lane as usize,
-                    task,
-                    own: (0, Shade::Host, None),
-                    shade: Shade::Waiting,
-                    name: Some(item.name),
-                });
+                on_host.push(HostTask::of(at, task, Shade::Waiting, Some(item.name)));
             }
         }
         // Nothing is held, so that everything ends.
@@ -221,42 +225,12 @@ impl Run {
             Some((span.start_ns, span.end_ns))
         };
         let nodes: Vec<_> = tasks.iter().map(|task| ran((*task)?)).collect();
-        let mut ends: Vec<(u64, usize)> = (0..program.steps).map(|step| (0, step)).collect();
-        for (node, span) in program.nodes.iter().zip(&nodes) {
-            if let Some((_, end_ns)) = span {
-                ends[node.step].0 = ends[node.step].0.max(*end_ns);
-            }
-        }
-        ends.retain(|(end_ns, _)| *end_ns > 0);
+        let ends = ends(program, &nodes);
         let pairs = ends.windows(2);
         let periods_ns = pairs
             .map(|pair| pair[1].0.saturating_sub(pair[0].0))
             .collect();
-        let mut host = Vec::new();
-        // A lane does one thing after the other: a wait lasts from the end of what came before.
-        let mut over_ns = vec![0; program.lanes + workers.count()];
-        for part in on_host {
-            if let Some((start_ns, end_ns)) = ran(part.task) {
-                let over_ns = std::mem::replace(&mut over_ns[part.lane], end_ns);
-                let start_ns = match part.shade {
-                    Shade::Waiting => over_ns,
-                    _ => start_ns,
-                };
-                let (own_ns, own_shade, own_name) = part.own;
-                let called_ns = start_ns.saturating_add(own_ns).min(end_ns);
-                let spans = [
-                    ((start_ns, called_ns), own_shade, own_name),
-                    ((called_ns, end_ns), part.shade, part.name),
-                ];
-                let spans = spans.into_iter().filter(|(span, ..)| span.0 < span.1);
-                host.extend(spans.map(|(span, shade, name)| HostSpan {
-                    lane: part.lane,
-                    span,
-                    shade,
-                    name,
-                }));
-            }
-        }
+        let host = host_spans(on_host, program.lanes + workers.count(), ran);
         Run {
             ends,
             periods_ns,
@@ -305,6 +279,53 @@ impl Run {
             Place::Stream(stream) => format!("{} (new)", program.added[stream - of_trace]),
         })
     }
+}
+
+/// When the last work of each step that has any was over, with the step.
+fn ends(program: &Program, nodes: &[Option<(u64, u64)>]) -> Vec<(u64, usize)> {
+    let mut ends: Vec<(u64, usize)> = (0..program.steps).map(|step| (0, step)).collect();
+    for (node, span) in program.nodes.iter().zip(nodes) {
+        if let Some((_, end_ns)) = span {
+            ends[node.step].0 = ends[node.step].0.max(*end_ns);
+        }
+    }
+    ends.retain(|(end_ns, _)| *end_ns > 0);
+    ends
+}
+
+/// What the lanes of the host did, as far as it ran.
+fn host_spans(
+    tasks: Vec<HostTask>,
+    lanes: usize,
+    ran: impl Fn(TaskId) -> Option<(u64, u64)>,
+) -> Vec<HostSpan> {
+    let mut host = Vec::new();
+    // A lane does one thing after the other: a wait lasts from the end of what came before.
+    let mut over_ns = vec![0; lanes];
+    for part in tasks {
+        let Some((start_ns, end_ns)) = ran(part.task) else {
+            continue;
+        };
+        let over_ns = std::mem::replace(&mut over_ns[part.lane], end_ns);
+        let start_ns = match part.shade {
+            Shade::Waiting => over_ns,
+            _ => start_ns,
+        };
+        let (own_ns, own_shade, own_name) = part.own;
+        let called_ns = start_ns.saturating_add(own_ns).min(end_ns);
+        let spans = [
+            ((start_ns, called_ns), own_shade, own_name),
+            ((called_ns, end_ns), part.shade, part.name),
+        ];
+        let spans = spans.into_iter().filter(|(span, ..)| span.0 < span.1);
+        host.extend(spans.map(|(span, shade, name)| HostSpan {
+            lane: part.lane,
+            span,
+            shade,
+            name,
+        }));
+    }
+    host
 }
 
 /// Of the steps within 2 % of the median, the one in the middle: at the start nothing is ahead yet,

@@ -93,48 +93,8 @@ impl Program {
                 // A call inside another: its time is in that already.
                 continue;
             }
-            let own_ns = call.start_ns.saturating_sub(end).max(0) as u64;
             let nested = call.start_ns < end;
-            let loading_ns = loading.within_ns(end, call.start_ns).min(own_ns);
-            let from = call.start_ns.max(end);
-            let apart_ns = (
-                scene.apart_ns(call.thread, end.min(call.start_ns), call.start_ns),
-                scene.apart_ns(call.thread, from, call.end_ns().max(from)),
-            );
-            let own = scene.own(call.thread, end, call.start_ns);
-            let longest = own.iter().max_by_key(|own| own.0);
-            let host_work = longest.and_then(|own| own.1).map(|because| because.name);
-            let own_work = own.iter().map(|own| own.0).fold(0, u64::saturating_add);
-            let own_work = if own_work < OWN_NS { 0 } else { own_work };
-            let movable = own.iter().filter(|own| scene.is_movable(own.1));
-            let movable = movable.map(|own| own.0).fold(0, u64::saturating_add);
-            let mut item = Item {
-                lane: lane as u32,
-                step: step as u32,
-                own_ns,
-                loading_ns,
-                host_work_ns: own_work.min(own_ns - loading_ns),
-                movable_ns: movable.min(own_work).min(own_ns - loading_ns),
-                host_work,
-                moved_ns: 0,
-                worker_ns: 0,
-                fused_ns: 0,
-                batch: loading.batch_at(end),
-                pool: Pool::Loading,
-                take_over_ns: 0,
-                apart_ns,
-                start_ns: call.start_ns,
-                thread: call.thread,
-                call_ns: call.end_ns().saturating_sub(call.start_ns.max(end)).max(0) as u64,
-                running_ns: 0,
-                operators: operators.within(lane, end, call.end_ns()),
-                submits: Stretch::default(),
-                waits: Stretch::default(),
-                return_ns: 0,
-                held_ns: 0,
-                kind: call.api.kind,
-                name: call.name,
-            };
+            let mut item = item(call, (lane, step), end, scene, &loading, &operators);
             for work in submitted {
                 making.node(work, step, call);
             }
@@ -165,6 +125,58 @@ impl Program {
         program.items.shrink_to_fit();
         program.nodes.shrink_to_fit();
         Ok(program)
+    }
+}
+
+/// A call with what its lane did since the one before it was over.
+fn item(
+    call: &Call,
+    (lane, step): (usize, usize),
+    end: i64,
+    scene: &Scene,
+    loading: &Loading,
+    operators: &Operators,
+) -> Item {
+    let own_ns = call.start_ns.saturating_sub(end).max(0) as u64;
+    let loading_ns = loading.within_ns(end, call.start_ns).min(own_ns);
+    let from = call.start_ns.max(end);
+    let apart_ns = (
+        scene.apart_ns(call.thread, end.min(call.start_ns), call.start_ns),
+        scene.apart_ns(call.thread, from, call.end_ns().max(from)),
+    );
+    let own = scene.own(call.thread, end, call.start_ns);
+    let longest = own.iter().max_by_key(|own| own.0);
+    let host_work = longest.and_then(|own| own.1).map(|because| because.name);
+    let own_work = own.iter().map(|own| own.0).fold(0, u64::saturating_add);
+    let own_work = if own_work < OWN_NS { 0 } else { own_work };
+    let movable = own.iter().filter(|own| scene.is_movable(own.1));
+    let movable = movable.map(|own| own.0).fold(0, u64::saturating_add);
+    Item {
+        lane: lane as u32,
+        step: step as u32,
+        own_ns,
+        loading_ns,
+        host_work_ns: own_work.min(own_ns - loading_ns),
+        movable_ns: movable.min(own_work).min(own_ns - loading_ns),
+        host_work,
+        moved_ns: 0,
+        worker_ns: 0,
+        fused_ns: 0,
+        batch: loading.batch_at(end),
+        pool: Pool::Loading,
+        take_over_ns: 0,
+        apart_ns,
+        start_ns: call.start_ns,
+        thread: call.thread,
+        call_ns: call.end_ns().saturating_sub(call.start_ns.max(end)).max(0) as u64,
+        running_ns: 0,
+        operators: operators.within(lane, end, call.end_ns()),
+        submits: Stretch::default(),
+        waits: Stretch::default(),
+        return_ns: 0,
+        held_ns: 0,
+        kind: call.api.kind,
+        name: call.name,
     }
 }
 

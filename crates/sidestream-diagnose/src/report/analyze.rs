@@ -33,12 +33,7 @@ impl Report {
         let scene = Scene::of(&trace, &links, &works, &steps);
         let idles: Vec<Idle> = times.iter().map(|device| scene.idle(device)).collect();
         let ranges = Ranges::of(&trace, &links, &times);
-        let (unknown, asked): (Vec<_>, Vec<_>) = options
-            .what_if
-            .iter()
-            .flatten()
-            .cloned()
-            .partition(|set| has_workers && set.iter().any(Change::is_of_workers));
+        let (unknown, asked) = asked(options, has_workers);
         let mut replay = replay::replay(
             &replay::Source {
                 trace: &trace,
@@ -92,7 +87,6 @@ impl Report {
             let usual = replay.predictions.len() - replay.asked;
             replay.predictions.drain(..usual);
         }
-        let each: Vec<&Idle> = idles.iter().collect();
         Report {
             start_ns: start_ns(&trace),
             per_step: PerStep::of(&trace, &steps, &times, &collectives),
@@ -104,7 +98,7 @@ impl Report {
             operators: operators(&trace),
             rows: host_rows(&trace, &links),
             memory: memory(&trace),
-            digest: Digest::of(&trace, &steps, &collectives, &each),
+            digest: Digest::of(&trace, &steps, &collectives, &Vec::from_iter(&idles)),
             devices: times.into_iter().zip(idles).collect(),
             steps,
             copies,
@@ -127,6 +121,12 @@ impl Report {
             launched: trace.launched,
         }
     }
+}
+
+/// The sets of changes that were asked for: those that cannot be predicted where there are workers already, and the others.
+fn asked(options: &Options, has_workers: bool) -> (Vec<Vec<Change>>, Vec<Vec<Change>>) {
+    let sets = options.what_if.iter().flatten().cloned();
+    sets.partition(|set| has_workers && set.iter().any(Change::is_of_workers))
 }
 
 /// Of several devices, the one that idles most of those that do much speaks for the trace.

@@ -228,7 +228,7 @@ operators! {
         alpha: Positive => f64 = "1.0";
         num_classes: Classes = "None";
     }
-    /// Make floating-point numbers: ``torch.float32``, ``float16`` or ``bfloat16``; with ``scale`` from 0 to 1.
+    /// Make ``torch.float32``, ``float16`` or ``bfloat16`` of bytes; with ``scale`` from 0 to 1.
     ToDtype {
         dtype: Dtype;
         scale: Flag => bool = "False";

@@ -1,6 +1,8 @@
-"""Writes `torchvision.txt`: a picture, and what torchvision's functions make of it, for `tests/augment/drawn.rs`.
+"""Writes `torchvision.txt`: a picture, and what torchvision's functions make of it, for
+`tests/augment/drawn.rs`.
 
-python torchvision.py, with torchvision 0.26 installed. A line is a name, a width, a height, and the bytes by rows.
+python torchvision.py, with torchvision 0.26 installed.
+A line is a name, a width, a height, and the bytes by rows.
 """
 
 from __future__ import annotations
@@ -86,7 +88,10 @@ def main() -> None:
     text = ""
     for name, image in lines(picture()).items():
         _, height, width = image.shape
-        text += f"{name.replace(' ', '_')} {width} {height} {bytes(image.permute(1, 2, 0).flatten().tolist()).hex()}\n"
+        text += (
+            f"{name.replace(' ', '_')} {width} {height} "
+            f"{bytes(image.permute(1, 2, 0).flatten().tolist()).hex()}\n"
+        )
     Path(__file__).with_suffix(".txt").write_text(text, encoding="utf-8")
 
 

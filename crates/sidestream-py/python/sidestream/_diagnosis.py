@@ -42,19 +42,24 @@ def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
     sets = [what_if] if isinstance(what_if, str) else what_if
     sets = list(sets) if isinstance(sets, Iterable) else [sets]
     if not all(isinstance(one, str) for one in sets):
-        raise TypeError(f'what_if is {what_if!r}; give a text such as "pinned,no-sync", a list of such texts, or "all"')
+        raise TypeError(
+            f'what_if is {what_if!r}; give a text such as "pinned,no-sync", a list of such texts, or "all"'
+        )
     if sets == ["all"]:
         return None
     if "all" in sets:
-        raise ValueError('what_if has "all" among others; give "all" alone, which is what is predicted anyway, or the others')
+        raise ValueError(
+            'what_if has "all" among others; give "all" alone, which is what is predicted anyway, '
+            "or the others"
+        )
     return sets
 
 
 class Diagnosis(Told):
     """All that is said about a trace. ``print`` shows it, the worst first.
 
-    docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The schema of its JSON is
-    ``sidestream.diagnose/2``.
+    docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The schema of its
+    JSON is ``sidestream.diagnose/2``.
     """
 
     def __init__(self, as_json: str, as_text: str, as_html: str, in_short: str, rank: str) -> None:
@@ -73,9 +78,13 @@ class Diagnosis(Told):
         return self._html
 
     def _repr_html_(self) -> str:
-        # A frame of its own: neither the notebook's style nor its scripts reach the page, nor the other way round.
+        # A frame of its own: neither the notebook's style nor its scripts reach the page,
+        # nor the other way round.
         page = html.escape(self._html)
-        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="width:100%;height:40em;border:0"></iframe>'
+        return (
+            f'<iframe srcdoc="{page}" sandbox="allow-scripts" '
+            'style="width:100%;height:40em;border:0"></iframe>'
+        )
 
     @cached_property
     def _report(self) -> dict[str, Any]:
@@ -109,7 +118,9 @@ class Diagnosis(Told):
 
     @cached_property
     def unprofiled(self) -> Unprofiled | None:
-        """What a step took before the profiler started, where ``profile`` timed that and wrote it into the trace."""
+        """What a step took before the profiler started,
+        where ``profile`` timed that and wrote it into the trace.
+        """
         return None if self._report.get("unprofiled") is None else self._part("unprofiled", Unprofiled)
 
     @cached_property
@@ -124,7 +135,9 @@ class Diagnosis(Told):
 
     @cached_property
     def operators(self) -> tuple[OperatorRow, ...]:
-        """Operators, ranges and calls by name, as ``key_averages`` has them: up to a hundred, by their own time on devices."""
+        """Operators, ranges and calls by name, as ``key_averages`` has them:
+        up to a hundred, by their own time on devices.
+        """
         return self._table("operators", tuple[OperatorRow, ...])
 
     @cached_property
@@ -185,8 +198,8 @@ class Evidence:
     """A place in the trace that shows a finding.
 
     Attributes:
-        what: What is there: a kernel, a copy or a memset. Of a gap, what it was for: a call, a range that the program
-            named, or that the trace shows nothing.
+        what: What is there: a kernel, a copy or a memset. Of a gap, what it was for: a call, a range that the
+            program named, or that the trace shows nothing.
         start_ns: The start of the work, or of the gap, on the clock of the trace.
         duration_ns: How long that takes.
         offset_ns: Its start, counted from the start of the trace.
@@ -213,9 +226,11 @@ class Finding:
     Attributes:
         code: The kind of finding, as in docs/diagnose.md.
         text: What costs time, how much, and what to do.
-        share: The part of a step that it takes, from 0 to 1. Of ``STARTUP``, ``INITIALISATION`` and ``PROFILER_OVERHEAD`` the part of
-            all that the device did from first to last, and of ``NOTHING_TO_GAIN`` 0.
-        saving_ns: By how much a step would be shorter without it; where nothing is predicted, only ``high`` is more than 0.
+        share: The part of a step that it takes, from 0 to 1. Of ``STARTUP``, ``INITIALISATION`` and
+            ``PROFILER_OVERHEAD`` the part of all that the device did from first to last, and of
+            ``NOTHING_TO_GAIN`` 0.
+        saving_ns: By how much a step would be shorter without it;
+            where nothing is predicted, only ``high`` is more than 0.
         evidence: Places in the trace that show it.
         floor_ns: No change of this kind leads a step below this.
         changes: The changes that remove it, as ``what_if`` takes them; empty where none was tried.
@@ -266,7 +281,8 @@ class Device:
         gaps_1ms: Gaps of a millisecond or more.
         idle_by_cause: Every idle nanosecond, by the one cause that it has.
         streams: Its streams.
-        overlap_ns: How long two kinds of work ran at once; of a kind and itself, how long there was any of it.
+        overlap_ns: How long two kinds of work ran at once;
+            of a kind and itself, how long there was any of it.
     """
 
     process: int | None
@@ -329,8 +345,8 @@ class Replay:
     Attributes:
         ok: Whether it does, closely enough for predictions.
         measured_ns: A step of the trace, in the mean.
-        replayed_ns: A step of the replay, in the mean. Where only the first steps were replayed, and they are slower or faster than
-            all of them, it is put into that proportion.
+        replayed_ns: A step of the replay, in the mean. Where only the first steps were replayed, and they are
+            slower or faster than all of them, it is put into that proportion.
         median_error: By what part of the measured one the two differ.
         steps: How many steps were replayed, the first ones.
         explained_share: The part of these steps' time that the replay explains, step by step.

@@ -51,7 +51,8 @@ class RangeRow:
 
     Attributes:
         name: Its name.
-        depth: How many ranges are around it. The one around it is the last row before it with a smaller depth.
+        depth: How many ranges are around it. The one around it is the last row before it with a smaller
+            depth.
         calls: How many.
         thread: The thread, where the trace has its number.
         total: What it has with the ranges inside it.
@@ -79,7 +80,8 @@ class KernelRow:
         block: The threads of a block, in three dimensions.
         registers: The registers that a thread takes.
         shared_bytes: The shared memory that a block takes.
-        occupancy_percent: How much of the warps that fit on a multiprocessor were there, as the profiler estimates it.
+        occupancy_percent: How much of the warps that fit on a multiprocessor were there,
+            as the profiler estimates it.
     """
 
     name: str

@@ -50,68 +50,9 @@ def main(arguments: list[str]) -> int:
     Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with; 3
     where that is nothing, and something was not simulated.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m sidestream.check",
-        usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
-        description="Run a program of PyTorch and say where it races.",
-        epilog=(
-            f"Order between threads of the host is heard where they hand over by {HEARD}. Without it two are "
-            "a warning, which does not change how this ends."
-        ),
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument(
-        "--fix",
-        action="store_true",
-        help="print the calls that mend the races as a patch, to standard output",
-    )
-    parser.add_argument(
-        "--reduce",
-        metavar="FILE",
-        help="write the shortest stream program (YAML) that still has the first race",
-    )
-    parser.add_argument(
-        "--suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each"
-    )
-    parser.add_argument(
-        "--steps",
-        metavar="A:B",
-        help="check the steps from A on and before B, as the first optimizer makes them",
-    )
-    parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
-    parser.add_argument(
-        "--raise", dest="raises", action="store_true", help="raise RaceError at the first race"
-    )
-    parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
-    parser.add_argument("--no-host", action="store_true", help="do not hear the host's own loads and stores")
-    parser.add_argument(
-        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold"
-    )
-    parser.add_argument(
-        "--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it"
-    )
-    parser.add_argument("--devices", type=int, metavar="N", help="how many GPUs are simulated: 1")
-    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
-    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser = _parser()
     given = parser.parse_args(arguments)
-    program: list[str] = given.module or given.program
-    if program and program[0] == "--":
-        program = program[1:]
-    if not program:
-        parser.error("name a script, or a module with -m")
-    if given.module is None and given.program[0] != "--":
-        own = {
-            name for action in parser._actions for name in action.option_strings if name.startswith("--")
-        } - {"--help"}
-        behind = list(dict.fromkeys(name for word in program[1:] if (name := word.partition("=")[0]) in own))
-        if behind:
-            it, stands = ("it", "stands") if len(behind) == 1 else ("them", "stand")
-            print(
-                f"{', '.join(behind)} {stands} behind {program[0]}, so the program gets {it} and the check "
-                "does not; options of the check stand in front of the script, and with -- in front of it "
-                "this is not said",
-                file=sys.stderr,
-            )
+    program = _program(parser, given)
     # What can be known before the program runs is said before.
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
@@ -119,16 +60,7 @@ def main(arguments: list[str]) -> int:
         suppress = () if given.suppress is None else suppressions(given.suppress)
     except (OSError, ValueError) as error:
         parser.error(f"--suppress: {error}")
-    steps = None
-    if given.steps is not None:
-        bounds = re.fullmatch(r"(\d*):(\d*)", given.steps)
-        if bounds is None:
-            parser.error(f"--steps {given.steps}: give two whole numbers, as in 10:20")
-        steps = Steps(int(bounds[1] or 0), int(bounds[2] or sys.maxsize))
-        if steps.first >= steps.last:
-            parser.error(
-                f"--steps {given.steps}: there is no step from {steps.first} on and before {steps.last}"
-            )
+    steps = None if given.steps is None else _steps(parser, given.steps)
     if given.require_gpu and given.simulate:
         parser.error("--require-gpu wants a GPU, and --simulate stands in for one; give one of the two")
     if given.require_gpu and not _has_gpu():
@@ -157,22 +89,12 @@ def main(arguments: list[str]) -> int:
     rank = _rank()
     file = None
     if given.json:
-        file = Path(given.json)
-        # Each rank has a report of its own.
-        file = file if rank is None else file.with_name(f"{file.stem}.rank{rank}{file.suffix}")
+        file = _of_rank(given.json, rank)
         try:
             file.write_text("", encoding="utf-8")
         except OSError as error:
             parser.error(f"--json {given.json}: {error.strerror}")
-    left = None
-    if given.reduce is not None:
-        left = Path(given.reduce)
-        left = left if rank is None else left.with_name(f"{left.stem}.rank{rank}{left.suffix}")
-        if not left.parent.is_dir() or left.is_dir() or left.suffix == ".py":
-            parser.error(
-                f"--reduce {given.reduce}: name a file for a stream program, such as race.yaml, in a folder "
-                "that is there"
-            )
+    left = None if given.reduce is None else _left(parser, given.reduce, rank)
     if suffix == ".md":
         if not given.simulate:
             parser.error(f"{program[0]} is a text; its blocks of Python are checked with --simulate")
@@ -225,16 +147,106 @@ def main(arguments: list[str]) -> int:
         except (OSError, RuntimeError) as error:
             print(f"--reduce {left}: {error}", file=sys.stderr)
             code = code or 2
-    if given.fix:
-        try:
-            sys.stdout.write(found.patch())
-            sys.stdout.flush()
-        except OSError as error:
-            print(f"--fix: the patch cannot be written: {error}", file=sys.stderr)
-            code = code or 2
+    if given.fix and not _print_patch(found):
+        code = code or 2
     if not found.is_clean:
         return 1
     return code or (NOT_SIMULATED if found.skipped else 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sidestream.check",
+        usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
+        description="Run a program of PyTorch and say where it races.",
+        epilog=(
+            f"Order between threads of the host is heard where they hand over by {HEARD}. Without it two are "
+            "a warning, which does not change how this ends."
+        ),
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="print the calls that mend the races as a patch, to standard output",
+    )
+    parser.add_argument(
+        "--reduce",
+        metavar="FILE",
+        help="write the shortest stream program (YAML) that still has the first race",
+    )
+    parser.add_argument(
+        "--suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each"
+    )
+    parser.add_argument(
+        "--steps",
+        metavar="A:B",
+        help="check the steps from A on and before B, as the first optimizer makes them",
+    )
+    parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
+    parser.add_argument(
+        "--raise", dest="raises", action="store_true", help="raise RaceError at the first race"
+    )
+    parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
+    parser.add_argument("--no-host", action="store_true", help="do not hear the host's own loads and stores")
+    parser.add_argument(
+        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold"
+    )
+    parser.add_argument(
+        "--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it"
+    )
+    parser.add_argument("--devices", type=int, metavar="N", help="how many GPUs are simulated: 1")
+    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _program(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[str]:
+    """What is run, with its arguments. Options of the check among these are named."""
+    program: list[str] = given.module or given.program
+    if program and program[0] == "--":
+        program = program[1:]
+    if not program:
+        parser.error("name a script, or a module with -m")
+    if given.module is None and given.program[0] != "--":
+        own = {
+            name for action in parser._actions for name in action.option_strings if name.startswith("--")
+        } - {"--help"}
+        behind = list(dict.fromkeys(name for word in program[1:] if (name := word.partition("=")[0]) in own))
+        if behind:
+            it, stands = ("it", "stands") if len(behind) == 1 else ("them", "stand")
+            print(
+                f"{', '.join(behind)} {stands} behind {program[0]}, so the program gets {it} and the check "
+                "does not; options of the check stand in front of the script, and with -- in front of it "
+                "this is not said",
+                file=sys.stderr,
+            )
+    return program
+
+
+def _steps(parser: argparse.ArgumentParser, text: str) -> Steps:
+    bounds = re.fullmatch(r"(\d*):(\d*)", text)
+    if bounds is None:
+        parser.error(f"--steps {text}: give two whole numbers, as in 10:20")
+    steps = Steps(int(bounds[1] or 0), int(bounds[2] or sys.maxsize))
+    if steps.first >= steps.last:
+        parser.error(f"--steps {text}: there is no step from {steps.first} on and before {steps.last}")
+    return steps
+
+
+def _of_rank(name: str, rank: int | None) -> Path:
+    """The file of that name: each rank has one of its own."""
+    file = Path(name)
+    return file if rank is None else file.with_name(f"{file.stem}.rank{rank}{file.suffix}")
+
+
+def _left(parser: argparse.ArgumentParser, name: str, rank: int | None) -> Path:
+    left = _of_rank(name, rank)
+    if not left.parent.is_dir() or left.is_dir() or left.suffix == ".py":
+        parser.error(
+            f"--reduce {name}: name a file for a stream program, such as race.yaml, in a folder that is there"
+        )
+    return left
 
 
 def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
@@ -364,6 +376,16 @@ def _write(file: Path, text: str) -> bool:
         print(f"the report cannot be written to {file}: {error}", file=sys.stderr)
         with contextlib.suppress(OSError):
             part.unlink()
+        return False
+    return True
+
+
+def _print_patch(found: CheckedRun) -> bool:
+    try:
+        sys.stdout.write(found.patch())
+        sys.stdout.flush()
+    except OSError as error:
+        print(f"--fix: the patch cannot be written: {error}", file=sys.stderr)
         return False
     return True
 

@@ -333,19 +333,8 @@ impl<'a> Flow<'a> {
                 "tt.return" => self.gives(lines, function, from),
                 "tt.call" => gives = self.call(lines, function, line),
                 "scf.yield" | "scf.condition" | "tt.reduce.return" | "tt.scan.return" => {
-                    let fed = blocks
-                        .last()
-                        .map(|block| block.fed.clone())
-                        .unwrap_or_default();
-                    for (place, name) in fed.iter().enumerate() {
-                        // By place where the numbers agree.
-                        let from = match line.operands.get(place) {
-                            Some(own) if fed.len() == line.operands.len() => {
-                                self.value(function, own)
-                            }
-                            _ => from,
-                        };
-                        self.join(function, name, from);
+                    if let Some(block) = blocks.last() {
+                        self.hand_on(function, line, from, &block.fed);
                     }
                     gives = 0;
                 }
@@ -366,17 +355,7 @@ impl<'a> Flow<'a> {
                     }
                 }
                 _ if line.op.starts_with("cf.") || line.op.starts_with('^') => {
-                    // Which block a branch goes to is not followed: its values are those of every block.
-                    let mut all = self.value(function, BRANCHES) | from;
-                    self.join(function, BRANCHES, all);
-                    if line.op.starts_with('^') {
-                        // The second part of a loop has what the first one hands on.
-                        let fed = blocks.last().into_iter().flat_map(|block| &block.fed);
-                        all = fed.fold(all, |all, name| all | self.value(function, name));
-                        for name in &line.operands {
-                            self.join(function, name, all);
-                        }
-                    }
+                    self.branch(function, line, from, blocks.last());
                 }
                 _ if from != 0 && !is_pure(line.op) => {
                     // Code of others, which may do anything with what it gets.
@@ -405,6 +384,31 @@ impl<'a> Flow<'a> {
             depth = (depth + line.opens).saturating_sub(line.closes);
         }
         true
+    }
+
+    /// What ends a block feeds names, by place where the numbers agree.
+    fn hand_on(&mut self, function: usize, line: &Line<'a>, from: u64, fed: &[&'a str]) {
+        for (place, name) in fed.iter().enumerate() {
+            let from = match line.operands.get(place) {
+                Some(own) if fed.len() == line.operands.len() => self.value(function, own),
+                _ => from,
+            };
+            self.join(function, name, from);
+        }
+    }
+
+    /// Which block a branch goes to is not followed: its values are those of every block.
+    fn branch(&mut self, function: usize, line: &Line<'a>, from: u64, block: Option<&Block<'a>>) {
+        let mut all = self.value(function, BRANCHES) | from;
+        self.join(function, BRANCHES, all);
+        if line.op.starts_with('^') {
+            // The second part of a loop has what the first one hands on.
+            let fed = block.into_iter().flat_map(|block| &block.fed);
+            all = fed.fold(all, |all, name| all | self.value(function, name));
+            for name in &line.operands {
+                self.join(function, name, all);
+            }
+        }
     }
 
     /// The results of a loop have what the names in it have.

@@ -1,4 +1,6 @@
-"""The kernels whose intermediate representation lies beside this file, as Triton 3.6 made it for `GPUTarget("cuda", 90, 32)`."""
+"""The kernels whose intermediate representation lies beside this file, as Triton 3.6 made it for
+`GPUTarget("cuda", 90, 32)`.
+"""
 
 # mypy: ignore-errors
 import triton

@@ -86,6 +86,10 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
         let Row {
             name, most, line, ..
         } = row;
+        if name == WIDE && there > most {
+            out.extend(wide_lines(tree));
+            continue;
+        }
         let mut complain = |what: &str| {
             let what = format!("`{name}`: {there} are there, and at most {most} {what}");
             out.push(Complaint::new(PAGE, line, what));
@@ -108,6 +112,15 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
         }
     }
     out
+}
+
+/// Where lines of Python are too wide.
+fn wide_lines(tree: &Tree) -> impl Iterator<Item = Complaint> {
+    let files = tree.texts().filter(|(file, _)| file.ends_with(".py"));
+    files.flat_map(|(file, text)| {
+        let what = format!("more than {MOST_COLUMNS} columns; break the line");
+        wide(text).map(move |line| Complaint::new(file, line, &*what))
+    })
 }
 
 /// Complaints about ceilings that are higher than in the last commit, or in that commit than in the one before, and say
@@ -236,7 +249,7 @@ impl Row {
 
     /// The length of the longest beginning of a file's path that the row names.
     fn begins(&self, file: &str) -> Option<usize> {
-        let file = file.strip_prefix("crates/")?;
+        let file = file.strip_prefix("crates/").unwrap_or(file);
         let begins = self.files.iter().filter(|start| file.starts_with(*start));
         let all = self.files.is_empty().then_some(0);
         begins.map(String::len).max().or(all)
@@ -255,11 +268,16 @@ fn is_counted(file: &str) -> bool {
     })
 }
 
+/// The numbers of the lines that are too wide.
+fn wide(text: &str) -> impl Iterator<Item = usize> {
+    let lines = (1..).zip(text.lines());
+    lines.filter_map(|(at, line)| (line.chars().count() > MOST_COLUMNS).then_some(at))
+}
+
 fn counted(file: &str, text: &str, tree: &Tree) -> Option<Counted> {
     let mut out = Counted::default();
     if file.ends_with(".py") {
-        let is_wide = |line: &&str| line.chars().count() > MOST_COLUMNS;
-        out.wide = text.lines().filter(is_wide).count();
+        out.wide = wide(text).count();
     }
     if !is_counted(file) {
         return (out.wide > 0).then_some(out);
@@ -342,6 +360,19 @@ mod tests {
                 "4: `b`: 1 are there, and at most 0 may be; make it smaller, or raise the ceiling in a commit that says why, and say it in the last column",
             ]
         );
+    }
+
+    #[test]
+    fn each_line_of_python_that_is_too_wide_is_named() {
+        let row = |most| format!("{TABLE}| lines of Python over 110 columns | {most} | all | |");
+        let text = format!("{}\n#{}\n", "é".repeat(110), "é".repeat(110));
+        let found = |most| {
+            let file = "examples/python/a.py";
+            check(&Tree::of(&[(PAGE, &row(most)), (file, &text)]))
+        };
+        let what = "more than 110 columns; break the line";
+        assert_eq!(found(0), [Complaint::new("examples/python/a.py", 2, what)]);
+        assert_eq!(found(1), []);
     }
 
     #[test]

@@ -39,6 +39,31 @@ PROPERTIES: dict[str, Any] = {
 }
 
 
+def _statistics(allocator: DeviceAllocator) -> dict[str, Any]:
+    """What ``torch.cuda.memory_stats`` says of a device."""
+
+    def of(current: int, peak: int) -> dict[str, dict[str, int]]:
+        values = {"current": current, "peak": peak, "allocated": peak, "freed": peak - current}
+        return {"all": values, "small_pool": dict.fromkeys(values, 0), "large_pool": values}
+
+    in_use = of(allocator.bytes, allocator.peak_bytes)
+    segments = of(allocator.reserved_bytes(), allocator.reserved_peak_bytes)
+    every = dict.fromkeys(("allocated_bytes", "active_bytes", "requested_bytes"), in_use)
+    every |= {"reserved_bytes": segments, "inactive_split_bytes": of(0, 0)}
+    every |= dict.fromkeys(("allocation", "active", "segment", "inactive_split"), of(0, 0))
+    counts = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+    whole = dict.fromkeys(
+        ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"), 0
+    )
+    return {
+        **every,
+        **whole,
+        "oversize_allocations": counts,
+        "oversize_segments": counts,
+        "max_split_size": -1,
+    }
+
+
 def of_core(
     streams: Streams, allocators: list[DeviceAllocator], index_of: Callable[[Any], int]
 ) -> dict[str, Any]:
@@ -58,30 +83,7 @@ def of_core(
         streams.set_current(device_index, stream_id)
 
     def statistics(device: int | None = None) -> dict[str, Any]:
-        allocator = allocators[index_of(device)]
-        reserved = allocator.reserved_bytes()
-
-        def of(current: int, peak: int) -> dict[str, dict[str, int]]:
-            values = {"current": current, "peak": peak, "allocated": peak, "freed": peak - current}
-            return {"all": values, "small_pool": dict.fromkeys(values, 0), "large_pool": values}
-
-        in_use = of(allocator.bytes, allocator.peak_bytes)
-        segments = of(reserved, allocator.reserved_peak_bytes)
-        every = dict.fromkeys(("allocated_bytes", "active_bytes", "requested_bytes"), in_use)
-        every |= {"reserved_bytes": segments, "inactive_split_bytes": of(0, 0)}
-        every |= dict.fromkeys(("allocation", "active", "segment", "inactive_split"), of(0, 0))
-        counts = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
-        whole = dict.fromkeys(
-            ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"),
-            0,
-        )
-        return {
-            **every,
-            **whole,
-            "oversize_allocations": counts,
-            "oversize_segments": counts,
-            "max_split_size": -1,
-        }
+        return _statistics(allocators[index_of(device)])
 
     def reset_peak(device: int | None = None) -> None:
         allocator = allocators[index_of(device)]

@@ -19,28 +19,36 @@ if TYPE_CHECKING:
 class Compose:
     """Operators, applied to a batch of pictures: on a GPU in one launch, on the processor on all cores.
 
-    Geometric operators are composed into one map that is sampled once; a blur, colours, erasing, mixing and normalisation follow in the
-    same launch. What a picture gets depends on ``seed``, ``epoch`` and its number in ``samples`` alone: neither on the batch that it is
-    in nor on who loaded it or how often the run was resumed. Only what ``MixUp`` and ``CutMix`` mix in is another picture of the batch.
+    Geometric operators are composed into one map that is sampled once; a blur, colours, erasing, mixing and
+    normalisation follow in the same launch. What a picture gets depends on ``seed``, ``epoch`` and its number
+    in ``samples`` alone: neither on the batch that it is in nor on who loaded it or how often the run was
+    resumed. Only what ``MixUp`` and ``CutMix`` mix in is another picture of the batch.
 
     Args:
-        transforms: Operators of ``sidestream.images``. ``from_torchvision`` makes them of torchvision's. Of none the result is a copy.
+        transforms: Operators of ``sidestream.images``. ``from_torchvision`` makes them of torchvision's. Of
+            none the result is a copy.
         seed: Of the run.
-        fuse: Whether operators are composed. Without, each samples anew and rounds to levels of bytes, as torchvision does on tensors of
-            bytes: for comparisons.
+        fuse: Whether operators are composed. Without, each samples anew and rounds to levels of bytes, as
+            torchvision does on tensors of bytes: for comparisons.
         channels_last: Whether results lie in memory as PyTorch's ``channels_last``.
 
     Raises:
         TypeError: A transform is no operator.
-        ValueError: The sequence of operators means nothing. What an operator refuses, it refuses where it is made.
+        ValueError: The sequence of operators means nothing.
+            What an operator refuses, it refuses where it is made.
     """
 
-    def __init__(self, transforms: Iterable[Operator], *, seed: int = 0, fuse: bool = True, channels_last: bool = False) -> None:
+    def __init__(
+        self, transforms: Iterable[Operator], *, seed: int = 0, fuse: bool = True, channels_last: bool = False
+    ) -> None:
         """Check the operators."""
         self.transforms = list(transforms)
         for transform in self.transforms:
             if not isinstance(transform, Operator):
-                raise TypeError(f"{transform!r} is no operator of sidestream.images; from_torchvision translates those of torchvision")
+                raise TypeError(
+                    f"{transform!r} is no operator of sidestream.images; from_torchvision translates those "
+                    "of torchvision"
+                )
         truth("fuse", fuse)
         truth("channels_last", channels_last)
         self.seed = whole("seed", seed, 0, "the seed of the run")
@@ -50,7 +58,11 @@ class Compose:
         self._plan = AugmentPlan(given, fuse)
         kinds = [transform.dtype for transform in self.transforms if isinstance(transform, operators.ToDtype)]
         self._kind = kinds[-1] if kinds else "uint8"
-        mixes = [transform for transform in self.transforms if isinstance(transform, (operators.MixUp, operators.CutMix))]
+        mixes = [
+            transform
+            for transform in self.transforms
+            if isinstance(transform, (operators.MixUp, operators.CutMix))
+        ]
         self._mixes = mixes[-1] if mixes else None
         #: The number of the next picture that comes without one.
         self._next = 0
@@ -59,21 +71,27 @@ class Compose:
         """Return the operators."""
         return f"Compose([{', '.join(map(repr, self.transforms))}])"
 
-    def __call__(self, batch: Any, labels: Any = None, *, epoch: int = 0, samples: Sequence[int] | Any = None) -> Any:
+    def __call__(
+        self, batch: Any, labels: Any = None, *, epoch: int = 0, samples: Sequence[int] | Any = None
+    ) -> Any:
         """Return the augmented batch; with ``labels``, both.
 
-        On a GPU the work is put into PyTorch's current stream, and the host does not wait. The result is a new tensor.
+        On a GPU the work is put into PyTorch's current stream, and the host does not wait.
+        The result is a new tensor.
 
         Args:
-            batch: A tensor of bytes of the shape (pictures, 3, height, width), contiguous or ``channels_last``.
-            labels: Classes as whole numbers, or rows of weights. With ``MixUp`` or ``CutMix`` they become rows of weights.
+            batch: A tensor of bytes of the shape (pictures, 3, height, width), contiguous or
+                ``channels_last``.
+            labels: Classes as whole numbers, or rows of weights.
+                With ``MixUp`` or ``CutMix`` they become rows of weights.
             epoch: How often the data has been seen before.
-            samples: For each picture its number in the data set. Without them they are counted from the first call on, and a result can
-                be repeated only with all calls before it.
+            samples: For each picture its number in the data set. Without them they are counted from the first
+                call on, and a result can be repeated only with all calls before it.
 
         Raises:
             TypeError: ``batch`` is no tensor of bytes.
-            ValueError: Its shape is another, ``samples`` are not as many as pictures, or pictures are too small for an operator.
+            ValueError: Its shape is another, ``samples`` are not as many as pictures,
+                or pictures are too small for an operator.
         """
         import torch
 
@@ -89,7 +107,12 @@ class Compose:
         epoch = whole("epoch", epoch, 0, "how often the data was seen before")
         drawn = self._plan.draw((height, width), is_nhwc, self.seed, epoch, numbers)
         format_ = torch.channels_last if self._channels_last else torch.contiguous_format
-        result = torch.empty((count, 3, *drawn.size), dtype=getattr(torch, self._kind), device=batch.device, memory_format=format_)
+        result = torch.empty(
+            (count, 3, *drawn.size),
+            dtype=getattr(torch, self._kind),
+            device=batch.device,
+            memory_format=format_,
+        )
         self._run(torch, drawn, source, result)
         if labels is None:
             return result
@@ -98,12 +121,13 @@ class Compose:
     def of_loader(self, slab: Any, labels: Any, batch: Batch) -> tuple[Any, Any]:
         """Return the pictures of a loader's batch, augmented where its bytes are, and their labels.
 
-        Sizes of the pictures may differ, if the operators give all of them one. A picture's parameters depend on the seed of this, the
-        epoch and its number in the data.
+        Sizes of the pictures may differ, if the operators give all of them one. A picture's parameters depend
+        on the seed of this, the epoch and its number in the data.
 
         Args:
             slab: ``batch.slab``, or a copy of it on a device.
-            labels: The classes as a tensor, on the same device. With ``MixUp`` or ``CutMix`` they become rows of weights.
+            labels: The classes as a tensor, on the same device.
+                With ``MixUp`` or ``CutMix`` they become rows of weights.
             batch: What a ``Loader`` gave.
 
         Raises:
@@ -115,15 +139,26 @@ class Compose:
             # On the host, where the labels are: on the device the wrong one would end the context.
             for sample, label in zip(batch.samples, batch.labels, strict=True):
                 self._is_class(-1 if label is None else label, f"the label of sample {sample}")
-        drawn = self._plan.draw_placed(batch.placed, self.seed, batch.epoch, batch.samples)  # type: ignore[arg-type]
+        drawn = self._plan.draw_placed(
+            batch.placed,  # type: ignore[arg-type]
+            self.seed,
+            batch.epoch,
+            batch.samples,
+        )
         format_ = torch.channels_last if self._channels_last else torch.contiguous_format
         shape = (len(batch), 3, *drawn.size)
-        result = torch.empty(shape, dtype=getattr(torch, self._kind), device=slab.device, memory_format=format_)
+        result = torch.empty(
+            shape, dtype=getattr(torch, self._kind), device=slab.device, memory_format=format_
+        )
         self._run(torch, drawn, slab, result)
         return result, labels if self._mixes is None else self._mixed(torch, drawn, labels)
 
-    def region(self, height: int, width: int, *, epoch: int = 0, sample: int = 0) -> tuple[int, int, int, int]:
-        """Return left, top, width and height of the part of a picture that its result depends on: no more need be decoded."""
+    def region(
+        self, height: int, width: int, *, epoch: int = 0, sample: int = 0
+    ) -> tuple[int, int, int, int]:
+        """Return left, top, width and height of the part of a picture that its result depends on:
+        no more need be decoded.
+        """
         return self._plan.region((self.seed, epoch, sample), height, width)
 
     def _numbers(self, samples: Any, count: int) -> list[int]:
@@ -133,18 +168,27 @@ class Compose:
             return numbers
         numbers = samples.tolist() if hasattr(samples, "tolist") else list(samples)
         if len(numbers) != count:
-            raise ValueError(f"samples has {len(numbers)} numbers, and the batch {count} pictures; give one for each")
+            raise ValueError(
+                f"samples has {len(numbers)} numbers, and the batch {count} pictures; give one for each"
+            )
         if set(map(type, numbers)) == {int} and min(numbers) >= 0:
             return numbers
         return [whole("samples", number, 0, "numbers of pictures") for number in numbers]
 
     def _run(self, torch: Any, drawn: AugmentBatch, source: Any, result: Any) -> None:
         if not source.is_cuda:
-            drawn.host(_piece(source, source.data_ptr()), _piece(result, result.data_ptr()), self._kind, self._channels_last)
+            drawn.host(
+                _piece(source, source.data_ptr()),
+                _piece(result, result.data_ptr()),
+                self._kind,
+                self._channels_last,
+            )
             return
         if getattr(torch.cuda, "is_simulated", False):
             plain = torch._C.TensorBase.data_ptr
-            drawn.host(_piece(source, plain(source)), _piece(result, plain(result)), self._kind, self._channels_last)
+            drawn.host(
+                _piece(source, plain(source)), _piece(result, plain(result)), self._kind, self._channels_last
+            )
             tell(_NAME, [(source, True, False, None), (result, False, True, None)])
             return
         records_bytes, even, odd, statistics = drawn.needs()
@@ -154,8 +198,16 @@ class Compose:
         with torch.cuda.device(source.device):
             records = staged.to(source.device, non_blocking=True)
             # What a plan without passes between or statistics does not need has a place, and no bytes.
-            room = torch.empty(even + odd, dtype=torch.uint8, device=source.device) if even + odd else records[:0]
-            words = torch.zeros(statistics, dtype=torch.uint8, device=source.device) if statistics else records[:0]
+            room = (
+                torch.empty(even + odd, dtype=torch.uint8, device=source.device)
+                if even + odd
+                else records[:0]
+            )
+            words = (
+                torch.zeros(statistics, dtype=torch.uint8, device=source.device)
+                if statistics
+                else records[:0]
+            )
             at, zero = room.data_ptr() or records.data_ptr(), words.data_ptr() or records.data_ptr()
             pieces = [
                 _piece(source, source.data_ptr()),
@@ -171,13 +223,20 @@ class Compose:
     def _mixed(self, torch: Any, drawn: AugmentBatch, labels: Any) -> Any:
         assert self._mixes is not None
         if not isinstance(labels, torch.Tensor):
-            raise TypeError(f"labels is {type(labels).__name__}; give a tensor of whole numbers, or of rows of weights")
+            raise TypeError(
+                f"labels is {type(labels).__name__}; give a tensor of whole numbers, or of rows of weights"
+            )
         if labels.dim() == 1:
             classes = self._mixes.num_classes
             if classes is None:
-                raise ValueError(f"labels are numbers of classes, and {type(self._mixes).__name__} has no num_classes; give it")
+                raise ValueError(
+                    f"labels are numbers of classes, and {type(self._mixes).__name__} has no num_classes; "
+                    "give it"
+                )
             if labels.is_floating_point() or labels.dtype == torch.bool:
-                raise ValueError(f"labels is of {labels.dtype}; give whole numbers, or a row of weights for each picture")
+                raise ValueError(
+                    f"labels is of {labels.dtype}; give whole numbers, or a row of weights for each picture"
+                )
             if not labels.is_cuda:
                 for label in labels.tolist():
                     self._is_class(label, "a label")
@@ -197,13 +256,23 @@ class Compose:
         assert self._mixes is not None
         name, classes = type(self._mixes).__name__, self._mixes.num_classes
         if label < 0:
-            raise ValueError(f"{what} is {label}, which stands for none, and {name} mixes labels; label all pictures, or leave {name} out")
+            raise ValueError(
+                f"{what} is {label}, which stands for none, and {name} mixes labels; label all pictures, "
+                f"or leave {name} out"
+            )
         if classes is not None and label >= classes:
-            raise ValueError(f"{what} is {label}, and {name} has num_classes={classes}; give num_classes above all labels, or mend the label")
+            raise ValueError(
+                f"{what} is {label}, and {name} has num_classes={classes}; "
+                "give num_classes above all labels, or mend the label"
+            )
 
     def _identity(self) -> dict[str, Any]:
         """What a result depends on besides the picture, for a state of a loader."""
-        return {"seed": self.seed, "fuse": self._fuse, "operators": [repr(transform) for transform in self.transforms]}
+        return {
+            "seed": self.seed,
+            "fuse": self._fuse,
+            "operators": [repr(transform) for transform in self.transforms],
+        }
 
 
 def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
@@ -219,7 +288,8 @@ def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
         if own is None:
             return
         raise ValueError(
-            "the state does not say how pictures were augmented, since an earlier version saved it, or a loader in Rust; "
+            "the state does not say how pictures were augmented, since an earlier version saved it, "
+            "or a loader in Rust; "
             'begin anew, or set state["augment"] to loader.state_dict()["augment"] if it was as here'
         )
     saved = state["augment"]
@@ -230,18 +300,28 @@ def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
         has, lacks = ("this loader has", "the state") if saved is None else ("the state has", "this loader")
         raise ValueError(f"{has} an augmentation, {_words(own or saved)}, and {lacks} none; {remedy}")
     if not isinstance(saved, dict) or saved.keys() != own.keys() or not isinstance(saved["operators"], list):
-        raise ValueError(f"the state has the augmentation {saved!r}, which no loader of this version saves; {remedy}")
+        raise ValueError(
+            f"the state has the augmentation {saved!r}, which no loader of this version saves; {remedy}"
+        )
     for name in ("seed", "fuse"):
         if saved[name] != own[name]:
-            raise ValueError(f"the state has an augmentation with {name}={saved[name]}, and this loader one with {name}={own[name]}; {remedy}")
+            raise ValueError(
+                f"the state has an augmentation with {name}={saved[name]}, "
+                f"and this loader one with {name}={own[name]}; {remedy}"
+            )
     for at, (there, here) in enumerate(zip_longest(saved["operators"], own["operators"], fillvalue="none")):
         if there != here:
-            raise ValueError(f"operator {at} of the augmentation is {there} in the state, and {here} in this loader; {remedy}")
+            raise ValueError(
+                f"operator {at} of the augmentation is {there} in the state, and {here} in this loader; "
+                f"{remedy}"
+            )
 
 
 def _words(augmentation: Any) -> str:
     operators = augmentation.get("operators") if isinstance(augmentation, dict) else None
-    return f"Compose([{', '.join(map(str, operators))}])" if isinstance(operators, list) else repr(augmentation)
+    return (
+        f"Compose([{', '.join(map(str, operators))}])" if isinstance(operators, list) else repr(augmentation)
+    )
 
 
 def _piece(tensor: Any, address: int) -> tuple[int, int]:
@@ -262,7 +342,9 @@ def tell(name: str, given: list[tuple[Any, bool, bool, str | None]]) -> None:
 # ------------------------------------------------------------------ torchvision
 
 
-def from_torchvision(transforms: Any, *, seed: int = 0, fuse: bool = True, channels_last: bool = False) -> Compose:
+def from_torchvision(
+    transforms: Any, *, seed: int = 0, fuse: bool = True, channels_last: bool = False
+) -> Compose:
     """Return the same of operators of ``torchvision.transforms.v2``, or of a ``Compose`` of them.
 
     Random numbers are drawn from the same distributions, and are others.

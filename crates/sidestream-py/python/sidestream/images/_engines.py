@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     import torch
     from sidestream.images._loader import Batch
 
-#: More urgent than the training: behind the engines there are short kernels for colours, and the next batch waits for them.
+#: More urgent than the training: behind the engines there are short kernels for colours,
+#: and the next batch waits for them.
 _PRIORITY = -1
 
-#: The stream of each GPU's engines. The engines keep what they need from call to call, so that one stream has to order all of them.
+#: The stream of each GPU's engines. The engines keep what they need from call to call,
+#: so that one stream has to order all of them.
 _streams: dict[int, torch.cuda.Stream] = {}
 
 
-#: How many connections to a device CUDA makes, as it reads that from the environment when it starts, and the most there are.
+#: How many connections to a device CUDA makes, as it reads that from the environment when it starts,
+#: and the most there are.
 _CONNECTIONS, _MOST_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS", "32"
 #: `CUDA_ERROR_NOT_INITIALIZED`.
 _NOT_INITIALIZED = 3
@@ -33,8 +36,9 @@ _NOT_INITIALIZED = 3
 def connect() -> None:
     """Have CUDA make as many connections to the device as there can be, unless somebody has said how many.
 
-    nvJPEG has two streams for each engine, and the training has some. Where there are more streams than connections, of which CUDA makes eight, some
-    share one, and then a picture waits behind the kernels of a step that has nothing to do with it. Beside a training step an H200 decoded a third less.
+    nvJPEG has two streams for each engine, and the training has some. Where there are more streams than
+    connections, of which CUDA makes eight, some share one, and then a picture waits behind the kernels of a
+    step that has nothing to do with it. Beside a training step an H200 decoded a third less.
     """
     import torch
 
@@ -44,8 +48,11 @@ def connect() -> None:
         os.environ[_CONNECTIONS] = _MOST_CONNECTIONS
     else:
         text = (
-            'decode="gpu": CUDA has started with 8 connections to the device, and the engines alone have more streams: pictures may wait behind kernels '
-            f"of the training, beside which an H200 decoded a third less; set {_CONNECTIONS}={_MOST_CONNECTIONS} in the environment of the program, or make the Loader before anything "
+            'decode="gpu": CUDA has started with 8 connections to the device, '
+            "and the engines alone have more streams: pictures may wait behind kernels "
+            "of the training, beside which an H200 decoded a third less; "
+            f"set {_CONNECTIONS}={_MOST_CONNECTIONS} in the environment of the program, "
+            "or make the Loader before anything "
             "asks for CUDA, as torch.cuda.is_available() does"
         )
         warnings.warn(text, stacklevel=3)
@@ -97,7 +104,10 @@ class Engines:
         with torch.cuda.device(self._device):
             if getattr(torch.cuda, "is_simulated", False):
                 self._address = torch._C.TensorBase.data_ptr
-                self._engines, self._stream = ImageEngines(None, []), torch.cuda.Stream(self._device, _PRIORITY)
+                self._engines, self._stream = (
+                    ImageEngines(None, []),
+                    torch.cuda.Stream(self._device, _PRIORITY),
+                )
                 return
             ordinal = self._device.index or 0
             self._engines = _opened(ordinal, torch.version.cuda)
@@ -106,7 +116,9 @@ class Engines:
             self._stream = _streams[ordinal]
 
     def put(self, batch: Batch) -> OnDevice | str:
-        """Upload what the processor decoded of a batch, and have the rest decoded. A text says why the engines refused it."""
+        """Upload what the processor decoded of a batch, and have the rest decoded.
+        A text says why the engines refused it.
+        """
         import torch
 
         start, end, size_bytes, many = batch.parts
@@ -120,7 +132,10 @@ class Engines:
                 pixels[:uploaded].copy_(slab[start:end], non_blocking=True)
             if many:
                 why = batch.decode_by(self._engines, self._address(pixels), self._stream.cuda_stream)
-                tell("sidestream.images.Loader", [(slab[:start], True, False, None), (pixels[uploaded:], False, True, None)])
+                tell(
+                    "sidestream.images.Loader",
+                    [(slab[:start], True, False, None), (pixels[uploaded:], False, True, None)],
+                )
             ready = self._stream.record_event()
         if why is not None:
             self.wait()
@@ -138,13 +153,21 @@ class Engines:
 
 
 def _opened(ordinal: int, cuda: str | None) -> ImageEngines:
-    """Open the engines of a GPU, with nvJPEG of the system or of a wheel, and of these that of PyTorch's CUDA first."""
+    """Open the engines of a GPU, with nvJPEG of the system or of a wheel,
+    and of these that of PyTorch's CUDA first.
+    """
     package = importlib.util.find_spec("nvidia")
     folders = list(package.submodule_search_locations or []) if package is not None else []
     files = [file for folder in folders for file in Path(folder).glob("*/lib/libnvjpeg.so.*")]
-    files.sort(key=lambda file: (file.name.endswith(f".{(cuda or '').split('.')[0]}"), file.name), reverse=True)
+    files.sort(
+        key=lambda file: (file.name.endswith(f".{(cuda or '').split('.')[0]}"), file.name), reverse=True
+    )
     try:
         return ImageEngines(ordinal, [str(file) for file in files])
     except DeviceError as error:
-        where = "" if files else f"; none is in nvidia/*/lib of {', '.join(folders) or 'the installed packages'} either"
+        where = (
+            ""
+            if files
+            else f"; none is in nvidia/*/lib of {', '.join(folders) or 'the installed packages'} either"
+        )
         raise DeviceError(f'decode="gpu": {error}{where}') from None

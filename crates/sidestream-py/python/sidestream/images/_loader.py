@@ -30,7 +30,9 @@ __all__ = ["Batch", "Broken", "Loader", "Placed"]
 
 
 class Placed(NamedTuple):
-    """Where a picture lies in the slab: rows of red, green and blue bytes without gaps, from byte ``offset`` on."""
+    """Where a picture lies in the slab: rows of red, green and blue bytes without gaps,
+    from byte ``offset`` on.
+    """
 
     offset: int
     left: int
@@ -81,11 +83,15 @@ class Batch:
 
     @property
     def parts(self) -> tuple[int, int, int, int]:
-        """Where the decoded pixels of the slab begin and end, the bytes of all pixels on a device, and how many pictures engines decode."""
+        """Where the decoded pixels of the slab begin and end, the bytes of all pixels on a device, and how
+        many pictures engines decode.
+        """
         return self._batch.parts()
 
     def decode_by(self, engines: ImageEngines, to: int, stream: int) -> str | None:
-        """Have the files of the slab decoded to memory of a device, which begins there. A text says why they were refused."""
+        """Have the files of the slab decoded to memory of a device, which begins there.
+        A text says why they were refused.
+        """
         return engines.decode(self._batch, self._address, to, stream)
 
     def __len__(self) -> int:
@@ -117,7 +123,9 @@ class Batch:
         return flat.view(placed.height, placed.width, 3)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """``slab``, ``table`` (a row of seven numbers for each picture, as ``Placed`` names them) and ``labels`` (-1 for none)."""
+        """``slab``, ``table`` (a row of seven numbers for each picture, as ``Placed`` names them) and
+        ``labels`` (-1 for none).
+        """
         import torch
 
         table = torch.tensor(self.placed, dtype=torch.int64).reshape(-1, len(Placed._fields))
@@ -131,28 +139,31 @@ class Loader:
     >>> for batch in Loader("train", batch_size=256, seed=1):  # doctest: +SKIP
     ...     first, label = batch.picture(0), batch.labels[0]
 
-    ``data`` is a folder with a sub-folder for each class (or pictures alone), a text file with a line ``path`` or
-    ``path,label`` for each picture, an archive ``.tar`` in WebDataset's layout, or a sequence of such archives. JPEG and PNG
-    are told apart by their bytes.
+    ``data`` is a folder with a sub-folder for each class (or pictures alone), a text file with a line
+    ``path`` or ``path,label`` for each picture, an archive ``.tar`` in WebDataset's layout, or a sequence of
+    such archives. JPEG and PNG are told apart by their bytes.
 
-    A ``for`` loop gives the rest of the current epoch; the next loop gives the next epoch. The order, and with it each batch,
-    depends on the data, ``seed`` and the epoch alone: not on ``workers`` or ``depth``. ``rank`` and ``world`` are those of
-    ``torch.distributed`` where that is in use. All ranks get equally many samples; ``uneven`` says whether the last ones of an
-    epoch are dropped or its first ones repeated.
+    A ``for`` loop gives the rest of the current epoch; the next loop gives the next epoch. The order, and
+    with it each batch, depends on the data, ``seed`` and the epoch alone: not on ``workers`` or ``depth``.
+    ``rank`` and ``world`` are those of ``torch.distributed`` where that is in use. All ranks get equally many
+    samples; ``uneven`` says whether the last ones of an epoch are dropped or its first ones repeated.
 
-    ``broken`` says what becomes of pictures that cannot be decoded: ``"raise"`` an ``ImageError`` that names the file, ``"skip"``
-    them, or ``"replace"`` them by the next good picture. ``faulty=True`` takes JPEGs that were cut short or have other faults for
-    what can be decoded of them. ``orientation=True`` turns pictures as EXIF says.
+    ``broken`` says what becomes of pictures that cannot be decoded: ``"raise"`` an ``ImageError`` that names
+    the file, ``"skip"`` them, or ``"replace"`` them by the next good picture. ``faulty=True`` takes JPEGs
+    that were cut short or have other faults for what can be decoded of them. ``orientation=True`` turns
+    pictures as EXIF says.
 
-    With ``augment``, only that part of a picture is decoded that its result depends on, and ``prefetch`` gives the results.
+    With ``augment``, only that part of a picture is decoded that its result depends on,
+    and ``prefetch`` gives the results.
 
-    ``decode="gpu"`` leaves baseline JPEGs to the hardware engines that data-centre GPUs have since the A100, beside which the threads
-    decode the rest. It needs nvJPEG (the wheel ``nvidia-nvjpeg`` for CUDA 13, ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and
-    ``prefetch`` on a GPU. Pixels differ a little from the processor's. With an ``engine_share`` below 1 the threads get a part of the
-    baseline JPEGs too: which, the number of the sample alone decides.
+    ``decode="gpu"`` leaves baseline JPEGs to the hardware engines that data-centre GPUs have since the A100,
+    beside which the threads decode the rest. It needs nvJPEG (the wheel ``nvidia-nvjpeg`` for CUDA 13,
+    ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and ``prefetch`` on a GPU. Pixels differ a little from
+    the processor's. With an ``engine_share`` below 1 the threads get a part of the baseline JPEGs too: which,
+    the number of the sample alone decides.
 
-    ``workers`` threads decode (0: one for each processor); at most ``depth`` batches are prepared ahead. Slabs are page-locked
-    if ``pin_memory``, which by default they are where PyTorch can use CUDA.
+    ``workers`` threads decode (0: one for each processor); at most ``depth`` batches are prepared ahead.
+    Slabs are page-locked if ``pin_memory``, which by default they are where PyTorch can use CUDA.
     """
 
     def __init__(
@@ -194,17 +205,14 @@ class Loader:
         for name, value, least, bits, give in numbers:
             if whole(name, value, least, give) >> bits:
                 raise ValueError(f"{name} is {value!r}; give {give}, below 2**{bits}")
-        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last), ("faulty", faulty), ("orientation", orientation)):
+        flags = {"shuffle": shuffle, "drop_last": drop_last, "faulty": faulty, "orientation": orientation}
+        for name, flag in flags.items():
             truth(name, flag)
         one_of("broken", broken, ("raise", "skip", "replace"))
         one_of("uneven", uneven, ("drop", "repeat"))
         if augment is not None and not hasattr(augment, "of_loader"):
             raise TypeError(f"augment is {type(augment).__name__}; give a Compose of sidestream.images")
-        one_of("decode", decode, ("cpu", "gpu"))
-        if decode == "gpu" and augment is None:
-            raise ValueError('decode is "gpu", whose pictures are nowhere but on the device: give `augment` too, and go through `prefetch("cuda")`')
-        if decode == "cpu" and engine_share != 1.0:
-            raise ValueError(f'engine_share is {engine_share!r}, and decode "cpu": give decode="gpu", or leave it out')
+        _check_decoder(decode, augment, engine_share)
         if decode == "gpu":
             # Before anything here asks for CUDA.
             connect()
@@ -213,15 +221,11 @@ class Loader:
         if rank is None or world is None:
             rank, world = _of_distributed()
         if pin_memory is None:
-            torch = sys.modules.get("torch")
-            # Where a check simulates a GPU, its threads do so, and not those that decode.
-            pin_memory = torch is not None and torch.cuda.is_available() and not getattr(torch.cuda, "is_simulated", False)
+            pin_memory = _can_pin()
         paths = _paths(data)
-        if classes is not None and (isinstance(classes, str) or not all(isinstance(one, str) for one in classes)):
-            raise TypeError(f"classes is {classes!r}; give a sequence of names of sub-folders")
         self._loader = ImageLoader(
             paths,
-            classes=None if classes is None else list(classes),
+            classes=None if classes is None else _names(classes),
             batch_size=batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -252,14 +256,17 @@ class Loader:
         batches = f"{count} batch{'es' if count != 1 else ''} of {batch_size}"
         by = image_decoder() if decode == "cpu" else f"a GPU's engines and {image_decoder()}"
         #: For `repr`, which a closed loader answers too.
-        self._text = f"Loader({first}: {self._loader.samples()} pictures{share}, {batches} an epoch, decoded by {by})"
+        self._text = (
+            f"Loader({first}: {self._loader.samples()} pictures{share}, {batches} an epoch, decoded by {by})"
+        )
         #: What a prefetcher has of it and nobody has taken yet, by number.
         self._ahead: dict[int, _Ahead] = {}
         #: Where it stood before the batch that a prefetcher is being given, which is not ahead yet.
         self._before: dict[str, Any] | None = None
         #: Which of the loops over this reads: the last that began.
         self._turn = 0
-        #: Over these three. Held for moments only; a collector may end a loop meanwhile, which asks for it, too.
+        #: Over these three. Held for moments only; a collector may end a loop meanwhile,
+        #: which asks for it, too.
         self._standing = threading.RLock()
         #: Held by a prefetcher's thread for as long as it reads a batch.
         self._reads = threading.Lock()
@@ -271,43 +278,60 @@ class Loader:
         return self._text
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Loader has threads, which cannot be sent to another process; send its arguments, and make it there")
+        raise TypeError(
+            "a Loader has threads, which cannot be sent to another process; send its arguments, "
+            "and make it there"
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         if self._decode == "gpu":
-            raise ValueError('decode is "gpu", and a batch of the loader itself has no pixels: go through `prefetch("cuda")`, or give decode="cpu"')
+            raise ValueError(
+                'decode is "gpu", and a batch of the loader itself has no pixels: '
+                'go through `prefetch("cuda")`, or give decode="cpu"'
+            )
         self._take_turn()
         while (batch := self._loader.next()) is not None:
             yield Batch(batch)
 
     def prefetch(self, device: Any = None, depth: int = 2) -> Prefetcher[tuple[torch.Tensor, torch.Tensor]]:
-        """Give augmented pictures and their labels on a device, each batch uploaded and augmented beside the one in use.
+        """Give augmented pictures and their labels on a device,
+        each batch uploaded and augmented beside the one in use.
 
-        A slab goes up in one copy, and the operators of ``augment`` run on a stream of their own. What this returns is what
-        ``sidestream.prefetch`` returns, to be gone through once for each epoch; ``state_dict`` of it counts the batches that you took.
-        Make it once, before the first epoch: each has memory on the device and streams of its own. Labels are -1 where the data has none.
+        A slab goes up in one copy, and the operators of ``augment`` run on a stream of their own. What this
+        returns is what ``sidestream.prefetch`` returns, to be gone through once for each epoch;
+        ``state_dict`` of it counts the batches that you took. Make it once, before the first epoch: each has
+        memory on the device and streams of its own. Labels are -1 where the data has none.
 
-        With ``decode="gpu"`` the thread that reads ahead also has the engines decode, which keeps it for as long as they need. A batch that
-        they refuse is decoded on the processor instead: a warning says so once, and ``refused`` counts.
+        With ``decode="gpu"`` the thread that reads ahead also has the engines decode, which keeps it for as
+        long as they need. A batch that they refuse is decoded on the processor instead: a warning says so
+        once, and ``refused`` counts.
 
         Raises:
             ValueError: The loader was made without ``augment``, or with ``decode="gpu"`` and this is no GPU.
             DeviceError: With ``decode="gpu"``, the GPU has no engines, or there is no nvJPEG.
         """
         if self._augment is None:
-            raise ValueError("the loader has no `augment`, so its pictures have different sizes; give `Loader` a `Compose`")
+            raise ValueError(
+                "the loader has no `augment`, so its pictures have different sizes; give `Loader` a `Compose`"
+            )
         # Results are its tensors, which `prefetch` gives where it is imported.
         import torch  # noqa: F401
         from sidestream import prefetch
 
         if isinstance(device, str) and device.startswith("sim:"):
-            raise ValueError(f"device is {device!r}; pictures go to a GPU that PyTorch knows, or to the processor: give \"cuda\" or \"cpu\"")
+            raise ValueError(
+                f'device is {device!r}; pictures go to a GPU that PyTorch knows, or to the processor: '
+                'give "cuda" or "cpu"'
+            )
         feed = _Feed(self, self._augment)
         prefetcher = prefetch(feed, device, depth, feed.augmented)
         if self._decode == "gpu":
             name = prefetcher._target.name
             if not name.startswith("cuda"):
-                raise ValueError(f'decode is "gpu", and the pictures go to {name!r}: give `prefetch` a GPU, as "cuda", or `Loader` decode="cpu"')
+                raise ValueError(
+                    f'decode is "gpu", and the pictures go to {name!r}: give `prefetch` a GPU, as "cuda", '
+                    'or `Loader` decode="cpu"'
+                )
             feed.engines = Engines(name)
         return prefetcher
 
@@ -321,13 +345,17 @@ class Loader:
         return self._loader.epoch()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch. In that epoch already, it stays where it is, so that a resumed run may call it."""
+        """Go to the beginning of an epoch. In that epoch already, it stays where it is,
+        so that a resumed run may call it.
+        """
         whole("epoch", epoch, 0, "the number of an epoch")
         if epoch != self._loader.epoch():
             self._loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands: behind the last batch that was taken, from it or from what ``prefetch`` gave. It is the same on all ranks."""
+        """Where it stands: behind the last batch that was taken, from it or from what ``prefetch`` gave. It
+        is the same on all ranks.
+        """
         # Refused in a child of a fork, where a thread that is not there may hold the lock.
         given = self._given()
         with self._standing:
@@ -345,7 +373,9 @@ class Loader:
 
     def _go_to(self, state: dict[str, Any]) -> None:
         """The augmentation is Python's: the extension's loader does not know of it."""
-        self._loader.load_state(json.dumps({name: value for name, value in state.items() if name != "augment"}))
+        self._loader.load_state(
+            json.dumps({name: value for name, value in state.items() if name != "augment"})
+        )
 
     def _note_refused(self, why: str) -> None:
         self._refused += 1
@@ -357,14 +387,16 @@ class Loader:
         why, self._unsaid = self._unsaid, None
         if why is not None:
             warnings.warn(
-                f"a GPU's engines refused a batch of pictures ({why}), and the processor decoded it: that takes longer, and its pixels differ "
+                f"a GPU's engines refused a batch of pictures ({why}), and the processor decoded it: "
+                "that takes longer, and its pixels differ "
                 "a little. Loader.refused counts such batches",
                 # The loop over the prefetcher.
                 stacklevel=5,
             )
 
     def _take_turn(self, state: dict[str, Any] | None = None) -> int:
-        """Begin a loop, where the state says or behind what was taken last: a loop that was left early had batches ahead, which come again.
+        """Begin a loop, where the state says or behind what was taken last: a loop that was left early had
+        batches ahead, which come again.
 
         The thread of that loop may be reading still. It has to be done with that, and keeps nothing of it.
         """
@@ -392,7 +424,9 @@ class Loader:
         return turn
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go where the state says. A state of other data, another decoder, order or augmentation is a ``ValueError``."""
+        """Go where the state says. A state of other data, another decoder, order or augmentation is a
+        ``ValueError``.
+        """
         same_augmentation(state, self._augment)
         self._take_turn(state)
 
@@ -436,7 +470,10 @@ class Loader:
         self.close()
 
 
-_ENDED = "another loop over this loader began, or it went to another state, which ended this loop; use one at a time"
+_ENDED = (
+    "another loop over this loader began, or it went to another state, which ended this loop; "
+    "use one at a time"
+)
 
 #: The slab if it is to be uploaded, the labels and the number of the batch.
 _Item: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor, int]"
@@ -454,7 +491,8 @@ class _Ahead:
 
 
 class _Feed:
-    """A loader's batches as what ``prefetch`` uploads: the slab and the labels, and a number, since nobody can look into a ``Batch``.
+    """A loader's batches as what ``prefetch`` uploads: the slab and the labels, and a number, since nobody
+    can look into a ``Batch``.
 
     Where there are engines, no slab is among them: its pixels are on the device already.
     """
@@ -502,7 +540,11 @@ class _Feed:
                 return None
             if isinstance(ahead, _Ahead):
                 self._refuse_late(turn)
-                return ahead.batch.slab if ahead.pixels is None else None, ahead.batch.tensors()["labels"], number
+                return (
+                    ahead.batch.slab if ahead.pixels is None else None,
+                    ahead.batch.tensors()["labels"],
+                    number,
+                )
 
     def _refuse_late(self, turn: int) -> None:
         if self._loader._turn != turn:
@@ -548,8 +590,36 @@ def _paths(data: Any) -> list[str]:
     is_one = isinstance(data, (str, os.PathLike))
     paths = [data] if is_one else list(data) if hasattr(data, "__iter__") else []
     if not paths or any(not isinstance(path, (str, os.PathLike)) for path in paths):
-        raise TypeError(f"data is {reprlib.repr(data)}; give a folder, a list or an archive, as a text or a path, or a sequence of archives")
+        raise TypeError(
+            f"data is {reprlib.repr(data)}; give a folder, a list or an archive, as a text or a path, "
+            "or a sequence of archives"
+        )
     return [os.fspath(path) for path in paths]
+
+
+def _names(classes: Sequence[str]) -> list[str]:
+    if isinstance(classes, str) or not all(isinstance(one, str) for one in classes):
+        raise TypeError(f"classes is {classes!r}; give a sequence of names of sub-folders")
+    return list(classes)
+
+
+def _check_decoder(decode: str, augment: Compose | None, engine_share: float) -> None:
+    one_of("decode", decode, ("cpu", "gpu"))
+    if decode == "gpu" and augment is None:
+        raise ValueError(
+            'decode is "gpu", whose pictures are nowhere but on the device: give `augment` too, '
+            'and go through `prefetch("cuda")`'
+        )
+    if decode == "cpu" and engine_share != 1.0:
+        raise ValueError(
+            f'engine_share is {engine_share!r}, and decode "cpu": give decode="gpu", or leave it out'
+        )
+
+
+def _can_pin() -> bool:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    # Where a check simulates a GPU, its threads do so, and not those that decode.
+    return cuda is not None and cuda.is_available() and not getattr(cuda, "is_simulated", False)
 
 
 def _of_distributed() -> tuple[int, int]:

@@ -1,6 +1,8 @@
-"""What operators have in common: each checks and holds its arguments, as the table of the extension module describes them.
+"""What operators have in common: each checks and holds its arguments,
+as the table of the extension module describes them.
 
-Their classes are in ``_operators.py``, which ``python -m sidestream.images._operator FILE`` writes from that table.
+Their classes are in ``_operators.py``, which ``python -m sidestream.images._operator FILE`` writes from that
+table.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from sidestream._sidestream import check_operator, operators
 Pair = Sequence[float]
 Colour = float | Sequence[float]
 
-#: Of every operator its arguments in torchvision's order: the name of each, the kind of what may stand for it, and its default.
+#: Of every operator its arguments in torchvision's order:
+#: the name of each, the kind of what may stand for it, and its default.
 ARGUMENTS = {name: arguments for name, _, arguments in operators()}
 
 
@@ -40,7 +43,9 @@ class Operator:
             # Behind the others, as in the states that loaders have saved.
             self._given["fill"] = self._given.pop("fill")
         # What is no matter of pictures is an attribute.
-        self.__dict__.update({beside: self._given.pop(beside) for beside in ("dtype", "num_classes") if beside in self._given})
+        self.__dict__.update(
+            {beside: self._given.pop(beside) for beside in ("dtype", "num_classes") if beside in self._given}
+        )
         check_operator(name, self._given)
 
     def __repr__(self) -> str:
@@ -60,7 +65,10 @@ class Operator:
                 if value is None:
                     self._refuse(name, value, "a length of the shorter side, or height and width")
                 sides = self._sides(name, value)
-                return {name: sides, "side": None if hasattr(value, "__len__") and len(value) == 2 else sides[0]}
+                return {
+                    name: sides,
+                    "side": None if hasattr(value, "__len__") and len(value) == 2 else sides[0],
+                }
             case "Longest":
                 if self._given["side"] is None:
                     self._refuse(name, value, "one length for the shorter side, or leave max_size out")
@@ -110,7 +118,7 @@ class Operator:
                 return {name: dtype}
         return {}
 
-    # ------------------------------------------------------------------ arguments, as numbers of one kind each
+    # --------------------------------------------------------- arguments, as numbers of one kind each
 
     def _refuse(self, name: str, value: Any, give: str) -> NoReturn:
         raise ValueError(f"{type(self).__name__}: {name} is {value!r}; give {give}") from None
@@ -164,7 +172,9 @@ class Operator:
         """Height and width."""
         give = "one length, or height and width, in pixels"
         sides = list(value) if hasattr(value, "__len__") and not isinstance(value, str) else [value]
-        if len(sides) not in (1, 2) or any(isinstance(side, bool) or not hasattr(side, "__index__") for side in sides):
+        if len(sides) not in (1, 2) or any(
+            isinstance(side, bool) or not hasattr(side, "__index__") for side in sides
+        ):
             self._refuse(name, value, give)
         if any(side < 1 for side in sides):
             self._refuse(name, value, give)
@@ -174,7 +184,10 @@ class Operator:
         """Left, top, right and bottom."""
         sides: list[Any] = [value or 0] if value is None or isinstance(value, int) else list(value)
         if len(sides) not in (1, 2, 4) or any(not hasattr(side, "__index__") or side < 0 for side in sides):
-            give = "one whole number from 0 on, two (left and right, top and bottom) or four (left, top, right, bottom)"
+            give = (
+                "one whole number from 0 on, two (left and right, top and bottom) "
+                "or four (left, top, right, bottom)"
+            )
             self._refuse(name, value, give)
         return (sides * 4)[:4]
 
@@ -220,28 +233,40 @@ def source() -> str:
     """Return the classes of all operators, as ``_operators.py`` has them."""
     types = {kind: name for name, kinds in _TYPES.items() for kind in kinds}
     text = '"""The operators, with the names and the arguments of ``torchvision.transforms.v2``.\n\n'
-    text += "``interpolation`` is ``\"nearest\"`` or ``\"bilinear\"``, as a text or as a member of torchvision's ``InterpolationMode``. Colours\n"
-    text += '(``fill``, ``value``) are one number or three. Written by ``python -m sidestream.images._operator``: change the table in Rust.\n"""\n\n'
-    text += "from __future__ import annotations\n\nfrom collections.abc import Sequence\nfrom typing import Any\n\n"
+    text += (
+        '``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a text or as a member of torchvision\'s\n'
+        "``InterpolationMode``. Colours (``fill``, ``value``) are one number or three. Written by\n"
+        '``python -m sidestream.images._operator``: change the table in Rust.\n"""\n\n'
+    )
+    text += "from __future__ import annotations\n\n"
+    text += "from collections.abc import Sequence\nfrom typing import Any\n\n"
     text += "from sidestream.images._operator import Colour, Operator, Pair\n"
     for name, about, arguments in operators():
         taken = ["self"]
         beside = ""
         for argument, kind, default in arguments:
             type_ = types.get(kind, "Any")
-            type_ += " | None" if type_ != "Any" and (default == "None" or kind in ("Target", "Antialias")) else ""
+            is_optional = default == "None" or kind in ("Target", "Antialias")
+            type_ += " | None" if type_ != "Any" and is_optional else ""
             quoted = f'"{default}"' if kind in ("Interpolation", "Bilinear", "Constant") else default
             taken.append(f"{argument}: {type_}" + ("" if default is None else f" = {quoted}"))
-            beside += {"Dtype": "    dtype: str\n\n", "Classes": "    num_classes: int | None\n\n"}.get(kind, "")
+            own = {"Dtype": "    dtype: str\n\n", "Classes": "    num_classes: int | None\n\n"}
+            beside += own.get(kind, "")
         if "num_classes" in beside:
             # As in torchvision.
             taken.insert(1, "*")
         signature = ", ".join(taken)
         if len(signature) > 80:
             signature = f"\n{_filled(taken, 8)}\n    "
-        text += f'\n\nclass {name}(Operator):\n    """{about}"""\n\n{beside}    def __init__({signature}) -> None:\n'
+        text += (
+            f'\n\nclass {name}(Operator):\n    """{about}"""\n\n'
+            f"{beside}    def __init__({signature}) -> None:\n"
+        )
         notes = " and ".join(_NOTES[kind] for _, kind, _ in arguments if kind in _NOTES)
-        text += f'        """Take torchvision\'s arguments{"; " * bool(notes)}{notes}."""\n        super().__init__({", ".join(argument for argument, *_ in arguments)})\n'
+        text += (
+            f'        """Take torchvision\'s arguments{"; " * bool(notes)}{notes}."""\n'
+            f'        super().__init__({", ".join(argument for argument, *_ in arguments)})\n'
+        )
     names = [f'"{name}"' for name in sorted(ARGUMENTS)]
     return f"{text}\n\n__all__ = [\n{_filled(names, 4)}\n]\n"
 

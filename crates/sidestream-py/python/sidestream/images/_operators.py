@@ -1,7 +1,8 @@
 """The operators, with the names and the arguments of ``torchvision.transforms.v2``.
 
-``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a text or as a member of torchvision's ``InterpolationMode``. Colours
-(``fill``, ``value``) are one number or three. Written by ``python -m sidestream.images._operator``: change the table in Rust.
+``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a text or as a member of torchvision's
+``InterpolationMode``. Colours (``fill``, ``value``) are one number or three. Written by
+``python -m sidestream.images._operator``: change the table in Rust.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class CutMix(Operator):
 
 
 class ToDtype(Operator):
-    """Make floating-point numbers: ``torch.float32``, ``float16`` or ``bfloat16``; with ``scale`` from 0 to 1."""
+    """Make ``torch.float32``, ``float16`` or ``bfloat16`` of bytes; with ``scale`` from 0 to 1."""
 
     dtype: str
 
