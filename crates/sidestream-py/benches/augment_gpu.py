@@ -23,8 +23,6 @@ from typing import Any
 
 import augmentation
 import torch
-from planted.models import trained
-from timing import seconds
 from torch.nn import functional
 
 import sidestream

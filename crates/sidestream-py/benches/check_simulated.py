@@ -139,7 +139,9 @@ def threads() -> None:
 
 def main() -> None:
     if sys.argv[1:2] != ["step_alone"]:
-        sys.exit(parts.run({"step": steps, "planted": plants, "loops": loops, "threads": threads}, sys.argv[1:]))
+        sys.exit(
+            parts.run({"step": steps, "planted": plants, "loops": loops, "threads": threads}, sys.argv[1:])
+        )
     if sys.argv[2] == "plain":
         print(json.dumps(step_alone("cpu")))
         return

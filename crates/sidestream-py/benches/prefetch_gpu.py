@@ -447,4 +447,9 @@ if __name__ == "__main__":
         ring(*rings)
         sys.exit()
     all_parts = (pinned, unpinned, small, epochs, ten_loops, stress, memory)
-    sys.exit(parts.run({part.__name__: part for part in all_parts}, [word for word in sys.argv[1:] if not word.startswith("--")]))
+    sys.exit(
+        parts.run(
+            {part.__name__: part for part in all_parts},
+            [word for word in sys.argv[1:] if not word.startswith("--")],
+        )
+    )

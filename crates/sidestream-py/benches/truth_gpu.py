@@ -355,7 +355,9 @@ def upload_in_line_as_long_as_the_model(repaired: bool) -> Step:
 
 
 def downloading_aside(aside: bool, waits: bool) -> Step:
-    """Results are downloaded in the stream of the kernels or in one of their own, which these may wait for."""
+    """Results are downloaded in the stream of the kernels, or in one of their own, which these may wait
+    for.
+    """
     model, stream = Model(16), side_stream()
     results = [torch.ones(megabytes(128).shape, device=DEVICE) for _ in range(2)]
     hosts = [megabytes(128, pinned=True) for _ in range(2)]

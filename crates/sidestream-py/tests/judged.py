@@ -96,7 +96,11 @@ torch.cuda.synchronize()
 """
 _USED, _WAIT = "output = model(dev[i])", "torch.cuda.default_stream().wait_stream(s_transfer)\n    "
 _BACK = "s_transfer.wait_stream(torch.cuda.default_stream())\n    "
-_SIDE = MODEL + "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\ns = torch.cuda.Stream()\nloss = model(x).sum()"
+_SIDE = (
+    MODEL
+    + "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+    + "s = torch.cuda.Stream()\nloss = model(x).sum()"
+)
 _NO_WAIT = {"torch.cuda.current_stream().wait_stream(s)": "pass"}
 _FORWARD = {"loss.backward()": "model(x).sum().backward()"}
 
@@ -137,8 +141,7 @@ BLOCKS = [
         "002",
         0,
         "RAW",
-        LOOP
-        + "input_tensor = torch.randn(4, 512, device='cuda')\n"
+        LOOP + "input_tensor = torch.randn(4, 512, device='cuda')\n"
         "labels = torch.zeros(4, dtype=torch.long, device='cuda')",
     ),
     Block("3.2", "002", 1, "clean", LOOP + "torch.cuda.synchronize()"),
@@ -147,8 +150,7 @@ BLOCKS = [
         "002",
         2,
         "RAW,UAF,WAR",
-        LOOP
-        + "dataset = torch.utils.data.TensorDataset("
+        LOOP + "dataset = torch.utils.data.TensorDataset("
         "torch.randn(256, 512), torch.zeros(256, dtype=torch.long))\n"
         "def MyModel():\n    return small()",
         swap={"num_workers=4": "num_workers=0", "persistent_workers=True": "persistent_workers=False"},
@@ -195,10 +197,21 @@ BLOCKS = [
     ),
     Block("4.4", "003", 3, "RAW,WAR", _TWO_BUFFERS),
     Block(
-        "4.4 with its answer", "003", 3, "WAR", _TWO_BUFFERS,
+        "4.4 with its answer",
+        "003",
+        3,
+        "WAR",
+        _TWO_BUFFERS,
         swap={_USED: f"{_WAIT}{_USED}\n    dev[i].record_stream(torch.cuda.current_stream())"},
     ),
-    Block("4.4 with both waits", "003", 3, "clean", _TWO_BUFFERS, swap={_USED: _WAIT + _USED, "    with": f"    {_BACK}with"}),
+    Block(
+        "4.4 with both waits",
+        "003",
+        3,
+        "clean",
+        _TWO_BUFFERS,
+        swap={_USED: _WAIT + _USED, "    with": f"    {_BACK}with"},
+    ),
     Block("4.5", "003", 4, "clean", SQUARE),
     Block("4.6", "003", 5, "clean", SQUARE),
     Block("4.7", "003", 6, "clean", SQUARE),
@@ -222,7 +235,11 @@ BLOCKS = [
     Block("4.17 without its wait", "003", 16, "clean", _SIDE, swap=_NO_WAIT),
     Block("4.17 with the forward pass in the stream", "003", 16, "clean", _SIDE, swap=_FORWARD),
     Block(
-        "4.17 with the forward pass in the stream, without its wait", "003", 16, "RAW,WAR", _SIDE,
+        "4.17 with the forward pass in the stream, without its wait",
+        "003",
+        16,
+        "RAW,WAR",
+        _SIDE,
         swap=_FORWARD | _NO_WAIT,
     ),
     Block("4.18", "003", 17, "clean", swap={"4096": "64", "n_iters: int = 50": "n_iters: int = 4"}),
@@ -244,7 +261,11 @@ BLOCKS = [
     Block("5.4", "004", 9, "clean", _CLASSIFY),
     Block("5.5", "004", 10, "UAF", _CLASSIFY),
     Block(
-        "5.5 with the other stream recorded", "004", 10, "clean", _CLASSIFY,
+        "5.5 with the other stream recorded",
+        "004",
+        10,
+        "clean",
+        _CLASSIFY,
         swap={"record_stream(transform": "record_stream(model"},
     ),
 ]

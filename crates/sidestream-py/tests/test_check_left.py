@@ -149,7 +149,11 @@ def test_a_check_is_entered_once() -> None:
 
 
 def test_where_no_mode_is_called_a_check_refuses() -> None:
-    with torch._C._DisableTorchDispatch(), pytest.raises(RuntimeError, match="operators cannot be heard here"), checking(pretend=True):
+    with (
+        torch._C._DisableTorchDispatch(),
+        pytest.raises(RuntimeError, match="operators cannot be heard here"),
+        checking(pretend=True),
+    ):
         pass
     hears_all()
 

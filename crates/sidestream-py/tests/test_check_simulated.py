@@ -57,9 +57,13 @@ def test_a_script_races_without_a_gpu_and_its_twin_does_not(tmp_path: Path) -> N
     assert right.stderr == "no race in 4 operations on a simulated GPU\n"
 
 
-@pytest.mark.parametrize("program", [*streams.PLANTED, *programs.PLANTED], ids=lambda program: program.__name__)
+@pytest.mark.parametrize(
+    "program", [*streams.PLANTED, *programs.PLANTED], ids=lambda program: program.__name__
+)
 @pytest.mark.parametrize("right", [False, True], ids=["planted", "repaired"])
-def test_the_planted_races_of_a_gpu_are_found(program: Any, right: bool, found: sidestream.CheckedRun) -> None:
+def test_the_planted_races_of_a_gpu_are_found(
+    program: Any, right: bool, found: sidestream.CheckedRun
+) -> None:
     program(right)
     torch.cuda.synchronize()
     assert found.operations
@@ -565,7 +569,9 @@ def test_a_seed_is_taken_after_a_simulation_of_more_gpus() -> None:
 
 @pytest.mark.parametrize("right", [False, True])
 def test_inference_mode_hides_no_copy_and_no_wait(right: bool) -> None:
-    """There PyTorch hands `x.to("cuda")`, `y.item()` and `y.cpu()` to a mode as they are, and not as what they consist of."""
+    """There PyTorch hands `x.to("cuda")`, `y.item()` and `y.cpu()` to a mode as they are, and not as what
+    they consist of.
+    """
     for wait in ("item", "cpu"):
         with sidestream.check(simulate=1) as found, torch.inference_mode():
             host = torch.ones(1 << 16).pin_memory()
@@ -616,7 +622,9 @@ def test_a_capture_of_one_thread_leaves_the_others_alone() -> None:
 
 
 def test_a_checkpoint_computes_all_again_and_is_put_back() -> None:
-    """An exception that ends it early would be lost on a GPU, where freed memory is told by calls of Python."""
+    """An exception that ends it early would be lost on a GPU, where freed memory is told by calls of
+    Python.
+    """
     from torch.utils import checkpoint
 
     before = checkpoint._enable_checkpoint_early_stop

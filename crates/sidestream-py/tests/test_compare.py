@@ -75,8 +75,15 @@ def longer() -> None:
 
 @pytest.mark.usefixtures("double")
 def test_device_times_are_told_apart_in_both_directions() -> None:
-    one, other = (sidestream.compare(*pair, device="cuda:0", seconds=20.0) for pair in ((shorter, longer), (longer, shorter)))
-    assert (one.verdict, other.verdict) == ("different", "different") and one.ratio == pytest.approx(1.03) and other.ratio == pytest.approx(1 / 1.03)
+    one, other = (
+        sidestream.compare(*pair, device="cuda:0", seconds=20.0)
+        for pair in ((shorter, longer), (longer, shorter))
+    )
+    assert (
+        (one.verdict, other.verdict) == ("different", "different")
+        and one.ratio == pytest.approx(1.03)
+        and other.ratio == pytest.approx(1 / 1.03)
+    )
     assert str(one).startswith("longer takes 1.030 times as long as shorter (from 1.0")
     assert str(other).startswith("longer takes 1.030 times as long as shorter (from 1.0")
     assert not one.includes_host and one.calls[0] > 1
@@ -107,7 +114,9 @@ def test_twice_the_work_is_told_on_the_processor(monkeypatch: pytest.MonkeyPatch
         work(ns)
 
     result = sidestream.compare(work, twice, 2_000, device="cpu", seconds=20.0)
-    assert (result.verdict, result.ratio, *result.median_ns) == ("different", 2.0, 2_000.0, 4_000.0), str(result)
+    assert (result.verdict, result.ratio, *result.median_ns) == ("different", 2.0, 2_000.0, 4_000.0), str(
+        result
+    )
     assert str(result).startswith("twice takes 2.000 times as long as work (from 2.000 to 2.000 times)\n")
     assert "on cpu; 16 groups of" in str(result)
     assert json.loads(result.json())["schema"] == "sidestream.compare/1"
@@ -128,7 +137,9 @@ def test_too_little_time_says_that_nobody_can_tell() -> None:
 
 
 def test_what_would_have_been_seen_is_stated() -> None:
-    made = Comparison(("a", "b"), "cpu", "x", "unknown", 1.004, (0.99, 1.02), 0.035, (1e6, 1.004e6), 12, (1, 1), False, None)
+    made = Comparison(
+        ("a", "b"), "cpu", "x", "unknown", 1.004, (0.99, 1.02), 0.035, (1e6, 1.004e6), 12, (1, 1), False, None
+    )
     times = "b takes 1.004 times as long as a (from 0.990 to 1.020 times)"
     says = (
         "cannot tell which is faster: {}; a difference of 3.5 % would have been seen, and a smaller one with "

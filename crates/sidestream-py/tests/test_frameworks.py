@@ -133,7 +133,9 @@ def test_a_prefetcher_in_a_prefetcher_tells_accelerate_of_what_is_taken_at_last(
         assert not accelerator.gradient_state.in_dataloader
 
 
-def test_a_loader_that_accelerate_does_not_know_is_said_to_be_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_that_accelerate_does_not_know_is_said_to_be_none_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from accelerate import Accelerator
     from sidestream import _ranks
 

@@ -195,7 +195,11 @@ def test_an_operator_refuses_its_own_arguments(make: Callable[[], Any], says: st
 
 def test_arguments_are_what_they_are_in_torchvision_too() -> None:
     """Numbers of any kind, and one in the place of several."""
-    assert repr(images.RandomHorizontalFlip(torch.tensor(1))) == repr(images.RandomHorizontalFlip(1.0)) == "RandomHorizontalFlip(p=1.0)"
+    assert (
+        repr(images.RandomHorizontalFlip(torch.tensor(1)))
+        == repr(images.RandomHorizontalFlip(1.0))
+        == "RandomHorizontalFlip(p=1.0)"
+    )
     assert repr(images.GaussianBlur(3, 1)) == repr(images.GaussianBlur([3, 3], (1.0, 1.0)))
     assert repr(images.ToDtype(torch.float16, scale=True)) == "ToDtype(float16, scale=True)"
     assert repr(images.CutMix(num_classes=4)) == "CutMix(alpha=1.0, num_classes=4)"

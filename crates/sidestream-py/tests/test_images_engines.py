@@ -96,7 +96,9 @@ def test_without_the_wait_for_the_engines_it_races(mixed: Path, monkeypatch: pyt
     assert any("sidestream.images.Loader" in str(race) for race in run.races)
 
 
-def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(mixed: Path, tmp_path: Path, silent: Any) -> None:
+def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(
+    mixed: Path, tmp_path: Path, silent: Any
+) -> None:
     data = damage(mixed, tmp_path, hidden=5, cut=6)
     for broken in ("skip", "replace"):
         with loader(data, broken=broken) as other:
@@ -159,8 +161,12 @@ def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, silent: Any) ->
             other.load_state_dict(state)
 
 
-def test_what_engines_are_at_is_neither_counted_nor_kept(mixed: Path, silent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop is left while its thread has the engines decode: its batch was given by the loader, and comes again."""
+def test_what_engines_are_at_is_neither_counted_nor_kept(
+    mixed: Path, silent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop is left while its thread has the engines decode: its batch was given by the loader, and comes
+    again.
+    """
     with loader(mixed, decode="gpu") as whole:
         expected = epoch(whole, "cuda")
     put = Engines.put

@@ -40,7 +40,9 @@ def trained(mode: Any, device: str = "cuda") -> tuple[list[Any], list[float]]:
     return [value.detach().cpu() for value in model.parameters()], [loss.result().item() for loss in losses]
 
 
-def test_training_through_branches_is_that_of_one_stream_and_has_no_race(found: sidestream.CheckedRun) -> None:
+def test_training_through_branches_is_that_of_one_stream_and_has_no_race(
+    found: sidestream.CheckedRun,
+) -> None:
     serial, streams = trained("serial"), trained("streams")
     assert serial[1] == streams[1] and len(serial[0]) == 16
     assert all(torch.equal(one, other) for one, other in zip(serial[0], streams[0]))
@@ -75,7 +77,9 @@ def test_branches_may_hold_branches_and_be_called_on_other_streams(found: sidest
 
 
 def test_a_branch_that_writes_what_another_reads_is_found(found: sidestream.CheckedRun) -> None:
-    sidestream.parallel(lambda x: x * 2, lambda x: x.add_(1), mode="streams")(torch.ones(1 << 14, device="cuda"))
+    sidestream.parallel(lambda x: x * 2, lambda x: x.add_(1), mode="streams")(
+        torch.ones(1 << 14, device="cuda")
+    )
     assert [race.kind for race in found.races] == ["WAR"], str(found)
 
 

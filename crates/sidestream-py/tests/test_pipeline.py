@@ -72,7 +72,9 @@ def test_training_through_a_pipeline_is_training_in_a_loop(mode: Any, depth: int
 
 
 def test_branches_get_the_same_item_and_are_joined() -> None:
-    pipe = Pipeline([add(1), (add(10), Stage(add(20), name="other")), lambda pair: pair[0] * pair[1]], device="cpu")
+    pipe = Pipeline(
+        [add(1), (add(10), Stage(add(20), name="other")), lambda pair: pair[0] * pair[1]], device="cpu"
+    )
     assert [int(result) for result in pipe([torch.tensor(1), torch.tensor(2)])] == [12 * 22, 13 * 23]
     ends_in_branches = Pipeline([(add(1), add(2))], device="cpu")
     assert list(ends_in_branches([1, 2])) == [(2, 3), (3, 4)]

@@ -15,8 +15,8 @@ def perceptron(layers: int, width: int, classes: int | None = None) -> nn.Sequen
 
 
 def trained(model: Any, optimizer: Any, criterion: Any = None) -> Callable[..., Any]:
-    """A step of training, which gets a batch, and its labels where there is a criterion. Without one the loss is
-    the mean of squares.
+    """A step of training, which gets a batch, and its labels where there is a criterion. Without one the
+    loss is the mean of squares.
     """
 
     def step(x: Any, *y: Any) -> Any:
