@@ -40,7 +40,17 @@ fn other_commands_say_so_too() {
     let names: Vec<&str> = names
         .map(|device| device["name"].as_str().expect("a text"))
         .collect();
-    assert_eq!(names, ["sim:h200", "sim:a100", "sim:a10g", "sim:rtx4090"]);
+    assert_eq!(
+        names,
+        [
+            "sim:h200",
+            "sim:h100",
+            "sim:a100",
+            "sim:a100-sxm",
+            "sim:a10g",
+            "sim:rtx4090"
+        ]
+    );
 }
 
 #[test]
@@ -67,5 +77,65 @@ fn what_only_a_simulated_device_can_do_is_refused_on_a_real_one() {
         assert_eq!((refused.code, refused.out.as_str()), (2, ""));
         assert!(refused.err.contains(option), "{}", refused.err);
         assert!(refused.err.contains("sim:h200"), "{}", refused.err);
+    }
+}
+
+#[test]
+fn a_measured_device_file_says_what_the_device_does() {
+    // Of a simulated device everything is known: its own file has to come back.
+    let printed = sidestream(&["devices", "--profile", "h200"]).out;
+    let truth: toml::Table = printed.parse().expect("TOML");
+    let measured = sidestream(&["devices", "--measure", "sim:h200", "--profile", "a10g"]);
+    assert_eq!((measured.code, measured.err.as_str()), (0, ""));
+    let found: toml::Table = measured.out.parse().expect("TOML");
+    assert_eq!(found["name"], truth["name"]);
+    let mut compared = 0;
+    for section in ["chip", "compute", "link", "latency", "calls"] {
+        for (field, entry) in found[section].as_table().expect("a section") {
+            let source = entry["source"].as_str().expect("a source");
+            if source == "assumed: as on the NVIDIA A10G" {
+                continue;
+            }
+            let number = |entry: &toml::Value| {
+                let value = &entry["value"];
+                value
+                    .as_float()
+                    .or(value.as_integer().map(|n| n as f64))
+                    .expect("a number")
+            };
+            let (own, right) = (number(entry), number(&truth[section][field.as_str()]));
+            // An allocation and a free are told apart by nothing: each is half of both.
+            let near = if field.ends_with("_async_ns") {
+                0.07
+            } else {
+                0.01
+            };
+            let off = (own - right).abs() / right.abs().max(f64::MIN_POSITIVE);
+            assert!(
+                off < near,
+                "{section}.{field}: {own}, and it is {right} ({source})"
+            );
+            compared += 1;
+        }
+    }
+    assert!(compared >= 29, "{compared} figures were measured");
+    assert!(
+        found.get("tensor").is_none(),
+        "peaks by type are another device's"
+    );
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for (device, why) in [
+        ("gpu", "\"gpu\""),
+        ("sim:nothing", "\"nothing\""),
+        ("cuda:0", "/nowhere/libcuda.so"),
+    ] {
+        let driver = ["--driver", "/nowhere/libcuda.so"];
+        let driver = if device == "cuda:0" { &driver[..] } else { &[] };
+        let refused = sidestream(&[&["devices", "--measure", device][..], driver].concat());
+        assert_eq!((refused.code, refused.out.as_str()), (2, ""), "{device}");
+        assert!(refused.err.contains(why), "{}", refused.err);
     }
 }

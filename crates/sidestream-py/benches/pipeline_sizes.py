@@ -148,7 +148,7 @@ def main() -> None:
         if part.__name__ in (arguments.parts or parts):
             start = time.perf_counter()
             part(arguments.quick)
-            say("took", part=part.__name__, seconds=round(time.perf_counter() - start, 1))
+            say("took", what=part.__name__, seconds=round(time.perf_counter() - start, 1))
 
 
 if __name__ == "__main__":

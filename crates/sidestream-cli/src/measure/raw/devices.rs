@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::path::Path;
 
 use sidestream::cuda::driver::{CuDevice, Driver, SUCCESS};
+use sidestream::engine::Profile;
 
 use super::accepted;
 use crate::failure::Failure;
@@ -17,6 +18,17 @@ const MEMORY_BUS_BITS: c_int = 37;
 
 /// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
 const THREADS_PER_MULTIPROCESSOR: c_int = 39;
+
+/// `CU_DEVICE_ATTRIBUTE_CLOCK_RATE`, in kHz.
+const CLOCK_KHZ: c_int = 13;
+/// `CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE`, in bytes.
+const L2_BYTES: c_int = 38;
+/// `CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT`.
+const COPY_ENGINES: c_int = 40;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.
+const CAPABILITY: [c_int; 2] = [75, 76];
+/// `CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR`.
+const BLOCKS_PER_MULTIPROCESSOR: c_int = 106;
 
 /// A driver that runs.
 pub struct Started {
@@ -119,6 +131,101 @@ impl Found {
             code
         };
         (code == SUCCESS).then_some((most, least))
+    }
+}
+
+/// What a device file has under `[chip]`.
+pub struct Chip {
+    pub sms: f64,
+    pub clock_ghz: f64,
+    pub threads_per_sm: f64,
+    blocks_per_sm: f64,
+    memory_gib: f64,
+    memory_gb_s: f64,
+    l2_mib: f64,
+    fp32_tflops: f64,
+    copy_engines: f64,
+}
+
+impl Chip {
+    pub(super) fn found(driver: &Driver, number: u32) -> Result<Chip, Failure> {
+        let found = Found::of(driver, number)?;
+        let of = |which| attribute(driver, found.number, which).map(f64::from);
+        let clock_ghz = of(CLOCK_KHZ)? / 1e6;
+        let [major, minor] = CAPABILITY.map(of);
+        // Lanes for single precision of one multiprocessor: CUDA programming guide, arithmetic throughput.
+        let lanes = match (major? as u32, minor? as u32) {
+            (..=7, _) | (8, 0) => 64.0,
+            _ => 128.0,
+        };
+        let sms = f64::from(found.sms);
+        Ok(Chip {
+            sms,
+            clock_ghz,
+            threads_per_sm: f64::from(found.threads_per_sm),
+            blocks_per_sm: of(BLOCKS_PER_MULTIPROCESSOR)?,
+            memory_gib: (found.memory_bytes as f64 / f64::from(1 << 30)).round(),
+            memory_gb_s: found.memory_gb_s.round(),
+            l2_mib: of(L2_BYTES)? / f64::from(1 << 20),
+            fp32_tflops: (2.0 * sms * lanes * clock_ghz / 1e2).round() / 10.0,
+            copy_engines: of(COPY_ENGINES)?,
+        })
+    }
+
+    /// A simulated device's.
+    pub fn of(profile: &Profile) -> Chip {
+        Chip {
+            sms: profile.sms,
+            clock_ghz: profile.clock_ghz,
+            threads_per_sm: profile.threads_per_sm,
+            blocks_per_sm: profile.blocks_per_sm,
+            memory_gib: profile.memory_gib,
+            memory_gb_s: profile.memory_gb_s,
+            l2_mib: profile.l2_mib,
+            fp32_tflops: profile.fp32_tflops,
+            copy_engines: profile.copy_engines,
+        }
+    }
+
+    /// Each by its place in the file, with its source.
+    pub fn figures(&self) -> Vec<(&'static str, f64, String)> {
+        [
+            ("chip.sms", self.sms, "reported by the driver"),
+            (
+                "chip.clock_ghz",
+                self.clock_ghz,
+                "reported by the driver: the highest",
+            ),
+            (
+                "chip.threads_per_sm",
+                self.threads_per_sm,
+                "reported by the driver",
+            ),
+            (
+                "chip.blocks_per_sm",
+                self.blocks_per_sm,
+                "reported by the driver",
+            ),
+            ("chip.memory_gib", self.memory_gib, "reported by the driver"),
+            (
+                "chip.memory_gb_s",
+                self.memory_gb_s,
+                "clock and width of the memory, reported by the driver",
+            ),
+            ("chip.l2_mib", self.l2_mib, "reported by the driver"),
+            (
+                "chip.fp32_tflops",
+                self.fp32_tflops,
+                "multiprocessors, their lanes and the highest clock",
+            ),
+            (
+                "chip.copy_engines",
+                self.copy_engines,
+                "reported by the driver",
+            ),
+        ]
+        .map(|(place, value, source)| (place, value, source.to_owned()))
+        .into()
     }
 }
 

@@ -17,13 +17,14 @@ use sidestream::cuda::driver::{
 use sidestream::kernel::Grid;
 
 use crate::failure::Failure;
-use devices::{Found, Started, in_words};
+use devices::{Chip, Found, Started, in_words};
 
 /// A device by the driver's own calls, in the primary context, which the runtime uses too.
 ///
 /// One thread uses it: the one that opened it.
 pub struct Gpu {
     driver: Driver,
+    number: u32,
     context: CuContext,
     /// The name that the driver gives it.
     pub name: String,
@@ -86,6 +87,7 @@ impl Gpu {
         }
         let gpu = Gpu {
             driver,
+            number,
             context,
             cuda: in_words(version),
             name: found.name,
@@ -95,6 +97,11 @@ impl Gpu {
         };
         gpu.enter()?;
         Ok(gpu)
+    }
+
+    /// What a device file says of the chip.
+    pub fn chip(&self) -> Result<Chip, Failure> {
+        Chip::found(&self.driver, self.number)
     }
 
     /// The file that the driver was found in.

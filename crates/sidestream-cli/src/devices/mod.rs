@@ -1,5 +1,7 @@
 //! `sidestream devices`: what there is to run on.
 
+mod measure;
+
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -17,7 +19,8 @@ use crate::measure::raw::devices::{Found, Started, in_words};
 /// they are worth.
 ///
 /// With --profile the file that describes a simulated device is printed: the start of a description of a
-/// device of your own, which --device sim:FILE.toml of the other commands takes.
+/// device of your own, which --device sim:FILE.toml of the other commands takes. With --measure the
+/// figures that can be measured on a GPU are measured (some seconds), and the others are the profile's.
 ///
 /// Exit code: 0 also where there is no GPU, 2 if an argument is at fault.
 #[derive(Parser)]
@@ -26,8 +29,12 @@ pub struct Args {
     #[arg(long)]
     sources: bool,
     #[arg(long, value_name = "NAME", help = device::help("Print the file that describes this simulated device: {names}"),
-          conflicts_with_all = ["sources", "json", "driver"])]
+          conflicts_with_all = ["sources", "json"])]
     profile: Option<String>,
+    /// Measure this GPU and print the file that describes it; what cannot be measured is taken from --profile
+    #[arg(long, value_name = "DEVICE", num_args = 0..=1, default_missing_value = "cuda:0",
+          conflicts_with_all = ["sources", "json"])]
+    measure: Option<String>,
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -38,6 +45,16 @@ pub struct Args {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
+    if let Some(device) = &args.measure {
+        let like = profile(args.profile.as_deref().unwrap_or(Profile::NAMES[0]))?;
+        let driver = args.driver.as_deref();
+        print(measure::file(
+            &device::named(device, driver)?,
+            driver,
+            like,
+        )?)?;
+        return Ok(SUCCESS);
+    }
     if let Some(name) = &args.profile {
         print(profile(name)?)?;
         return Ok(SUCCESS);
@@ -110,7 +127,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         Ok((cuda, _)) => format!("\nThe driver is for CUDA {cuda}.\n"),
         Err(why) => format!("\nNo CUDA device: {why}.\n"),
     };
-    out += "A device of your own: sim:FILE.toml; `sidestream devices --profile h200` prints a file to start from.\n";
+    out += "A device of your own: sim:FILE.toml; `sidestream devices --measure` prints the file of a GPU, `--profile h200` one to start from.\n";
     print(out)?;
     Ok(SUCCESS)
 }
