@@ -119,6 +119,22 @@ fn a_change_that_is_asked_for_is_predicted() {
 }
 
 #[test]
+fn what_may_be_no_cause_stands_aside() {
+    let check = |name: &str, expected: &[(&str, bool)]| {
+        let report = json(name);
+        let findings = report["findings"].as_array().expect("a list").iter();
+        let aside = findings.map(|finding| finding["is_aside"].as_bool().expect("yes or no"));
+        let aside: Vec<_> = codes(&report).into_iter().zip(aside).collect();
+        assert_eq!(aside, expected, "{name}");
+    };
+    check("branches_long.before", &[("SERIAL_BRANCHES", true)]);
+    check(
+        "branches_tiny.before",
+        &[("LAUNCH_BOUND", false), ("PROFILER_OVERHEAD", true)],
+    );
+}
+
+#[test]
 fn the_report_for_people_has_the_worst_first() {
     let ran = sidestream(&["diagnose", &trace("copy_bound.before")]);
     assert_eq!((ran.code, &*ran.err), (0, ""));
