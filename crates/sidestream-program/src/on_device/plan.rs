@@ -388,8 +388,12 @@ impl Planning<'_> {
                 }
             }
             kind => match kind.class() {
-                Class::Record | Class::Wait | Class::Sync(_) | Class::Query(_) | Class::Make => {}
-                Class::Told => {}
+                Class::Record
+                | Class::Wait
+                | Class::Sync(_)
+                | Class::Query(_)
+                | Class::Make
+                | Class::Told => {}
                 _ => return Err("no run on a device makes it".into()),
             },
         }
