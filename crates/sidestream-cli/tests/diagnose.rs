@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::command::sidestream;
 use serde_json::Value;
+use sidestream_diagnose::Change;
 
 fn trace(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
@@ -116,6 +117,53 @@ fn a_change_that_is_asked_for_is_predicted() {
         "{}",
         ran.err
     );
+}
+
+#[test]
+fn what_may_be_no_cause_stands_aside() {
+    let check = |name: &str, expected: &[(&str, bool)]| {
+        let report = json(name);
+        let findings = report["findings"].as_array().expect("a list").iter();
+        let aside = findings.map(|finding| finding["is_aside"].as_bool().expect("yes or no"));
+        let aside: Vec<_> = codes(&report).into_iter().zip(aside).collect();
+        assert_eq!(aside, expected, "{name}");
+    };
+    check("branches_long.before", &[("SERIAL_BRANCHES", true)]);
+    check(
+        "branches_tiny.before",
+        &[("LAUNCH_BOUND", false), ("PROFILER_OVERHEAD", true)],
+    );
+}
+
+#[test]
+fn every_list_of_changes_has_them_all_in_their_order() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
+    // As one line: these texts are wrapped.
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let forms = Change::ALL.map(|(form, _)| form);
+    let args = forms.map(|form| form.replace('N', "3").replace("STREAM:STREAM", "20:7"));
+    let parsed = args.each_ref().map(|arg| arg.parse::<Change>());
+    for (arg, change) in args.iter().zip(&parsed) {
+        let change = change.as_ref().expect("a change");
+        assert_eq!(&change.to_string(), arg);
+    }
+    assert!(parsed.is_sorted_by_key(|change| change.as_ref().ok()));
+    let docs = read("docs/diagnose.md");
+    let table = docs.split("| change | what it does |").nth(1);
+    let rows = table.expect("the table").lines().skip(2);
+    let rows = rows.map_while(|row| row.strip_prefix("| `")?.split(['`', '=']).next());
+    let names = forms.map(|form| form.split('=').next().expect("a name"));
+    assert_eq!(rows.collect::<Vec<_>>(), names);
+    let python = flat(&read("crates/sidestream-py/python/sidestream/_together.py"));
+    let written = format!("what_if: Changes to predict: ``{}``.", forms.join("``, ``"));
+    assert!(python.contains(&written), "{written}");
+    let help = flat(&sidestream(&["diagnose", "--help"]).out);
+    let list = format!("separated by commas: {}.", Change::forms());
+    for said in Change::ALL.map(|(form, does)| format!("{form}: {does}.")) {
+        assert!(help.contains(&said), "{said}: {help}");
+    }
+    assert!(help.contains(&list), "{help}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn named(name: &str) -> Program {
 #[test]
 fn every_file_is_a_program_and_survives_writing() {
     let files = litmus();
-    assert_eq!(files.len(), 15);
+    assert!(files.len() >= 15, "{} files", files.len());
     for (name, text) in files {
         let mut program = read(&text);
         assert_eq!(program.name, name);

@@ -38,8 +38,6 @@ WINDOWS = 5
 WARM_UP = 6
 #: The predicted step may be so far from the measured one.
 OFF = 0.15
-#: Findings that are no cause, or one only if something is so that no trace says.
-ASIDE = {"STARTUP", "INITIALISATION", "PROFILER_OVERHEAD", "SERIAL_BRANCHES", "SERIAL_STAGES"}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these")
@@ -605,7 +603,7 @@ def diagnosed(path: Path) -> dict[str, Any]:
 
 def judged(report: dict[str, Any], codes: set[str], before_ms: float, after_ms: float) -> dict[str, Any]:
     """The one place that reads reports."""
-    findings = [finding for finding in report["findings"] if finding["code"] not in ASIDE]
+    findings = [finding for finding in report["findings"] if not finding["is_aside"]]
     is_nothing = any(finding["code"] == "NOTHING_TO_GAIN" for finding in findings)
     first = None if is_nothing or not findings else findings[0]
     base_ns = report["replay"].get("unprofiled_ns") or report["steps"]["median_ns"] or 1

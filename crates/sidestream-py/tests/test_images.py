@@ -45,7 +45,7 @@ def few(samples: Path, tmp_path: Path) -> Path:
 def test_the_classes_of_operators_are_those_of_the_table() -> None:
     written = Path(_operators.__file__)
     assert written.read_text() == _operator.source(), (
-        f"run `python -m sidestream.images._operator` with {written.name} in the sources"
+        f"run `python -m sidestream.images._operator FILE`, FILE being {written.name} in the sources"
     )
     assert {*_operators.__all__} <= {*images.__all__}
 

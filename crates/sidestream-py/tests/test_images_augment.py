@@ -179,6 +179,7 @@ half: Any = 0.5
         (lambda: images.RandomErasing(value="random"), "RandomErasing: value is "),
         (lambda: images.RandAugment(magnitude=40), "RandAugment: magnitude is 40 of 31 bins"),
         (lambda: images.RandAugment(-1), "RandAugment: num_ops is -1; give a number of operators, 0 or more"),
+        (lambda: images.RandAugment(17), "RandAugment: num_ops is 17; give 0 to 16"),
         (lambda: images.MixUp(alpha=0), "MixUp: alpha is 0; give a number above 0"),
         (
             lambda: images.CutMix(num_classes=0),

@@ -1,6 +1,6 @@
 //! What a report says, held against what is known of its job.
 
-use sidestream_diagnose::{Change, Finding, Report};
+use sidestream_diagnose::{Change, Code, Report};
 
 use crate::fault::{Cause, Fault, SyncBy};
 use crate::job::{Job, Without};
@@ -84,16 +84,6 @@ impl Truth {
     }
 }
 
-/// Findings that are no cause, or one only if something is so that no trace says.
-const ASIDE: [&str; 6] = [
-    "STARTUP",
-    "INITIALISATION",
-    "PROFILER_OVERHEAD",
-    "SERIAL_BRANCHES",
-    "SERIAL_STAGES",
-    "NOTHING_TO_GAIN",
-];
-
 /// Whether a change supposes that kernels do not depend on each other, which no trace says.
 fn is_supposed(change: &Change) -> bool {
     let change = change.to_string();
@@ -118,9 +108,9 @@ impl Said {
             many => sum_ns as f64 / many as f64,
         };
         let of_step = |ns: u64| ns as f64 / unit_ns.max(1.0) * step_ns;
-        let is = |codes: &[&str], finding: &Finding| codes.contains(&finding.code.as_str());
-        let is_nothing = report.findings.iter().any(|f| is(&["NOTHING_TO_GAIN"], f));
-        let first = report.findings.iter().find(|f| !is(&ASIDE, f));
+        let mut codes = report.findings.iter().map(|f| f.code);
+        let is_nothing = codes.any(|code| code == Code::NothingToGain);
+        let first = report.findings.iter().find(|f| !f.code.is_aside());
         let first = first.filter(|_| !is_nothing);
         let saving = first.map_or((0.0, 0.0, 0.0), |f| {
             let s = f.saving_ns;

@@ -138,6 +138,11 @@ impl Code {
             Code::Startup | Code::Initialisation | Code::ProfilerOverhead
         )
     }
+
+    /// Whether it is no cause of how long steps are, or one only if something is so that no trace says.
+    pub fn is_aside(self) -> bool {
+        self.is_of_the_trace() || self.is_conditional()
+    }
 }
 
 /// A range of nanoseconds.

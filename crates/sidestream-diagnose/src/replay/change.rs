@@ -38,6 +38,30 @@ pub enum Change {
     DropWait(i64, i64),
 }
 
+impl Change {
+    /// Every change in their order: how it is written, and what it does.
+    #[rustfmt::skip]
+    pub const ALL: [(&str, &str); 12] = [
+        ("pinned", "copies from and to pageable memory as if it were pinned"),
+        ("prefetch=N", "pinned copies in streams of their own, up to N - 1 steps ahead; the loader stays as slow as it is"),
+        ("no-sync", "the host waits for the device in no step"),
+        ("async-output", "downloads are read a step later"),
+        ("fused=RANGE", "what is launched in this range takes a few launches"),
+        ("graphs", "the kernels of a step as one graph"),
+        ("workers=N", "N workers load the data"),
+        ("host-work=N", "N workers do the host's own work"),
+        ("second-stream", "half of the kernels of a step beside the others"),
+        ("pipeline=RANGE,RANGE", "these ranges as stages"),
+        ("non-blocking-streams", "no stream waits for the default stream"),
+        ("drop-wait=STREAM:STREAM", "the first stream no longer waits for the second"),
+    ];
+
+    /// How they are written, with commas between them.
+    pub fn forms() -> String {
+        Change::ALL.map(|(form, _)| form).join(", ")
+    }
+}
+
 /// Why a text is no change, or no set of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownChange(String);
@@ -75,9 +99,8 @@ impl FromStr for Change {
             "non-blocking-streams" => Change::NonBlockingStreams,
             _ => {
                 return Err(UnknownChange(format!(
-                    "there is no change `{name}`; there are pinned, prefetch=N, no-sync, async-output, fused=RANGE, graphs, \
-                     workers=N, host-work=N, second-stream, pipeline=RANGE,RANGE, non-blocking-streams and \
-                     drop-wait=STREAM:STREAM"
+                    "there is no change `{name}`; there are {}",
+                    Change::forms()
                 )));
             }
         };

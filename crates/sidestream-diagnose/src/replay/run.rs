@@ -218,6 +218,17 @@ impl Run {
                 on_host.push(HostTask::of(at, task, Shade::Waiting, Some(item.name)));
             }
         }
+        let lanes = program.lanes + workers.count();
+        Run::over(program, engine, &tasks, (on_host, lanes))
+    }
+
+    /// What came of these tasks, and of those of so many lanes of the host.
+    fn over(
+        program: &Program,
+        mut engine: Engine,
+        tasks: &[Option<TaskId>],
+        (on_host, lanes): (Vec<HostTask>, usize),
+    ) -> Run {
         // Nothing is held, so that everything ends.
         let finished = engine.finish().is_ok();
         let ran = |task: TaskId| {
@@ -230,7 +241,7 @@ impl Run {
         let periods_ns = pairs
             .map(|pair| pair[1].0.saturating_sub(pair[0].0))
             .collect();
-        let host = host_spans(on_host, program.lanes + workers.count(), ran);
+        let host = host_spans(on_host, lanes, ran);
         Run {
             ends,
             periods_ns,

@@ -136,8 +136,8 @@ impl Report {
                    "step": step, "duration_ns": evidence.duration_ns, "is_gap": evidence.is_gap,
                    "call": evidence.call, "operators": evidence.operators})
         };
-        json!({"code": finding.code, "text": finding.text, "share": finding.share,
-               "changes": finding.changes, "saving_ns": finding.saving_ns, "floor_ns": finding.floor_ns,
+        json!({"code": finding.code, "is_aside": finding.code.is_aside(), "text": finding.text,
+               "share": finding.share, "changes": finding.changes, "saving_ns": finding.saving_ns, "floor_ns": finding.floor_ns,
                "evidence": each(&finding.evidence, evidence)})
     }
 

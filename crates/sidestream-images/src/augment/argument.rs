@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Share,
     /// Above 0.
     Positive,
-    /// A whole number.
+    /// A whole number within bounds.
     Count,
     /// Two numbers, the lower one first.
     Pair,
@@ -263,6 +263,14 @@ impl Argument {
             (Kind::Positive, [number]) => {
                 let is_right = *number > 0.0 && number.is_finite();
                 (!is_right).then(|| format!("{name} is {number}; give a number above 0"))
+            }
+            (Kind::Count, [count]) => {
+                let [low, high] = self.within;
+                let give = match high {
+                    f64::MAX => format!("at least {low}"),
+                    _ => format!("{} to {high}", low.max(0.0)),
+                };
+                (!(low..=high).contains(count)).then(|| format!("{name} is {count}; give {give}"))
             }
             (Kind::Shares, all) => {
                 let wrong = all.iter().find(|share| !is_share(share));

@@ -204,15 +204,7 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
                 fill,
             }));
         }
-        Operator::ColorJitter { .. }
-        | Operator::Grayscale {}
-        | Operator::RandomGrayscale { .. }
-        | Operator::GaussianBlur { .. }
-        | Operator::RandomErasing { .. }
-        | Operator::RandAugment { .. }
-        | Operator::MixUp { .. }
-        | Operator::CutMix { .. } => in_place(operator, units, draws, acts),
-        Operator::ToDtype { .. } | Operator::Normalize { .. } => {}
+        _ => in_place(operator, units, draws, acts),
     }
 }
 
@@ -279,7 +271,18 @@ fn in_place(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Act
         }
         Operator::MixUp { alpha } => acts.mixing = Some(Mixing::Everywhere(draws.beta(alpha))),
         Operator::CutMix { alpha } => acts.mixing = Some(cut_mix(draws, size, alpha)),
-        _ => {}
+        // These are `Units`.
+        Operator::ToDtype { .. } | Operator::Normalize { .. } => {}
+        // `one` has done what these say.
+        Operator::RandomResizedCrop { .. }
+        | Operator::RandomCrop { .. }
+        | Operator::CenterCrop { .. }
+        | Operator::Resize { .. }
+        | Operator::RandomHorizontalFlip { .. }
+        | Operator::RandomVerticalFlip { .. }
+        | Operator::RandomRotation { .. }
+        | Operator::RandomAffine { .. }
+        | Operator::RandomPerspective { .. } => {}
     }
 }
 

@@ -212,7 +212,7 @@ operators! {
     }
     /// Apply ``num_ops`` of fourteen operators, each with this magnitude.
     RandAugment {
-        num_ops: Count => u32 = "2";
+        num_ops: Count in [0.0, 16.0] => u32 = "2";
         magnitude: Count => u32 = "9";
         num_magnitude_bins: Count => u32 = "31";
         interpolation: Interpolation => Interpolation = "nearest";
@@ -292,18 +292,12 @@ impl Operator {
         let wrong = each.find_map(|argument| argument.fault(named(&numbers, argument.name)));
         wrong.or_else(|| match *self {
             Operator::RandAugment {
-                num_ops,
                 magnitude,
                 num_magnitude_bins: bins,
                 ..
-            } => {
-                if bins < 2 || magnitude >= bins {
-                    return Some(format!(
-                        "magnitude is {magnitude} of {bins} bins; give at least 2 bins, and one of them"
-                    ));
-                }
-                (num_ops > 16).then(|| format!("num_ops is {num_ops}; give at most 16"))
-            }
+            } if bins < 2 || magnitude >= bins => Some(format!(
+                "magnitude is {magnitude} of {bins} bins; give at least 2 bins, and one of them"
+            )),
             _ => None,
         })
     }

@@ -62,6 +62,16 @@ fn arguments_are_refused_by_the_operators_place() {
             "give a max_size that is larger",
         ),
         (
+            vec![Operator::RandAugment {
+                num_ops: 17,
+                magnitude: 9,
+                num_magnitude_bins: 31,
+                interpolation: Interpolation::Nearest,
+                fill: None,
+            }],
+            "num_ops is 17; give 0 to 16",
+        ),
+        (
             vec![Operator::CenterCrop { size: size(0, 4) }],
             "size is 4 x 0; give 1 to 32768 pixels",
         ),

@@ -6,7 +6,7 @@ use sidestream::device::Device;
 use sidestream::error::{Error, Result};
 use sidestream::explicit::{self, Arg, Event, HostMemory, Region, Stream};
 use sidestream::kernel::{Grid, Kernel, library};
-use sidestream::op::{DeviceId, EventId, Kind, Mode, Op, StreamId};
+use sidestream::op::{Class, DeviceId, EventId, Kind, Mode, Op, StreamId};
 
 use super::plan::Plan;
 use super::{Block, Machine, Tables, places, stream};
@@ -204,12 +204,11 @@ impl Machine<'_> {
                 }
                 tables.marks.insert(at, marks);
             }
+            Kind::Free { .. } | Kind::RecordStream { .. } => {}
             // The turns of the threads are the flag.
-            Kind::SetFlag { .. } | Kind::Free { .. } | Kind::RecordStream { .. } => {}
-            // The plan holds none.
-            Kind::CopyPeer { .. } | Kind::BeginCapture { .. } | Kind::EndCapture { .. } => {
-                return Err(missing());
-            }
+            kind if kind.class() == Class::Told => {}
+            // The plan holds no other.
+            _ => return Err(missing()),
         }
         Ok(None)
     }

@@ -6,7 +6,8 @@ use std::fmt;
 use sidestream::engine::Profile;
 use sidestream::kernel::library::MIX_PIECES;
 use sidestream::op::{
-    Access, BufferId, DeviceId, FlagId, GraphId, Kind, Memory, Op, StreamId, StreamKind, ThreadId,
+    Access, BufferId, Class, DeviceId, FlagId, GraphId, Kind, Memory, Op, StreamId, StreamKind,
+    ThreadId,
 };
 use sidestream::sim::Schedule;
 use sidestream::trace::What;
@@ -386,17 +387,15 @@ impl Planning<'_> {
                     self.destroyed.insert(stream);
                 }
             }
-            Kind::Record { .. }
-            | Kind::Wait { .. }
-            | Kind::WaitStream { .. }
-            | Kind::SyncStream { .. }
-            | Kind::SyncEvent { .. }
-            | Kind::SyncDevice { .. }
-            | Kind::QueryStream { .. }
-            | Kind::QueryEvent { .. }
-            | Kind::Elapsed { .. }
-            | Kind::CreateEvent { .. }
-            | Kind::DestroyEvent { .. } => {}
+            kind => match kind.class() {
+                Class::Record
+                | Class::Wait
+                | Class::Sync(_)
+                | Class::Query(_)
+                | Class::Make
+                | Class::Told => {}
+                _ => return Err("no run on a device makes it".into()),
+            },
         }
         Ok(())
     }

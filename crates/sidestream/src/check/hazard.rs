@@ -106,6 +106,7 @@ impl Role {
             | Class::Allocator
             | Class::Make
             | Class::HostAccess
+            | Class::Told
             | Class::Host => Role::Work,
         }
     }

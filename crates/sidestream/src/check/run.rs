@@ -107,7 +107,9 @@ impl Run {
     fn op(&mut self, op: &Op) -> Taken {
         // What these freeze is kept: a record for each flag and graph.
         match op.kind.class() {
-            Class::HostFunc | Class::Graph | Class::Host | Class::Allocator => self.keeping(op),
+            Class::HostFunc | Class::Graph | Class::Told | Class::Host | Class::Allocator => {
+                self.keeping(op)
+            }
             Class::Kernel
             | Class::Copy { .. }
             | Class::Memset { .. }

@@ -200,6 +200,7 @@ impl Waits {
             | Class::Allocator
             | Class::Make
             | Class::HostAccess
+            | Class::Told
             | Class::Host => false,
         };
         for last in [

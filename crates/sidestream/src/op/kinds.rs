@@ -52,6 +52,8 @@ pub enum Class {
     Make,
     /// The thread itself reads or writes memory.
     HostAccess,
+    /// What threads tell each other, and what they ask: a back end has nothing to do.
+    Told,
     /// Any other call that puts nothing into a stream.
     Host,
 }
@@ -203,8 +205,8 @@ kinds! {
     14 SyncDevice { device: SomeDevice } "synchronize" "cudaDeviceSynchronize" Class::Sync(Until::Device(device));
     15 QueryStream { stream: Stream, done: Yes } "query" "cudaStreamQuery" Class::Query(Until::Stream(stream));
     16 QueryEvent { event: Event, done: Yes } "query" "cudaEventQuery" Class::Query(Until::Event(event));
-    17 SetFlag { flag: Flag } "call" "raise flag" Class::Host;
-    18 WaitFlag { flag: Flag } "call" "wait for flag" Class::Host;
+    17 SetFlag { flag: Flag } "call" "raise flag" Class::Told;
+    18 WaitFlag { flag: Flag } "call" "wait for flag" Class::Told;
     19 HostAccess {} "call" "host access" Class::HostAccess;
     20 Alloc { buffer: Buffer, stream: SomeStream, saw_events_of: SomeBuffer } "call" "allocate" Class::Allocator;
     21 RecordStream { buffer: Buffer, stream: Stream } "call" "record_stream" Class::Allocator;
@@ -212,7 +214,7 @@ kinds! {
     23 CudaMalloc {} "call" "cudaMalloc" Class::Malloc;
     24 CudaFree { stream_ordered: Yes } "call" "cudaFree" Class::Free;
     25 FreePinned {} "call" "cudaFreeHost" Class::Free;
-    26 Elapsed { from: Event, to: Event } "elapsed" "cudaEventElapsedTime" Class::Host;
+    26 Elapsed { from: Event, to: Event } "elapsed" "cudaEventElapsedTime" Class::Told;
     27 CreateEvent { event: Event } "call" "cudaEventCreate" Class::Make;
     28 DestroyEvent { event: Event } "call" "cudaEventDestroy" Class::Make;
     29 CreateStream { stream: Stream } "call" "cudaStreamCreate" Class::Make;

@@ -32,7 +32,7 @@ pub(super) fn call(op: &Op, staged_bytes: u64) -> Work {
         Class::Malloc => Call::Malloc,
         Class::Free => Call::Free,
         Class::Make => Call::Create,
-        Class::HostAccess | Class::Allocator | Class::Host => Call::HostNs(HOST_NS),
+        Class::HostAccess | Class::Allocator | Class::Told | Class::Host => Call::HostNs(HOST_NS),
     };
     Work::Call(call)
 }
@@ -141,6 +141,7 @@ pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
         | Class::Allocator
         | Class::Make
         | Class::HostAccess
+        | Class::Told
         | Class::Host => Work::Marker,
     }
 }

@@ -33,6 +33,7 @@ impl What {
             | Class::Allocator
             | Class::Make
             | Class::HostAccess
+            | Class::Told
             | Class::Host => None,
         }
     }

@@ -78,7 +78,7 @@ class Operator:
             case "Probability" | "Share" | "Positive":
                 return {name: self._number(name, value)}
             case "Count":
-                return {name: self._whole(name, value, *_COUNTS[name])}
+                return {name: self._whole(name, value, *_COUNTS.get(name, (0, "a whole number")))}
             case "Pair" | "Shares" | "Place":
                 return {name: self._pair(name, value)}
             case "Between":
@@ -198,7 +198,7 @@ class Operator:
         return name == "bilinear"
 
 
-#: The least of a number of things, and what to give.
+#: What to say of some numbers of things: the least one, and what to give. The table has the bounds.
 _COUNTS: dict[str, tuple[int, str]] = {
     "num_ops": (0, "a number of operators"),
     "magnitude": (0, "a bin"),

@@ -10,7 +10,7 @@ use crate::cuda::host_func::{self, HostFunc, Waiting};
 use crate::cuda::launch::{Loaded, Params, allow_shared, of_launch};
 use crate::cuda::streams::{Stream, Work};
 use crate::error::{Error, Result};
-use crate::op::{DeviceId, EventId, Kind, Op, StreamId};
+use crate::op::{Class, DeviceId, EventId, Kind, Op, StreamId};
 
 impl Machine {
     #[inline]
@@ -112,26 +112,30 @@ impl Machine {
                 self.captured.lock()[stream.device().0 as usize].push_back(graph);
                 Ok(())
             }
-            (Kind::Kernel { .. } | Kind::Copy { .. } | Kind::CopyPeer { .. }, _)
-            | (Kind::Memset { .. }, _)
-            | (
-                Kind::HostFunc { .. } | Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. },
-                _,
-            )
-            | (Kind::SyncStream { .. } | Kind::SyncEvent { .. } | Kind::SyncDevice { .. }, _)
-            | (Kind::QueryStream { .. } | Kind::QueryEvent { .. } | Kind::WaitStream { .. }, _) => {
-                Err(Error::Invalid {
+            (kind, _) => match kind.class() {
+                // Memory is the front end's, and what threads tell each other too.
+                Class::MallocAsync
+                | Class::FreeAsync
+                | Class::Malloc
+                | Class::Free
+                | Class::Allocator
+                | Class::Make
+                | Class::HostAccess
+                | Class::Told => Ok(()),
+                Class::Kernel
+                | Class::Copy { .. }
+                | Class::Memset { .. }
+                | Class::HostFunc
+                | Class::Graph
+                | Class::Record
+                | Class::Wait
+                | Class::Sync(_)
+                | Class::Query(_)
+                | Class::Host => Err(Error::Invalid {
                     call: "submit",
-                    why: format!("{:?} came in another form than streams take", op.kind),
-                })
-            }
-            // Memory is the front end's, and what threads tell each other too.
-            (Kind::MallocAsync { .. } | Kind::FreeAsync { .. } | Kind::Elapsed { .. }, _)
-            | (Kind::SetFlag { .. } | Kind::WaitFlag { .. } | Kind::HostAccess, _)
-            | (Kind::Alloc { .. } | Kind::RecordStream { .. } | Kind::Free { .. }, _)
-            | (Kind::CudaMalloc | Kind::CudaFree { .. } | Kind::FreePinned, _)
-            | (Kind::CreateEvent { .. } | Kind::DestroyEvent { .. }, _)
-            | (Kind::CreateStream { .. } | Kind::DestroyStream { .. }, _) => Ok(()),
+                    why: format!("{kind:?} came in another form than streams take"),
+                }),
+            },
         }
     }
 
