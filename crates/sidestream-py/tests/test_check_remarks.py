@@ -283,5 +283,33 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
         assert not said(found, "MEMORY_HELD")
 
 
+@pytest.mark.parametrize("mended", [None, "the host waits", "its stream waits"])
+def test_held_memory_is_named_on_a_simulated_gpu_too(mended: str | None) -> None:
+    mib = 1 << 20
+    with sidestream.check(simulate=True) as found:
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        for _ in range(4):
+            x = torch.ones(4 * mib, device="cuda")
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                x.mul_(2)
+            if mended == "its stream waits":
+                main.wait_stream(side)
+            else:
+                x.record_stream(side)
+            del x
+            if mended == "the host waits":
+                side.synchronize()
+        torch.ones(8, device="cuda")
+    assert found.races == (), str(found)
+    if mended is None:
+        (text,) = said(found, "MEMORY_HELD")
+        held = f"{64 * mib:,} bytes that were freed could not be used again when the check looked"
+        assert held in text and "notes side for them, and the host has not waited for side since" in text
+        assert line_of(found, "MEMORY_HELD") == "x.record_stream(side)"
+    else:
+        assert not said(found, "MEMORY_HELD"), str(found)
+
+
 def note(run: Any, x: Any, side: int) -> None:
     run.record_stream(x.untyped_storage().data_ptr(), x.nbytes, side)

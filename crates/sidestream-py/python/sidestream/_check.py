@@ -364,7 +364,8 @@ class CheckedRun(Result):
     def _found(self) -> Found:
         recorded = self._recorder.report()
         if recorded != self._last[0]:
-            self._last = (recorded, without(parsed(json.loads(recorded), self._places), self._suppress))
+            found = parsed(json.loads(recorded), self._places, self._simulation is not None)
+            self._last = (recorded, without(found, self._suppress))
         return self._last[1]
 
     @functools.cached_property

@@ -20,15 +20,15 @@ CONNECTIONS = 8
 LET_GO = 8
 
 
-def remarks(value: Mapping[str, Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """All of them, from what the recorder reports."""
+def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
+    """All of them, from what the recorder reports, of a simulated GPU or of a real one."""
     noticed = value["noticed"]
     yield from _idle(noticed["idle"], places)
     yield from _timed(noticed["timed"], places)
     yield from _late(noticed["late"], places)
     yield from _many(noticed["used"], places)
     yield from _made(noticed["made"], places)
-    yield from _held(noticed["held"], places)
+    yield from _held(noticed["held"], places, simulated)
     yield from _waits(noticed["waits"], places)
 
 
@@ -185,15 +185,17 @@ def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
             yield "STREAMS_MADE", text, stack
 
 
-def _held(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
     """Memory that was freed, and that no allocation can have yet."""
+    # A simulated GPU has no times, so only a wait of the host tells what is complete.
+    since = ", and the host has not waited for {} since" if simulated else ""
     for side, stream, size in sorted(values, key=lambda held: -held[2]):
         text = (
             f"{size:,} bytes that were freed could not be used again when the check looked, because this line"
-            f" notes {stream} for them: PyTorch keeps such memory until all is over that {stream} was given "
-            f"before it was freed; let the stream that the memory was allocated on wait for {stream} before "
-            f"the last reference dies (`home.wait_stream({stream})`) instead, and that stream can use it "
-            "again at once"
+            f" notes {stream} for them{since.format(stream)}: PyTorch keeps such memory until all is "
+            f"complete that {stream} was given before it was freed; let the stream that the memory was "
+            f"allocated on wait for {stream} before the last reference dies (`home.wait_stream({stream})`) "
+            "instead, and that stream can use it again at once"
         )
         yield "MEMORY_HELD", text, places(side["stack"])
 
