@@ -185,7 +185,8 @@ def test_a_large_pageable_source_that_goes_while_its_copy_may_read_it_is_a_warni
 ) -> None:
     with checking(simulate=1) as found:
         array = np.ones(1 << (12 if "small" in what else 20), np.float32)
-        x = torch.ones(array.size) if "numpy" not in what and "filled" not in what else torch.from_numpy(array)
+        is_numpys = "numpy" in what or "filled" in what
+        x = torch.from_numpy(array) if is_numpys else torch.ones(array.size)
         y = x.to("cuda", non_blocking="copy that waits" not in what)
         if "behind a wait" in what:
             torch.cuda.current_stream().synchronize()

@@ -5,6 +5,8 @@ said.
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +283,48 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
         )
     else:
         assert not said(found, "MEMORY_HELD")
+
+
+@pytest.mark.parametrize(
+    ("what", "is_said"),
+    [
+        ("queued", True),
+        ("waited for", False),
+        ("a copy", False),
+        ("nothing measured", False),
+        ("more queued at the end", False),
+    ],
+)
+def test_a_clock_that_starts_behind_queued_work_is_named_with_both_lines(what: str, is_said: bool) -> None:
+    with sidestream.check(simulate=True) as found:
+        host = torch.zeros(64, pin_memory=True)
+        x = torch.zeros(64, device="cuda")
+        torch.cuda.synchronize()
+        if what == "a copy":
+            x.copy_(host, non_blocking=True)
+        else:
+            x.add_(1)  # before
+        if what == "waited for":
+            torch.cuda.synchronize()
+        start = time.perf_counter()  # first
+        if what != "nothing measured":
+            x.mul_(2)
+        event = torch.cuda.Event()
+        event.record()
+        if what == "more queued at the end":
+            x.add_(1)
+            event.synchronize()
+        else:
+            torch.cuda.synchronize()
+        time.perf_counter() - start  # second
+    if not is_said:
+        assert not said(found, "HOST_CLOCK"), str(found)
+        return
+    (text,) = said(found, "HOST_CLOCK")
+    assert line_of(found, "HOST_CLOCK").endswith("# first")
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
+    before, second = (int(number) for number in re.findall(r"test_check_remarks\.py:(\d+)", text))
+    assert source[before - 1].endswith("x.add_(1)  # before") and source[second - 1].endswith("# second")
 
 
 @pytest.mark.parametrize("mended", [None, "the host waits", "its stream waits"])

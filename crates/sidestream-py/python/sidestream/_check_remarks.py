@@ -25,6 +25,7 @@ def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated:
     noticed = value["noticed"]
     yield from _idle(noticed["idle"], places)
     yield from _timed(noticed["timed"], places)
+    yield from _queued(noticed["queued"], places)
     yield from _late(noticed["late"], places)
     yield from _many(noticed["used"], places)
     yield from _made(noticed["made"], places)
@@ -107,6 +108,25 @@ def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
                 f"{second['operator']} is read while work that was launched since {_check_fix.line(since)} "
                 f"({first['operator']}) is not waited for: between the two lies the time of the launches, "
                 "not that of the work; wait first (`torch.cuda.synchronize()`), or measure with events"
+            )
+            found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
+    yield from found.values()
+
+
+def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Clocks that are started in front of kernels which were launched before: each line once."""
+    found: dict[Any, Said] = {}
+    for before, first, second in values:
+        launched, ends = (_check_fix.own(places(side["stack"])) for side in (before, second))
+        stack = places(first["stack"])
+        at = _check_fix.own(stack)
+        if launched is not None and ends is not None and at is not None:
+            text = (
+                f"{first['operator']} is read while work that was launched before ({before['operator']} at "
+                f"{_check_fix.line(launched)}) is not waited for, and before {_check_fix.line(ends)} reads "
+                "the clock again the host waits for that, too: what was left of it is in the time between "
+                "the two; wait before the first reading as well (`torch.cuda.synchronize()`), or measure "
+                "with events"
             )
             found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
     yield from found.values()
