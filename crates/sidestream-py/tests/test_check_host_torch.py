@@ -210,7 +210,8 @@ def test_a_large_pageable_source_that_goes_while_its_copy_may_read_it_is_a_warni
 def line(side: Any) -> str:
     """The line of one side of a race."""
     place = side.stack[0]
-    return Path(place.file).read_text(encoding="utf-8").splitlines()[place.line - 1].strip()
+    source = Path(place.file).read_text(encoding="utf-8").splitlines()
+    return source[int(place.line) - 1].strip()
 
 
 def test_a_race_of_the_hosts_is_raised_by_the_next_operator_or_at_the_end() -> None:

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sidestream
 import torch
 from forked import python
+from sidestream import _check_pinned, _check_remarks
 from sidestream._check import CheckedRun, checking
 
 pytestmark = pytest.mark.torch
@@ -283,6 +285,51 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
         )
     else:
         assert not said(found, "MEMORY_HELD")
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("a call", "kept = [batch[0].pin_memory() for batch in data]"),
+        ("an argument", "kept = [torch.empty(1 << 24, dtype=torch.uint8, pin_memory=True) for _ in data]"),
+        ("a loader", "kept = list(torch.utils.data.DataLoader(data, pin_memory=True))"),
+        ("a prefetcher", 'for kept in sidestream.prefetch(arrays, "sim:h200", depth=3):'),
+        ("one at a time", None),
+        ("less", None),
+    ],
+)
+def test_much_pinned_memory_is_remarked_on(
+    where: str, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's memory is made up: nobody has to pin a quarter of a real one."""
+    for module in (_check_pinned, _check_remarks):
+        monkeypatch.setattr(module, "memory_bytes", lambda: 256 << 20)
+    count = 4 if where == "less" else 6
+    data = torch.utils.data.TensorDataset(torch.zeros(count, 1 << 24, dtype=torch.uint8))
+    kept: Any
+    with sidestream.check(simulate=True) as found:
+        if where == "an argument":
+            kept = [torch.empty(1 << 24, dtype=torch.uint8, pin_memory=True) for _ in data]
+        elif where == "a loader":
+            kept = list(torch.utils.data.DataLoader(data, pin_memory=True))
+        elif where == "a prefetcher":
+            arrays = [np.ones((1, 12 << 20), np.float32)] * 3
+            for kept in sidestream.prefetch(arrays, "sim:h200", depth=3):
+                pass
+        elif where == "one at a time":
+            for batch in data:
+                kept = [batch[0].pin_memory().sum()]
+        else:
+            kept = [batch[0].pin_memory() for batch in data]
+        torch.ones(8, device="cuda")
+    assert kept is not None and found.is_clean
+    if line is None:
+        assert not said(found, "MUCH_PINNED"), str(found)
+        return
+    (text,) = said(found, "MUCH_PINNED")
+    share = f"{6 << 24:,} bytes are pinned at once, 37 % of the host's {256 << 20:,}"
+    assert where == "a prefetcher" or share in text
+    assert line_of(found, "MUCH_PINNED") == line
 
 
 @pytest.mark.parametrize(

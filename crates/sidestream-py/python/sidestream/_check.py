@@ -17,6 +17,7 @@ from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
 from sidestream._check_hooks import Steps, hooked, operators_heard
 from sidestream._check_host import watched
+from sidestream._check_pinned import Pinned
 from sidestream._check_suppress import Suppression, suppressions
 from sidestream._checked import (
     CheckedRace,
@@ -189,7 +190,7 @@ def checking(
             if log:
                 mode.keep_log(memory)
             try:
-                with hooked(mode, steps), watched(
+                with hooked(mode, steps), mode.pinned.prefetchers_heard(), watched(
                     mode, host, pretend or simulation is not None
                 ) as unheard, operators_heard(mode):
                     run = CheckedRun(mode, unheard, suppress, steps, simulation)
@@ -270,6 +271,7 @@ def _mode(
         torch._C._cuda_getDevice if cuda else None,
         pretend,
     )
+    mode.pinned = Pinned(mode)
     itself.append(weakref.ref(mode))
     return mode
 

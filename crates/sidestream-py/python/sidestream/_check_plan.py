@@ -124,7 +124,8 @@ def planner(plan: Callable[[Any], Plan], mode: list[Any]) -> Callable[[Any], Pla
 
     def planned(func: Any) -> Plan:
         if not is_composite(func):
-            return plan(func)
+            op, *rest = plan(func)
+            return (mode[0]().pinned.heard(func, op), *rest)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return decomposed(func, mode[0](), args, kwargs)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidestream import _check_fix
+from sidestream._check_pinned import memory_bytes
 
 if TYPE_CHECKING:
     from sidestream._checked import Place
@@ -30,6 +31,7 @@ def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated:
     yield from _many(noticed["used"], places)
     yield from _made(noticed["made"], places)
     yield from _held(noticed["held"], places, simulated)
+    yield from _pinned(noticed["pinned"], places)
     yield from _waits(noticed["waits"], places)
 
 
@@ -218,6 +220,20 @@ def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) ->
             "instead, and that stream can use it again at once"
         )
         yield "MEMORY_HELD", text, places(side["stack"])
+
+
+def _pinned(value: Any, places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Much of the host's memory was pinned at once."""
+    if value is not None:
+        pinned, memory, stack = value[0], memory_bytes(), places(value[1]["stack"])
+        by = "" if _check_fix.own(stack) else ", by a thread that a loader or another library has for it,"
+        text = (
+            f"with this allocation{by} {pinned:,} bytes are pinned at once, {100 * pinned // memory} % of "
+            f"the host's {memory:,}: the system can neither move pinned memory nor write it to disk, and has "
+            "that much less for all else, its file cache among it; pin what is under way only, and use it "
+            "again"
+        )
+        yield "MUCH_PINNED", text, stack
 
 
 def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:

@@ -31,6 +31,8 @@ pub struct Noticed {
     timed: Vec<(Site, Site)>,
     /// Kernels that were open at a reading, that reading, and the next one, before which all was waited for.
     queued: Vec<[Site; 3]>,
+    /// The most that was pinned at once, where it is much, in bytes.
+    pub pinned: Option<(u64, Site)>,
     /// By stream.
     calls: Vec<Calls>,
     late: Option<Late>,
@@ -400,6 +402,7 @@ impl Core {
             "used": self.streams_of_the_program().map(|(device, at)| json!([device, site(at)])).collect::<Vec<_>>(),
             "timed": timed.map(|&(first, second)| json!([site(first), site(second)])).collect::<Vec<_>>(),
             "queued": noticed.queued.iter().map(|all| all.map(site)).collect::<Vec<_>>(),
+            "pinned": noticed.pinned.map(|(bytes, at)| json!([bytes, site(at)])),
             "late": late,
             "made": made.map(|made| json!([site(made.site), made.count, made.let_go])).collect::<Vec<_>>(),
             "held": held.map(|&(at, stream, bytes)| json!([site(at), name(stream), bytes])).collect::<Vec<_>>(),
