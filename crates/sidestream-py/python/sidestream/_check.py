@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 import tempfile
 import threading
@@ -248,6 +249,8 @@ def _mode(
     cuda = not pretend and torch.cuda.is_available()
     hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
     hidden += [contextlib.__file__, threading.__file__]
+    # What is logged the program's line prints.
+    hidden.append(os.path.dirname(logging.__file__) + os.sep)
     # What torch.compile writes is nobody's line.
     hidden.append(
         os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_")
