@@ -234,6 +234,45 @@ fn a_synchronisation_is_named_with_the_operators_around_it() {
 }
 
 #[test]
+fn each_wait_inside_an_operator_is_named_with_the_operators_around_it() {
+    let waits: [(Code, &str, &[&str]); 4] = [
+        (
+            Code::SyncInStep,
+            "Device -> Pinned",
+            &[
+                "aten::is_nonzero",
+                "aten::item",
+                "aten::_local_scalar_dense",
+            ],
+        ),
+        (Code::SyncInStep, "Device -> Pinned", &["aten::nonzero"]),
+        (
+            Code::BlockingCopy,
+            "Device -> Pageable",
+            &["aten::to", "aten::_to_copy", "aten::copy_"],
+        ),
+        (Code::BlockingCopy, "Device -> Pageable", &["aten::copy_"]),
+    ];
+    for (code, copied, operators) in waits {
+        let broken = waiting(|program, start| {
+            for (depth, operator) in (0..).zip(operators) {
+                program.range("cpu_op", operator, (start + 66 + depth, 630 - 2 * depth));
+            }
+            let span = (start + 661, 2);
+            program.copy(copied, 4, DEFAULT, (start + 75, 5), span);
+            program.call("cudaStreamSynchronize", (start + 85, 590));
+        });
+        let found = check(code, &broken, &busy());
+        let place = operators.join(" > ");
+        let is_named = found.evidence.iter().any(|one| one.operators == operators);
+        assert!(
+            is_named && found.text.contains(&place),
+            "{place}: {found:?}"
+        );
+    }
+}
+
+#[test]
 fn memory_that_is_given_back_inside_a_step_is_a_synchronisation() {
     for call in ["cudaFree", "cudaDeviceSynchronize", "cudaEventSynchronize"] {
         let broken = waiting(|program, start| program.call(call, (start + 70, 600)));

@@ -167,6 +167,53 @@ def test_a_pageable_source_is_a_warning_and_is_not_protected() -> None:
     assert found.host.copies == 0
 
 
+@pytest.mark.parametrize(
+    ("what", "is_open"),
+    [
+        ("freed", True),
+        ("freed behind a wait", False),
+        ("freed behind a copy that waits", False),
+        ("freed, and small", False),
+        ("freed, and numpy's", False),
+        ("kept", False),
+        ("filled again", True),
+        ("filled again behind a wait", False),
+    ],
+)
+def test_a_large_pageable_source_that_goes_while_its_copy_may_read_it_is_a_warning(
+    what: str, is_open: bool
+) -> None:
+    with checking(simulate=1) as found:
+        array = np.ones(1 << (12 if "small" in what else 20), np.float32)
+        is_numpys = "numpy" in what or "filled" in what
+        x = torch.from_numpy(array) if is_numpys else torch.ones(array.size)
+        y = x.to("cuda", non_blocking="copy that waits" not in what)
+        if "behind a wait" in what:
+            torch.cuda.current_stream().synchronize()
+        if "filled" in what:
+            array[:] = 2
+        if "freed" in what:
+            del x
+        y.sum().item()
+    assert found.is_clean
+    if not is_open:
+        assert found.races == (), str(found)
+        return
+    (race,) = found.races
+    assert (race.kind, race.severity) == ("HOST_WAR", "warn")
+    assert "CUDA leaves open whether the call waits" in str(found)
+    if what == "freed":
+        assert race.second.operator == "the end of the tensor"
+        assert line(race.second) == "del x"
+
+
+def line(side: Any) -> str:
+    """The line of one side of a race."""
+    place = side.stack[0]
+    source = Path(place.file).read_text(encoding="utf-8").splitlines()
+    return source[int(place.line) - 1].strip()
+
+
 def test_a_race_of_the_hosts_is_raised_by_the_next_operator_or_at_the_end() -> None:
     with pytest.raises(RaceError, match="HOST_WAR"), checking(raises=True, pretend=True) as found:
         host, array = pinned(found)

@@ -5,13 +5,17 @@ said.
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sidestream
 import torch
 from forked import python
+from sidestream import _check_pinned, _check_remarks
 from sidestream._check import CheckedRun, checking
 
 pytestmark = pytest.mark.torch
@@ -281,6 +285,121 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
         )
     else:
         assert not said(found, "MEMORY_HELD")
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("a call", "kept = [batch[0].pin_memory() for batch in data]"),
+        ("an argument", "kept = [torch.empty(1 << 24, dtype=torch.uint8, pin_memory=True) for _ in data]"),
+        ("a loader", "kept = list(torch.utils.data.DataLoader(data, pin_memory=True))"),
+        ("a prefetcher", 'for kept in sidestream.prefetch(arrays, "sim:h200", depth=3):'),
+        ("one at a time", None),
+        ("less", None),
+    ],
+)
+def test_much_pinned_memory_is_remarked_on(
+    where: str, line: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's memory is made up: nobody has to pin a quarter of a real one."""
+    for module in (_check_pinned, _check_remarks):
+        monkeypatch.setattr(module, "memory_bytes", lambda: 256 << 20)
+    count = 4 if where == "less" else 6
+    data = torch.utils.data.TensorDataset(torch.zeros(count, 1 << 24, dtype=torch.uint8))
+    kept: Any
+    with sidestream.check(simulate=True) as found:
+        if where == "an argument":
+            kept = [torch.empty(1 << 24, dtype=torch.uint8, pin_memory=True) for _ in data]
+        elif where == "a loader":
+            kept = list(torch.utils.data.DataLoader(data, pin_memory=True))
+        elif where == "a prefetcher":
+            arrays = [np.ones((1, 12 << 20), np.float32)] * 3
+            for kept in sidestream.prefetch(arrays, "sim:h200", depth=3):
+                pass
+        elif where == "one at a time":
+            for batch in data:
+                kept = [batch[0].pin_memory().sum()]
+        else:
+            kept = [batch[0].pin_memory() for batch in data]
+        torch.ones(8, device="cuda")
+    assert kept is not None and found.is_clean
+    if line is None:
+        assert not said(found, "MUCH_PINNED"), str(found)
+        return
+    (text,) = said(found, "MUCH_PINNED")
+    share = f"{6 << 24:,} bytes are pinned at once, 37 % of the host's {256 << 20:,}"
+    assert where == "a prefetcher" or share in text
+    assert line_of(found, "MUCH_PINNED") == line
+
+
+@pytest.mark.parametrize(
+    ("what", "is_said"),
+    [
+        ("queued", True),
+        ("waited for", False),
+        ("a copy", False),
+        ("nothing measured", False),
+        ("more queued at the end", False),
+    ],
+)
+def test_a_clock_that_starts_behind_queued_work_is_named_with_both_lines(what: str, is_said: bool) -> None:
+    with sidestream.check(simulate=True) as found:
+        host = torch.zeros(64, pin_memory=True)
+        x = torch.zeros(64, device="cuda")
+        torch.cuda.synchronize()
+        if what == "a copy":
+            x.copy_(host, non_blocking=True)
+        else:
+            x.add_(1)  # before
+        if what == "waited for":
+            torch.cuda.synchronize()
+        start = time.perf_counter()  # first
+        if what != "nothing measured":
+            x.mul_(2)
+        event = torch.cuda.Event()
+        event.record()
+        if what == "more queued at the end":
+            x.add_(1)
+            event.synchronize()
+        else:
+            torch.cuda.synchronize()
+        time.perf_counter() - start  # second
+    if not is_said:
+        assert not said(found, "HOST_CLOCK"), str(found)
+        return
+    (text,) = said(found, "HOST_CLOCK")
+    assert line_of(found, "HOST_CLOCK").endswith("# first")
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
+    before, second = (int(number) for number in re.findall(r"test_check_remarks\.py:(\d+)", text))
+    assert source[before - 1].endswith("x.add_(1)  # before") and source[second - 1].endswith("# second")
+
+
+@pytest.mark.parametrize("mended", [None, "the host waits", "its stream waits"])
+def test_held_memory_is_named_on_a_simulated_gpu_too(mended: str | None) -> None:
+    mib = 1 << 20
+    with sidestream.check(simulate=True) as found:
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        for _ in range(4):
+            x = torch.ones(4 * mib, device="cuda")
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                x.mul_(2)
+            if mended == "its stream waits":
+                main.wait_stream(side)
+            else:
+                x.record_stream(side)
+            del x
+            if mended == "the host waits":
+                side.synchronize()
+        torch.ones(8, device="cuda")
+    assert found.races == (), str(found)
+    if mended is None:
+        (text,) = said(found, "MEMORY_HELD")
+        held = f"{64 * mib:,} bytes that were freed could not be used again when the check looked"
+        assert held in text and "notes side for them, and the host has not waited for side since" in text
+        assert line_of(found, "MEMORY_HELD") == "x.record_stream(side)"
+    else:
+        assert not said(found, "MEMORY_HELD"), str(found)
 
 
 def note(run: Any, x: Any, side: int) -> None:

@@ -259,6 +259,7 @@ def test_a_clock_that_is_read_before_the_work_is_over_is_named_with_both_lines()
             start = time.perf_counter()
             x * 2
             time.perf_counter() - start
+        run.device_synchronize()
         right = time.perf_counter()
         x * 2
         run.device_synchronize()

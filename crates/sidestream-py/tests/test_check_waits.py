@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 #: What the loops below work with.
 GIVEN = """
-import queue, time, torch
+import logging, queue, time, torch
 from torch import nn
 import sidestream
 model = nn.Linear(64, 64).cuda().requires_grad_(False)
@@ -42,12 +42,21 @@ def remarks(loop: str) -> list[tuple[str, str]]:
         ("total = float(y.sum())", "reads a value here each time"),
         ("total = f'{y.sum():.3f}'", "reads a value here each time"),
         ("if y.sum() > 0: pass", "reads a value here each time"),
+        ("while y.sum() > 1e9: pass", "reads a value here each time"),
+        ("flag = bool(y.isfinite().all())", "reads a value here each time"),
+        ("part = y[: y.sum(1).argmax()]", "reads a value here each time"),
+        ("same = torch.equal(y, y)", "reads a value here each time"),
+        ("same = torch.allclose(y, y)", "reads a value here each time"),
         ("print(y)", "reads a value here each time"),
+        ("logging.getLogger('loop').critical('%s', y)", "reads a value here each time"),
+        ("shown = repr(y)", "reads a value here each time"),
+        ("values = torch.empty(8, 64).copy_(y)", "until the copy to it is complete"),
         ("values = y.sum(0).tolist()", "until the copy to it is complete"),
         ("values = y.cpu()", "until the copy to it is complete"),
         ("values = y.cpu().numpy()", "until the copy to it is complete"),
         ("values = y.to('cpu')", "until the copy to it is complete"),
         ("values = y[y > 0]", "how large the result is depends on values"),
+        ("values = y.unique()", "how large the result is depends on values"),
         ("values = torch.nonzero(y)", "how large the result is depends on values"),
     ],
 )
@@ -95,6 +104,19 @@ def test_a_wait_that_nothing_needs_is_remarked_on(wait: str) -> None:
         {wait}
     """)
     assert line == wait and "nothing was heard that needs it" in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["shape = y.shape", "parts = list(y.sum(0))", "y[y > 1e9] = 0", "values = torch.where(y > 0, y, 0)"],
+)
+def test_what_reads_no_value_in_a_loop_is_left_alone(line: str) -> None:
+    loop = f"""
+    for batch in batches:
+        y = model(batch.to("cuda", non_blocking=True))
+        {line}
+    """
+    assert remarks(loop) == []
 
 
 def test_a_print_outside_of_a_loop_is_no_loop() -> None:

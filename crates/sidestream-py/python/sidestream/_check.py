@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
 from sidestream._check_hooks import Steps, hooked, operators_heard
 from sidestream._check_host import watched
+from sidestream._check_pinned import Pinned
 from sidestream._check_suppress import Suppression, suppressions
 from sidestream._checked import (
     CheckedRace,
@@ -189,7 +191,7 @@ def checking(
             if log:
                 mode.keep_log(memory)
             try:
-                with hooked(mode, steps), watched(
+                with hooked(mode, steps), mode.pinned.prefetchers_heard(), watched(
                     mode, host, pretend or simulation is not None
                 ) as unheard, operators_heard(mode):
                     run = CheckedRun(mode, unheard, suppress, steps, simulation)
@@ -247,6 +249,8 @@ def _mode(
     cuda = not pretend and torch.cuda.is_available()
     hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
     hidden += [contextlib.__file__, threading.__file__]
+    # What is logged the program's line prints.
+    hidden.append(os.path.dirname(logging.__file__) + os.sep)
     # What torch.compile writes is nobody's line.
     hidden.append(
         os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_")
@@ -270,6 +274,7 @@ def _mode(
         torch._C._cuda_getDevice if cuda else None,
         pretend,
     )
+    mode.pinned = Pinned(mode)
     itself.append(weakref.ref(mode))
     return mode
 
@@ -364,7 +369,8 @@ class CheckedRun(Result):
     def _found(self) -> Found:
         recorded = self._recorder.report()
         if recorded != self._last[0]:
-            self._last = (recorded, without(parsed(json.loads(recorded), self._places), self._suppress))
+            found = parsed(json.loads(recorded), self._places, self._simulation is not None)
+            self._last = (recorded, without(found, self._suppress))
         return self._last[1]
 
     @functools.cached_property

@@ -273,7 +273,7 @@ def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 def _held_memory(recorder: Recorder) -> None:
     """Only PyTorch's allocator knows which freed memory waits for other streams. The simulated one has no
-    time to go by.
+    time to go by: there it waits until the host has waited for them.
     """
     import torch
 

@@ -40,9 +40,12 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
             else:
                 recorder.leave_host(known[0])
 
+        # Memory that is another's, such as an array of numpy's, outlives its storage.
+        frees: bool = storage.resizable()
+
         def gone(reference: weakref.ref[Any]) -> None:
             alive.discard(reference)
-            recorder.host_memory_gone(start, end, who)
+            recorder.host_memory_gone(start, end, who, frees)
 
         alive.add(weakref.ref(storage, gone))
 
@@ -85,7 +88,7 @@ def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             storage = self.untyped_storage() if isinstance(self, torch.Tensor) else self.untyped()
             if storage.device.type == "cpu":
                 start = storage.data_ptr()
-                recorder.host_memory_gone(start, start + storage.nbytes(), storage._cdata)
+                recorder.host_memory_gone(start, start + storage.nbytes(), storage._cdata, True)
             return resize(self, *args, **kwargs)
 
         return resized

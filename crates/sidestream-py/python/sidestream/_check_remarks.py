@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidestream import _check_fix
+from sidestream._check_pinned import memory_bytes
 
 if TYPE_CHECKING:
     from sidestream._checked import Place
@@ -20,15 +21,17 @@ CONNECTIONS = 8
 LET_GO = 8
 
 
-def remarks(value: Mapping[str, Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """All of them, from what the recorder reports."""
+def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
+    """All of them, from what the recorder reports, of a simulated GPU or of a real one."""
     noticed = value["noticed"]
     yield from _idle(noticed["idle"], places)
     yield from _timed(noticed["timed"], places)
+    yield from _queued(noticed["queued"], places)
     yield from _late(noticed["late"], places)
     yield from _many(noticed["used"], places)
     yield from _made(noticed["made"], places)
-    yield from _held(noticed["held"], places)
+    yield from _held(noticed["held"], places, simulated)
+    yield from _pinned(noticed["pinned"], places)
     yield from _waits(noticed["waits"], places)
 
 
@@ -112,6 +115,25 @@ def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
     yield from found.values()
 
 
+def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Clocks that are started in front of kernels which were launched before: each line once."""
+    found: dict[Any, Said] = {}
+    for before, first, second in values:
+        launched, ends = (_check_fix.own(places(side["stack"])) for side in (before, second))
+        stack = places(first["stack"])
+        at = _check_fix.own(stack)
+        if launched is not None and ends is not None and at is not None:
+            text = (
+                f"{first['operator']} is read while work that was launched before ({before['operator']} at "
+                f"{_check_fix.line(launched)}) is not waited for, and before {_check_fix.line(ends)} reads "
+                "the clock again the host waits for that, too: what was left of it is in the time between "
+                "the two; wait before the first reading as well (`torch.cuda.synchronize()`), or measure "
+                "with events"
+            )
+            found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
+    yield from found.values()
+
+
 def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Iterator[Said]:
     """An error of the device, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it is the
     call's own.
@@ -185,17 +207,33 @@ def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
             yield "STREAMS_MADE", text, stack
 
 
-def _held(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
     """Memory that was freed, and that no allocation can have yet."""
+    # A simulated GPU has no times, so only a wait of the host tells what is complete.
+    since = ", and the host has not waited for {} since" if simulated else ""
     for side, stream, size in sorted(values, key=lambda held: -held[2]):
         text = (
             f"{size:,} bytes that were freed could not be used again when the check looked, because this line"
-            f" notes {stream} for them: PyTorch keeps such memory until all is over that {stream} was given "
-            f"before it was freed; let the stream that the memory was allocated on wait for {stream} before "
-            f"the last reference dies (`home.wait_stream({stream})`) instead, and that stream can use it "
-            "again at once"
+            f" notes {stream} for them{since.format(stream)}: PyTorch keeps such memory until all is "
+            f"complete that {stream} was given before it was freed; let the stream that the memory was "
+            f"allocated on wait for {stream} before the last reference dies (`home.wait_stream({stream})`) "
+            "instead, and that stream can use it again at once"
         )
         yield "MEMORY_HELD", text, places(side["stack"])
+
+
+def _pinned(value: Any, places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Much of the host's memory was pinned at once."""
+    if value is not None:
+        pinned, memory, stack = value[0], memory_bytes(), places(value[1]["stack"])
+        by = "" if _check_fix.own(stack) else ", by a thread that a loader or another library has for it,"
+        text = (
+            f"with this allocation{by} {pinned:,} bytes are pinned at once, {100 * pinned // memory} % of "
+            f"the host's {memory:,}: the system can neither move pinned memory nor write it to disk, and has "
+            "that much less for all else, its file cache among it; pin what is under way only, and use it "
+            "again"
+        )
+        yield "MUCH_PINNED", text, stack
 
 
 def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:

@@ -279,11 +279,12 @@ class Found:
     host: HostAccesses = field(default=HostAccesses(0, 0, 0, 0, 0, 0, None))
 
 
-def parsed(value: Mapping[str, Any], places: Any) -> Found:
+def parsed(value: Mapping[str, Any], places: Any, simulated: bool = False) -> Found:
     races = tuple(race_of(race, places) for race in value["races"])
+    said = remarks(value, places, simulated)
     return Found(
         races=races,
-        lints=(*_lints(value["lints"], places), *(Remark(*said) for said in remarks(value, places))),
+        lints=(*_lints(value["lints"], places), *(Remark(*one) for one in said)),
         operations=value["operations"],
         ended=value["ended"],
         streams=tuple(NamedStream(**stream) for stream in value["streams"]),

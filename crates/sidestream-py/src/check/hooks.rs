@@ -429,6 +429,13 @@ impl Recorder {
         });
     }
 
+    /// So much memory of the host's is pinned now: more than ever before.
+    fn much_pinned(&self, py: Python<'_>, bytes: u64) {
+        self.told(py, "pin_memory", |core, site| {
+            core.noticed.pinned = Some((bytes, site));
+        });
+    }
+
     /// Whether more streams than one were heard of.
     fn has_streams(&self) -> bool {
         self.core.lock().streams.len() > 1

@@ -22,6 +22,9 @@ use crate::frames;
 const MOST_BYTES: usize = 64 << 20;
 /// A range that cannot be protected is kept, if it is no longer than this.
 const MOST_KEPT: usize = 64 << 10;
+/// Of a longer source that is not pinned, so much is kept of each end. Up to [`MOST_KEPT`] CUDA was always seen to have read such a
+/// source when the call returns; of longer ones it leaves open when they are read.
+const ENDS_KEPT: usize = 4 << 10;
 /// All that is kept is compared whenever the host waits.
 const MOST_KEPT_IN_ALL: usize = 1 << 20;
 
@@ -129,6 +132,14 @@ impl Watch {
         }
     }
 
+    /// Whether an upload from memory that is not pinned may still read these bytes, as far as CUDA promises.
+    fn may_be_read(&self, start: u64, end: u64) -> bool {
+        let (start, end) = (start as usize, end as usize);
+        let reads = |copy: &Copy| !copy.pinned && copy.upload && copy.end - copy.start > MOST_KEPT;
+        let mut all = self.copies.iter().filter(|copy| reads(copy));
+        all.any(|copy| copy.start < end && start < copy.end)
+    }
+
     /// What was kept of these bytes says nothing any more.
     fn drop_kept(&mut self, start: usize, end: usize) {
         for copy in &mut self.copies {
@@ -213,6 +224,9 @@ impl Core {
             Some(_) => {
                 watch.seen.guarded += (last - first) as u64;
                 [(start, first), (last, end)]
+            }
+            None if !pinned && end - start > MOST_KEPT => {
+                [(start, start + ENDS_KEPT), (end - ENDS_KEPT, end)]
             }
             None => [(start, end), (end, end)],
         };
@@ -541,8 +555,15 @@ impl Recorder {
         late.map_or(Ok(()), Err)
     }
 
-    /// A storage is gone.
-    fn host_memory_gone(&self, py: Python<'_>, start: u64, end: u64, who: u64) -> PyResult<()> {
+    /// A storage is gone, and its memory with it if that was its own.
+    fn host_memory_gone(
+        &self,
+        py: Python<'_>,
+        start: u64,
+        end: u64,
+        who: u64,
+        frees: bool,
+    ) -> PyResult<()> {
         let is_its_own = {
             let core = self.core.lock();
             let piece = core.host.piece(start);
@@ -550,6 +571,15 @@ impl Recorder {
         };
         if is_its_own {
             self.forget_watched(py, start, end)?;
+            let is_read = frees && self.core.lock().watch.may_be_read(start, end);
+            if is_read {
+                let site = self.named(py, "the end of the tensor");
+                let found = self
+                    .core
+                    .lock()
+                    .host_touched(site, start as usize, end as usize, true);
+                self.look(py, found, &[], &[])?;
+            }
             self.core.lock().host_gone(start, end);
         }
         Ok(())

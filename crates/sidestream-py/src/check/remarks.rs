@@ -25,10 +25,14 @@ const MUCH_BYTES: u64 = 32 << 20;
 /// What was noticed.
 #[derive(Default)]
 pub struct Noticed {
-    /// By thread: where it read the host's clock last, and whether it has launched work since that nobody waited for.
-    clocks: HashMap<u32, (Site, bool)>,
-    /// Two readings of a clock with such work between them.
+    /// By thread: its last reading of the host's clock.
+    clocks: HashMap<u32, Clock>,
+    /// Two readings of a clock with work between them that nobody waited for.
     timed: Vec<(Site, Site)>,
+    /// Kernels that were open at a reading, that reading, and the next one, before which all was waited for.
+    queued: Vec<[Site; 3]>,
+    /// The most that was pinned at once, where it is much, in bytes.
+    pub pinned: Option<(u64, Site)>,
     /// By stream.
     calls: Vec<Calls>,
     late: Option<Late>,
@@ -43,6 +47,17 @@ pub struct Noticed {
     pub has_unseen: bool,
     /// The program has ended.
     pub is_over: bool,
+}
+
+/// A reading of the host's clock.
+struct Clock {
+    site: Site,
+    /// Whether the thread has launched work since that nobody waited for.
+    launched: bool,
+    /// Whether it has launched kernels since.
+    worked: bool,
+    /// The kernels that the host did not know to be complete: the last of them.
+    open: Option<Site>,
 }
 
 /// The work of a stream that the host does not know to be over, by its steps.
@@ -146,12 +161,20 @@ impl Held {
     }
 }
 
+/// Keeps what is not known, while there is room.
+fn keep<T: PartialEq>(all: &mut Vec<T>, one: T) {
+    if all.len() < MOST_TIMED && !all.contains(&one) {
+        all.push(one);
+    }
+}
+
 impl Core {
     /// Work was put on a stream: kernels, or a copy between the host and a device.
     pub(super) fn launched_at(&mut self, site: Site, stream: StreamId, kernels: bool) {
         self.noticed.idle.launched();
-        if let Some((_, launched)) = self.noticed.clocks.get_mut(&site.thread) {
-            *launched = true;
+        if let Some(clock) = self.noticed.clocks.get_mut(&site.thread) {
+            clock.launched = true;
+            clock.worked |= kernels;
         }
         let step = self.findings.steps(stream);
         let call = self.last().0;
@@ -196,8 +219,8 @@ impl Core {
 
     /// The host waited. What for matters to the order, and to clocks not.
     pub(super) fn waited(&mut self) {
-        for (_, launched) in self.noticed.clocks.values_mut() {
-            *launched = false;
+        for clock in self.noticed.clocks.values_mut() {
+            clock.launched = false;
         }
         for (at, calls) in self.noticed.calls.iter_mut().enumerate() {
             let over = self.findings.steps_known_to_host(StreamId(at as u32));
@@ -213,14 +236,38 @@ impl Core {
 
     /// The program reads the host's clock.
     pub fn clock_read(&mut self, site: Site) {
+        let open = self.last_open_kernels();
+        let clock = Clock {
+            site,
+            launched: false,
+            worked: false,
+            open,
+        };
         let noticed = &mut self.noticed;
-        let last = noticed.clocks.insert(site.thread, (site, false));
-        if let Some((first, true)) = last
-            && noticed.timed.len() < MOST_TIMED
-            && !noticed.timed.contains(&(first, site))
-        {
-            noticed.timed.push((first, site));
+        let Some(last) = noticed.clocks.insert(site.thread, clock) else {
+            return;
+        };
+        if last.launched {
+            keep(&mut noticed.timed, (last.site, site));
+        } else if let (Some(before), true, None) = (last.open, last.worked, open) {
+            keep(&mut noticed.queued, [before, last.site, site]);
         }
+    }
+
+    /// The last call that launched kernels which the host does not know to be complete.
+    fn last_open_kernels(&self) -> Option<Site> {
+        let open = self
+            .noticed
+            .calls
+            .iter()
+            .enumerate()
+            .filter_map(|(at, calls)| {
+                let over = self.findings.steps_known_to_host(StreamId(at as u32));
+                let mut last = calls.last.iter().rev();
+                let last = last.find(|(step, ..)| *step == calls.last_kernel && *step > over);
+                last.map(|&(_, call, site)| (call, site))
+            });
+        open.max_by_key(|(call, _)| *call).map(|(_, site)| site)
     }
 
     /// A call raised an error of the device that belongs to an earlier one. `waited` says whether the call is a wait that was
@@ -354,6 +401,8 @@ impl Core {
             "idle": self.shown_idle(names),
             "used": self.streams_of_the_program().map(|(device, at)| json!([device, site(at)])).collect::<Vec<_>>(),
             "timed": timed.map(|&(first, second)| json!([site(first), site(second)])).collect::<Vec<_>>(),
+            "queued": noticed.queued.iter().map(|all| all.map(site)).collect::<Vec<_>>(),
+            "pinned": noticed.pinned.map(|(bytes, at)| json!([bytes, site(at)])),
             "late": late,
             "made": made.map(|made| json!([site(made.site), made.count, made.let_go])).collect::<Vec<_>>(),
             "held": held.map(|&(at, stream, bytes)| json!([site(at), name(stream), bytes])).collect::<Vec<_>>(),

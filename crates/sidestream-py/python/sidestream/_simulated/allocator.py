@@ -150,7 +150,7 @@ class DeviceAllocator:
                     del self._segments[entry[1]]
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """The blocks in use, as ``torch.cuda.memory_snapshot`` has them."""
+        """The blocks in use or waiting for other streams, as ``torch.cuda.memory_snapshot`` has them."""
         with self._lock:
             self._take_back()
             return [
@@ -160,9 +160,13 @@ class DeviceAllocator:
                     "total_size": block.size,
                     "stream": block.key[2],
                     "segment_type": "small" if block.key[1] else "large",
-                    "blocks": [{"address": block.address, "size": block.size, "state": "active_allocated"}],
+                    "blocks": [{"address": block.address, "size": block.size, "state": state}],
                 }
-                for block in self.live.values()
+                for state, blocks in (
+                    ("active_allocated", self.live.values()),
+                    ("active_pending_free", self._pending),
+                )
+                for block in blocks
             ]
 
     def _take_back(self) -> None:

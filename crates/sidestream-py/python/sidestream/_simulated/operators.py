@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sidestream import _check_plan
+from sidestream import _check_pinned, _check_plan
 from sidestream._simulated.allocator import DeviceAllocator, Memory, PinnedCache
 from sidestream._simulated.streams import Streams
 from sidestream._simulated.tensor import KEPT, crossing, memory_of
@@ -277,6 +277,9 @@ _CPU = torch.device("cpu")
 
 def _call_of(frame: FrameType) -> tuple[int, int]:
     """Which call of the program runs."""
+    # What counts pinned memory stands between.
+    if frame.f_code.co_filename == _check_pinned.__file__ and frame.f_back is not None:
+        frame = frame.f_back
     return id(frame), frame.f_lasti
 
 

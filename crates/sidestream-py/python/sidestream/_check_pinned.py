@@ -1,0 +1,82 @@
+"""How much of the host's memory a program has pinned at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sidestream import _prefetch
+from sidestream._check_hooks import put
+
+#: NVIDIA's CUDA C++ Best Practices Guide, 10.1.1, calls pinned memory scarce, and says that it should not be
+#: overused and that how much is too much is hard to know in advance. This share is remarked on.
+MOST_PINNED = 0.25
+
+
+def memory_bytes() -> int:
+    """The host's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class Pinned:
+    """What PyTorch's operators have pinned, for the program or the package, and prefetchers. ``recorder``
+    hears of the most.
+    """
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = weakref.ref(recorder)
+        # Storages die at any time, also in here.
+        self._lock = threading.RLock()
+        self._alive: dict[Any, int] = {}
+        self._bytes, self._most = 0, int(MOST_PINNED * memory_bytes())
+
+    def heard(self, func: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """What is called for an operator; where it can pin memory, its result is counted."""
+        schema = getattr(func, "_schema", None)
+        always = schema is not None and schema.name == "aten::_pin_memory"
+        if not always and (schema is None or all(one.name != "pin_memory" for one in schema.arguments)):
+            return call
+
+        def pins(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            if always or kwargs.get("pin_memory"):
+                storage = result.untyped_storage()
+                self.owns(storage, storage.nbytes())
+            return result
+
+        return pins
+
+    def owns(self, owner: Any, size: int) -> None:
+        """So much is pinned from here on until the owner dies or says something else."""
+
+        def gone(reference: Any) -> None:
+            with self._lock:
+                self._bytes -= self._alive.pop(reference, 0)
+
+        with self._lock:
+            reference = weakref.ref(owner, gone)
+            self._bytes += size - self._alive.get(reference, 0)
+            self._alive[reference] = size
+            is_most = self._bytes > self._most
+            self._most = max(self._most, self._bytes)
+        recorder = self._recorder()
+        if is_most and recorder is not None:
+            recorder.much_pinned(self._most)
+
+    @contextlib.contextmanager
+    def prefetchers_heard(self) -> Iterator[None]:
+        """While this is entered, the memory that prefetchers pack into is counted, at each batch taken."""
+        with contextlib.ExitStack() as stack:
+            following = _prefetch._Batches._next
+
+            def heard(batches: Any) -> Any:
+                entry = following(batches)
+                self.owns(batches._owner, batches._owner.statistics.pinned_bytes)
+                return entry
+
+            put(stack, _prefetch._Batches, "_next", heard)
+            yield
