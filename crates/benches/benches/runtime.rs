@@ -100,6 +100,7 @@ fn nothing(is_over: bool) -> Arc<Nothing> {
         link_bytes_per_s: 1e10,
         priorities: (-5, 0),
         extends_memory: true,
+        shares_events: false,
     };
     Arc::new(Nothing {
         caps: vec![caps],

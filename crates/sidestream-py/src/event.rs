@@ -24,13 +24,22 @@ pub struct Event {
 #[pymethods]
 impl Event {
     #[new]
-    #[pyo3(signature = (timing, blocking, device))]
-    fn new(py: Python<'_>, timing: bool, blocking: bool, device: &str) -> PyResult<Event> {
+    #[pyo3(signature = (timing, blocking, interprocess, handle, device))]
+    fn new(
+        py: Python<'_>,
+        timing: bool,
+        blocking: bool,
+        interprocess: bool,
+        handle: Option<[u8; 64]>,
+        device: &str,
+    ) -> PyResult<Event> {
         let device = devices::open(device)?;
-        let made = py.detach(|| match (timing, blocking) {
-            (_, true) => explicit::Event::blocking(&device),
-            (true, false) => explicit::Event::timed(&device),
-            (false, false) => explicit::Event::new(&device),
+        let made = py.detach(|| match (timing, blocking, handle) {
+            (_, _, Some(handle)) => explicit::Event::from_ipc_handle(&device, handle),
+            _ if interprocess => explicit::Event::interprocess(&device),
+            (_, true, _) => explicit::Event::blocking(&device),
+            (true, false, _) => explicit::Event::timed(&device),
+            (false, false, _) => explicit::Event::new(&device),
         });
         Ok(Event {
             event: made.map_err(of_runtime)?,
@@ -44,6 +53,11 @@ impl Event {
     #[getter]
     fn device(&self) -> &str {
         devices::name(&self.device)
+    }
+
+    /// What another process opens it by.
+    fn ipc_handle(&self) -> PyResult<[u8; 64]> {
+        self.event.ipc_handle().map_err(of_runtime)
     }
 
     fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {

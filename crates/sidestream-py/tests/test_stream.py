@@ -157,6 +157,23 @@ def test_an_event_may_let_its_waiting_thread_sleep() -> None:
         Event(True, blocking=True, device="sim:h200")
 
 
+def test_an_event_for_other_processes_is_refused_where_there_are_none() -> None:
+    handle = bytes(64)
+    for make, why in (
+        (lambda: Event(interprocess=True, device="sim:h200"), "sim:h200 is simulated within this process"),
+        (lambda: Event.from_ipc_handle("sim:h200", handle), "sim:h200 is simulated within this process"),
+        (lambda: Event.from_ipc_handle("sim:h200", handle[1:]), "handle has 63 bytes and that of an event"),
+        (lambda: Event(True, interprocess=True, device="sim:h200"), "keeps no time and lets no thread sleep"),
+        (lambda: Event(device="sim:h200").ipc_handle(), "only an event that was made for other processes"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            make()
+    with pytest.raises(TypeError, match="handle is 'x'; give the bytes"):
+        Event.from_ipc_handle("sim:h200", "x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="interprocess is 1; give True or False"):
+        Event(interprocess=1, device="sim:h200")  # type: ignore[arg-type]
+
+
 def test_a_device_says_what_it_can_do() -> None:
     h200 = sidestream.caps("sim:h200")
     assert h200.device == "sim:h200" and h200.memory_bytes == 139 << 30

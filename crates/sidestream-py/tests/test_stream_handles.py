@@ -197,3 +197,57 @@ assert os.waitpid(child, 0)[1] == 0
 print("ok")
 """
     ) == "ok\n"
+
+
+def test_a_stream_waits_for_what_another_process_recorded(on_stand_in: OnStandIn) -> None:
+    other = """
+import sys
+from sidestream import Event, Stream
+event = Event(interprocess=True)
+print(event.ipc_handle().hex(), flush=True)
+for _ in sys.stdin:
+    event.record(Stream())
+    print("recorded", flush=True)
+    sys.stdin.readline()
+    event.synchronize()
+"""
+    assert on_stand_in(
+        f"""
+import subprocess, sys
+from sidestream import DeviceError, Event, Stream
+other = subprocess.Popen(
+    [sys.executable, "-c", {other!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+)
+def tell():
+    other.stdin.write("go\\n")
+    other.stdin.flush()
+event = Event.from_ipc_handle("cuda", bytes.fromhex(other.stdout.readline()))
+assert event.query()  # It has no record yet.
+tell()
+assert other.stdout.readline() == "recorded\\n"
+waits = Stream()
+waits.wait_event(event)
+assert not event.query() and not waits.query()
+tell()
+waits.synchronize()
+assert event.query()
+for refused in (event.record, event.ipc_handle):
+    try:
+        refused(waits) if refused == event.record else refused()
+    except ValueError as error:
+        print(error)
+try:
+    Event.from_ipc_handle("cuda", Event(interprocess=True).ipc_handle())
+except DeviceError as error:
+    print("another process than the one that made the event" in str(error))
+other.stdin.close()
+print(other.wait())
+"""
+    ).splitlines() == [
+        "record: the event was opened from another process, which records it; make one for the other "
+        "direction, and send its handle there",
+        "ipc_handle: only an event that was made for other processes has a handle; make it by "
+        "`Event::interprocess` (in Python: `Event(interprocess=True)`)",
+        "True",
+        "0",
+    ]

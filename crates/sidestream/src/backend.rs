@@ -38,7 +38,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::engine::KernelCost;
-use crate::error::Result;
+use crate::error::{Error, Result};
 pub use loaded::Loaded;
 
 use crate::op::{DeviceId, EventId, GraphId, Memory, Mode, Op, OpId, StreamId, StreamKind};
@@ -166,6 +166,15 @@ pub unsafe trait Backend: Send + Sync {
     /// If one is not complete, or keeps no time.
     fn elapsed_ns(&self, from: EventId, to: EventId) -> Result<f64>;
 
+    /// The handle by which another process opens an event of [`Create::Interprocess`].
+    ///
+    /// # Errors
+    /// What the driver answers.
+    fn ipc_handle(&self, event: EventId) -> Result<[u8; 64]> {
+        let _ = event;
+        Err(no_interprocess())
+    }
+
     /// From here on it keeps when operations ran, or no longer.
     fn keep_times(&self, keep: bool);
 
@@ -180,6 +189,16 @@ pub unsafe trait Backend: Send + Sync {
 
     /// The driver's handle of a stream, for other libraries. None where there is no driver.
     fn raw_stream(&self, stream: StreamId) -> Option<u64>;
+}
+
+/// What a back end answers whose events no other process can open.
+pub fn no_interprocess() -> Error {
+    Error::Refused {
+        call: "interprocess",
+        // CUDA's "not supported".
+        code: 801,
+        why: "events of this device exist within one process only; use a CUDA device".into(),
+    }
 }
 
 /// What a device can do.
@@ -200,6 +219,8 @@ pub struct Caps {
     /// Whether its memory can be extended where it ends ([`Reserve::at`]), so that a copy may cross from what was reserved first to
     /// what was reserved behind it. CUDA refuses such a copy, even where the driver happens to put one behind the other.
     pub extends_memory: bool,
+    /// Whether other processes can open its events ([`Create::Interprocess`]).
+    pub shares_events: bool,
 }
 
 /// Where memory lies, as the back end counts.
@@ -270,6 +291,15 @@ pub enum Create<'a> {
         timing: bool,
         /// Whether a thread that waits for it sleeps, instead of asking again and again.
         sleeps: bool,
+    },
+    /// An event without timing that processes share, where [`Caps::shares_events`] says that there are such.
+    Interprocess {
+        /// Its id.
+        id: EventId,
+        /// Its device.
+        device: DeviceId,
+        /// The handle of an event of another process, which it becomes; a new event without one.
+        from: Option<[u8; 64]>,
     },
     /// An executable graph. Where the id stands for one already, that one does what the nodes say from
     /// here on, without being made anew; launches that were submitted still do what it did before. The

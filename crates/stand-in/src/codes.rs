@@ -13,6 +13,7 @@ pub const OUT_OF_MEMORY: Code = 2;
 pub const NOT_INITIALIZED: Code = 3;
 pub const INVALID_DEVICE: Code = 101;
 pub const INVALID_CONTEXT: Code = 201;
+pub const MAP_FAILED: Code = 205;
 pub const NO_BINARY_FOR_GPU: Code = 209;
 pub const INVALID_PTX: Code = 218;
 pub const INVALID_HANDLE: Code = 400;
@@ -74,6 +75,11 @@ const WORDS: &[(Code, &CStr, &CStr)] = &[
         201,
         c"CUDA_ERROR_INVALID_CONTEXT",
         c"the thread has no current context",
+    ),
+    (
+        205,
+        c"CUDA_ERROR_MAP_FAILED",
+        c"there is no such event any more",
     ),
     (
         209,

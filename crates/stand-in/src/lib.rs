@@ -21,6 +21,7 @@ mod failing;
 mod functions;
 mod graph;
 mod handles;
+mod interprocess;
 mod memory;
 mod modules;
 mod pitched;

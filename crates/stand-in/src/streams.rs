@@ -2,18 +2,18 @@
 
 use sidestream::backend::{Backend, Create, Destroy, Payload};
 use sidestream::cuda::driver::{
-    CuEvent, CuStream, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, HostFn, STREAM_NON_BLOCKING,
+    CuEvent, CuStream, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS, HostFn,
+    IpcEventHandle, STREAM_NON_BLOCKING,
 };
 use sidestream::op::{Kind, StreamKind, ThreadId};
 
-use crate::codes::{Answer, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
+use crate::codes::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
+use crate::interprocess::SharedEvent;
 use crate::state::{Here, State, as_host_function};
 use crate::tables::{Event, Stream};
 
 /// The most and the least urgent priority.
 pub const PRIORITIES: (i32, i32) = (-5, 0);
-/// `CU_EVENT_INTERPROCESS`.
-const EVENT_INTERPROCESS: u32 = 4;
 
 // ------------------------------------------------------------------ what any call in a stream does
 
@@ -87,8 +87,11 @@ pub fn wait_event(
         _ => return Err(INVALID_VALUE),
     }
     let at = stream(state, here, handle)?;
-    let event = state.tables().events.get(event)?.id;
+    let Event { id: event, shared } = state.tables().events.get(event)?.clone();
     let stream = at.id;
+    if let Some(shared) = shared.filter(SharedEvent::is_opened) {
+        return shared.awaited(state, here.thread, stream);
+    }
     submit(
         state,
         here.thread,
@@ -129,18 +132,48 @@ pub fn create_event(state: &State, here: Here, flags: u32) -> Answer<CuEvent> {
     if flags & !(EVENT_BLOCKING_SYNC | EVENT_DISABLE_TIMING | EVENT_INTERPROCESS) != 0 {
         return Err(INVALID_VALUE);
     }
-    if flags & EVENT_INTERPROCESS != 0 {
-        return Err(NOT_SUPPORTED);
-    }
+    let timing = flags & EVENT_DISABLE_TIMING == 0;
+    let shared = match flags & EVENT_INTERPROCESS {
+        0 => None,
+        _ if timing => return Err(INVALID_VALUE),
+        _ => Some(SharedEvent::new()?),
+    };
+    new_event(
+        state,
+        here,
+        timing,
+        flags & EVENT_BLOCKING_SYNC != 0,
+        shared,
+    )
+}
+
+fn new_event(
+    state: &State,
+    here: Here,
+    timing: bool,
+    sleeps: bool,
+    shared: Option<SharedEvent>,
+) -> Answer<CuEvent> {
     let mut tables = state.tables();
     let id = tables.new_event_id();
     state.create(Create::Event {
         id,
         device: here.device()?,
-        timing: flags & EVENT_DISABLE_TIMING == 0,
-        sleeps: flags & EVENT_BLOCKING_SYNC != 0,
+        timing,
+        sleeps,
     })?;
-    Ok(tables.events.add(Event { id }))
+    Ok(tables.events.add(Event { id, shared }))
+}
+
+pub fn share(state: &State, handle: CuEvent) -> Answer<IpcEventHandle> {
+    let shared = state.tables().events.get(handle)?.shared.clone();
+    let shared = shared.filter(|shared| !shared.is_opened());
+    Ok(shared.ok_or(INVALID_HANDLE)?.handle())
+}
+
+pub fn open_event(state: &State, here: Here, handle: IpcEventHandle) -> Answer<CuEvent> {
+    let shared = SharedEvent::open(handle)?;
+    new_event(state, here, false, false, Some(shared))
 }
 
 pub fn destroy_event(state: &State, handle: CuEvent) -> Answer<()> {
@@ -151,7 +184,14 @@ pub fn destroy_event(state: &State, handle: CuEvent) -> Answer<()> {
 
 pub fn record(state: &State, here: Here, handle: CuEvent, at: CuStream) -> Answer<()> {
     let stream = stream(state, here, at)?.id;
-    let event = state.tables().events.get(handle)?.id;
+    let Event { id: event, shared } = state.tables().events.get(handle)?.clone();
+    // Before the record: who sees that complete may ask the machine for nothing more.
+    if let Some(shared) = shared {
+        if shared.is_opened() {
+            return Err(NOT_SUPPORTED);
+        }
+        shared.recorded(state, here.thread, stream)?;
+    }
     submit(
         state,
         here.thread,
@@ -163,13 +203,19 @@ pub fn record(state: &State, here: Here, handle: CuEvent, at: CuStream) -> Answe
 }
 
 pub fn query_event(state: &State, thread: ThreadId, handle: CuEvent) -> Answer<()> {
-    let event = asked_event(state, thread, handle)?.id;
+    let Event { id: event, shared } = asked_event(state, thread, handle)?;
+    if let Some(shared) = shared.filter(SharedEvent::is_opened) {
+        return ready(shared.is_complete()?);
+    }
     let answer = state.query(thread, Kind::QueryEvent { event, done: false });
     ready(state.tables().captures.judge(answer)?)
 }
 
 pub fn synchronize_event(state: &State, thread: ThreadId, handle: CuEvent) -> Answer<()> {
-    let event = asked_event(state, thread, handle)?.id;
+    let Event { id: event, shared } = asked_event(state, thread, handle)?;
+    if let Some(shared) = shared.filter(SharedEvent::is_opened) {
+        return shared.synchronize();
+    }
     let waited = state.wait(thread, Kind::SyncEvent { event });
     state.tables().captures.judge(waited)
 }
@@ -196,7 +242,7 @@ fn asked(state: &State, here: Here, handle: CuStream) -> Answer<sidestream::op::
 
 fn asked_event(state: &State, thread: ThreadId, handle: CuEvent) -> Answer<Event> {
     let mut tables = state.tables();
-    let event = *tables.events.get(handle)?;
+    let event = tables.events.get(handle)?.clone();
     tables.captures.refuse_event_question(event.id, thread)?;
     Ok(event)
 }

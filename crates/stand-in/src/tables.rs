@@ -10,6 +10,7 @@ use crate::capture::Captures;
 use crate::codes::{Answer, INVALID_CONTEXT};
 use crate::graph::{Exec, Graph, NodeAt};
 use crate::handles::{Handles, fresh};
+use crate::interprocess::SharedEvent;
 use crate::memory::Memory;
 use crate::modules::{Function, Module};
 use crate::state::{Here, State};
@@ -45,9 +46,11 @@ pub struct Stream {
     pub kind: StreamKind,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Event {
     pub id: EventId,
+    /// What other processes see of it, or this one of another's.
+    pub shared: Option<SharedEvent>,
 }
 
 impl Tables {

@@ -32,6 +32,8 @@ mod failing;
 mod graphs;
 #[path = "conformance/host_functions.rs"]
 mod host_functions;
+#[path = "conformance/interprocess.rs"]
+mod interprocess;
 #[path = "conformance/launches.rs"]
 mod launches;
 #[path = "conformance/losses.rs"]
@@ -105,6 +107,7 @@ fn arguments() -> (bool, Arguments) {
 fn scenarios() -> Vec<Scenario> {
     let mut all = streams::scenarios();
     all.extend(events::scenarios());
+    all.extend(interprocess::scenarios());
     all.extend(memory::scenarios());
     all.extend(registered::scenarios());
     all.extend(launches::scenarios());

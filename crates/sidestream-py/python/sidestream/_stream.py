@@ -189,15 +189,25 @@ class Event(_sidestream.Event):
         timing: Whether it keeps the device's time, for ``elapsed_time``.
         blocking: Whether a thread that waits in ``synchronize`` sleeps until the device wakes it. By default
             it asks again and again, which keeps a core busy and returns some microseconds sooner.
+        interprocess: Whether another process can open it, by its ``ipc_handle``. It is recorded in this
+            process and in no other.
         device: As for ``Stream``.
 
     Raises:
         DeviceError: The device cannot be opened.
-        TypeError: ``device`` names no device, or ``timing`` or ``blocking`` is neither True nor False.
-        ValueError: The device is the processor, or both ``timing`` and ``blocking`` are asked for.
+        TypeError: ``device`` names no device, or one of the others is neither True nor False.
+        ValueError: The device is the processor, or simulated and ``interprocess`` is asked for; or more than
+            one of ``timing``, ``blocking`` and ``interprocess`` is.
     """
 
-    def __new__(cls, timing: bool = False, *, blocking: bool = False, device: Any = "cuda") -> Self:
+    def __new__(
+        cls,
+        timing: bool = False,
+        *,
+        blocking: bool = False,
+        interprocess: bool = False,
+        device: Any = "cuda",
+    ) -> Self:
         """Make an event."""
         if not isinstance(timing, bool):
             raise TypeError(f"timing is {timing!r}; give True or False, and the device as device=")
@@ -207,7 +217,46 @@ class Event(_sidestream.Event):
                 "an event keeps time or lets its waiting thread sleep; make one with timing=True and another "
                 "with blocking=True"
             )
-        return super().__new__(cls, timing, blocking, name_with_streams(device))
+        if truth("interprocess", interprocess) and (timing or blocking):
+            raise ValueError(
+                "an event for other processes keeps no time and lets no thread sleep; leave out timing= and "
+                "blocking="
+            )
+        return super().__new__(cls, timing, blocking, interprocess, None, name_with_streams(device))
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Self:
+        """Return an event that another process made and records, by what ``ipc_handle`` returned there.
+
+        It may be waited for and asked, not recorded. What is waited for is the last record that the other
+        process had made at the call: let it say when it has made one.
+
+        Args:
+            device: The event's device, as for ``Stream``; the same GPU in both processes.
+            handle: Of an ``Event`` or a ``torch.cuda.Event`` with ``interprocess=True``.
+
+        Raises:
+            DeviceError: It opens no event: it is this process's own, or the event is gone.
+            TypeError: ``handle`` is not of bytes.
+            ValueError: ``handle`` has another length, or the device is simulated.
+        """
+        if not isinstance(handle, bytes):
+            raise TypeError(f"handle is {handle!r}; give the bytes that ipc_handle() returned")
+        if len(handle) != 64:
+            raise ValueError(
+                f"handle has {len(handle)} bytes and that of an event has 64; give what ipc_handle() returned"
+            )
+        return super().__new__(cls, False, False, False, handle, name_with_streams(device))
+
+    def ipc_handle(self) -> bytes:
+        """Return the 64 bytes by which another process opens the event: ``from_ipc_handle``, there.
+
+        The event has to stay until no other process uses it any more.
+
+        Raises:
+            ValueError: It was not made with ``interprocess=True``.
+        """
+        return bytes(super().ipc_handle())
 
     def record(self, stream: Any = None) -> None:
         """Record it behind all that ``stream`` was given so far. The host is not held up.

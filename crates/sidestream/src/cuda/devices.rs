@@ -151,6 +151,7 @@ impl Opened {
             ),
             priorities,
             extends_memory: false,
+            shares_events: true,
         }
     }
 

@@ -61,12 +61,19 @@ pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const EVENT_BLOCKING_SYNC: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
+/// `CU_EVENT_INTERPROCESS`.
+pub const EVENT_INTERPROCESS: c_uint = 4;
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`.
 pub const HOST_PORTABLE: c_uint = 1;
 /// `CU_MEMHOSTALLOC_WRITECOMBINED`.
 pub(crate) const HOST_WRITE_COMBINED: c_uint = 4;
 /// `CU_MEMORYTYPE_UNIFIED`: the driver knows where an address lies.
 pub const MEMORY_UNIFIED: c_uint = 4;
+
+/// `CUipcEventHandle`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IpcEventHandle(pub [u8; 64]);
 
 /// `CUDA_MEMCPY2D`.
 #[repr(C)]
@@ -209,6 +216,8 @@ library::functions! {
     cuEventQuery: fn(CuEvent);
     cuEventSynchronize: fn(CuEvent);
     cuEventElapsedTime: fn(*mut f32, CuEvent, CuEvent);
+    cuIpcGetEventHandle: fn(*mut IpcEventHandle, CuEvent);
+    cuIpcOpenEventHandle: fn(*mut CuEvent, IpcEventHandle);
 
     cuMemGetInfo_v2: fn(*mut usize, *mut usize);
     cuMemAlloc_v2: fn(*mut CuAddress, usize);

@@ -30,8 +30,8 @@ use parking_lot::Mutex;
 
 use super::devices::{Absent, Opened, opened};
 use super::driver::{
-    CuContext, CuGraph, Driver, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, OUT_OF_MEMORY,
-    STREAM_LEGACY, STREAM_NON_BLOCKING, STREAM_PER_THREAD, SUCCESS,
+    CuContext, CuGraph, Driver, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, EVENT_INTERPROCESS,
+    IpcEventHandle, OUT_OF_MEMORY, STREAM_LEGACY, STREAM_NON_BLOCKING, STREAM_PER_THREAD, SUCCESS,
 };
 use super::gather::{self, Tables};
 use super::graph::Building;
@@ -171,6 +171,23 @@ impl Machine {
         }
     }
 
+    /// Makes an event that processes share, or opens another process'.
+    fn share(&self, id: EventId, device: DeviceId, from: Option<[u8; 64]>) -> Result<()> {
+        let (_current, driver) = (self.on(device), self.driver());
+        let flags = EVENT_INTERPROCESS | EVENT_DISABLE_TIMING;
+        let mut handle = 0;
+        // SAFETY: writes one handle. Bytes that are no handle the driver refuses.
+        let code = unsafe {
+            match from {
+                None => (driver.cuEventCreate)(&mut handle, flags),
+                Some(from) => (driver.cuIpcOpenEventHandle)(&mut handle, IpcEventHandle(from)),
+            }
+        };
+        self.answer("interprocess", device, code)?;
+        self.events.at(id.0).open(handle, device, false);
+        Ok(())
+    }
+
     fn driver(&self) -> &'static Driver {
         &self.opened.driver
     }
@@ -273,6 +290,7 @@ unsafe impl Backend for Machine {
                 self.answer("event", device, code)?;
                 self.events.at(id.0).open(handle, device, sleeps);
             }
+            Create::Interprocess { id, device, from } => self.share(id, device, from)?,
             Create::Graph { id, device, nodes } => {
                 let _current = self.on(device);
                 let place = device.0 as usize;
@@ -418,6 +436,16 @@ unsafe impl Backend for Machine {
             unsafe { (self.driver().cuEventElapsedTime)(&mut ms, from.handle(), to.handle()) };
         self.answer("elapsed", from.device(), code)?;
         Ok(f64::from(ms) * 1e6)
+    }
+
+    fn ipc_handle(&self, event: EventId) -> Result<[u8; 64]> {
+        let event = self.events.at(event.0);
+        let _current = self.on(event.device());
+        let mut handle = IpcEventHandle([0; 64]);
+        // SAFETY: the event is open; one handle is written.
+        let code = unsafe { (self.driver().cuIpcGetEventHandle)(&mut handle, event.handle()) };
+        self.answer("ipc_handle", event.device(), code)?;
+        Ok(handle.0)
     }
 
     fn keep_times(&self, keep: bool) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::interprocess::Whose;
 use crate::backend::{Create, Destroy};
 use crate::device::Device;
 use crate::error::Result;
@@ -25,6 +26,7 @@ pub struct Event {
     pub(super) last: Mutex<Last>,
     /// Whether a thread that waits for it sleeps.
     pub(super) sleeps: bool,
+    pub(super) whose: Whose,
     // After the event, which is given back when the machine goes.
     pub(super) runtime: Arc<Runtime>,
 }
@@ -134,6 +136,7 @@ impl Event {
             },
             last: Mutex::default(),
             sleeps,
+            whose: Whose::Ours,
         })
     }
 
@@ -158,6 +161,7 @@ impl Event {
             let op = plain(thread.id, kind(false), &mut None, at);
             let done = runtime.seen(runtime.backend.query(&op))?;
             if done {
+                self.tell_awaited(at);
                 let mut pen = runtime.live.write();
                 let op = plain(thread.id, kind(true), &mut pen, at);
                 write(&mut pen, &op);
@@ -182,6 +186,7 @@ impl Event {
         super::refuse_in_host_func("synchronize")?;
         let (op, point) = {
             let last = self.last.lock();
+            self.tell_awaited(at);
             let op = as_thread(runtime, |thread| {
                 let mut pen = runtime.live.write();
                 let kind = Kind::SyncEvent { event: self.id() };

@@ -35,6 +35,7 @@
 
 mod capture;
 mod event;
+mod interprocess;
 mod memory;
 mod stream;
 mod work;

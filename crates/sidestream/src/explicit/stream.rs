@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::event::Event;
+use super::interprocess::Whose;
 use super::memory::Region;
 use super::{accesses, refuse_in_host_func, same_machine};
 use crate::backend::{Destroy, Payload};
@@ -251,6 +252,7 @@ impl Stream {
     pub fn record(&self, event: &Event) -> Result<()> {
         let at = Location::caller();
         same_machine("record", self.runtime(), &event.runtime)?;
+        event.is_recorded_here()?;
         let mut last = event.last.lock();
         let capture = self.own.captured_in();
         let kind = Kind::Record {
@@ -258,7 +260,11 @@ impl Stream {
             stream: self.id(),
         };
         let runs = capture.is_none();
-        self.put(kind, runs, None, at, |clock| last.note(clock, capture))
+        self.put(kind, runs, None, at, |clock| last.note(clock, capture))?;
+        if runs {
+            event.tell_recorded(at);
+        }
+        Ok(())
     }
 
     /// `cudaStreamWaitEvent`: what the stream is given from here on waits for the last record of the
@@ -287,6 +293,9 @@ impl Stream {
             return self.join(kind, capture, at);
         }
         let runs = self.own.captured_in().is_none();
+        if runs {
+            event.tell_awaited(at);
+        }
         self.put(kind, runs, last.point.as_ref(), at, |_| ())
     }
 
@@ -305,6 +314,7 @@ impl Stream {
                 own: self.runtime().event(other.device_id(), false)?,
                 last: Mutex::default(),
                 sleeps: false,
+                whose: Whose::Ours,
             };
             other.record(&event)?;
             return self.wait(&event);

@@ -279,5 +279,6 @@ fn caps(name: String, profile: &Profile, memory_bytes: Option<u64>) -> Caps {
         link_bytes_per_s: profile.link_bytes_per_s(),
         priorities: Machine::PRIORITIES,
         extends_memory: true,
+        shares_events: false,
     }
 }

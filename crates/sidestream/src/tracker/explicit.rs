@@ -2,7 +2,7 @@
 //! default streams, and streams without handles.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::ThreadId;
 
 use parking_lot::Mutex;
@@ -25,6 +25,9 @@ pub(crate) struct OfDevice {
     pub captures: Mutex<Vec<Weak<Capture>>>,
     /// Of the whole machine, on its first device.
     pub flags: Mutex<Flags>,
+    /// What the log has of other processes: a stream, and on the first device their thread.
+    pub elsewhere: OnceLock<StreamId>,
+    pub thread_elsewhere: OnceLock<crate::op::ThreadId>,
 }
 
 /// The legacy default stream. A log has one of a device, also where the driver refused it first.

@@ -82,6 +82,8 @@ pub(crate) struct PerDevice {
     pub spare_timed: Arc<SpareEvents>,
     /// Of the explicit style alone.
     pub spare_sleeping: Arc<SpareEvents>,
+    /// The same of events that processes share.
+    pub spare_shared: Arc<SpareEvents>,
     pub explicit: OfDevice,
 }
 
@@ -104,6 +106,7 @@ impl Runtime {
             spare: Arc::default(),
             spare_timed: Arc::default(),
             spare_sleeping: Arc::default(),
+            spare_shared: Arc::default(),
             explicit: OfDevice::default(),
         });
         Arc::new(Runtime {
@@ -417,6 +420,7 @@ impl Drop for Rest {
             device.spare.close(backend);
             device.spare_timed.close(backend);
             device.spare_sleeping.close(backend);
+            device.spare_shared.close(backend);
         }
     }
 }

@@ -246,7 +246,7 @@ unsafe impl Backend for Faults {
             // The default streams are there before and afterwards.
             Create::Stream { kind, .. } if kind.is_default() => true,
             Create::Stream { id, .. } => account.streams.insert(id),
-            Create::Event { id, .. } => account.events.insert(id),
+            Create::Event { id, .. } | Create::Interprocess { id, .. } => account.events.insert(id),
             Create::Graph { id, .. } => account.graphs.insert(id),
         };
         if !is_new {

@@ -2,7 +2,9 @@
 
 use std::ffi::{c_int, c_uint};
 
-use sidestream::cuda::driver::{Code, CuAddress, CuEvent, CuGraph, CuStream, Memcpy2d};
+use sidestream::cuda::driver::{
+    Code, CuAddress, CuEvent, CuGraph, CuStream, IpcEventHandle, Memcpy2d,
+};
 
 use crate::arguments::{Out, give};
 use crate::codes::INVALID_VALUE;
@@ -108,6 +110,16 @@ extern "C" fn cuEventSynchronize(event: CuEvent) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventElapsedTime(ms: Out<f32>, from: CuEvent, to: CuEvent) -> Code {
     anywhere(|state, _| give(ms, || streams::elapsed(state, from, to)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuIpcGetEventHandle(handle: Out<IpcEventHandle>, event: CuEvent) -> Code {
+    anywhere(|state, _| give(handle, || streams::share(state, event)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuIpcOpenEventHandle(event: Out<CuEvent>, handle: IpcEventHandle) -> Code {
+    call(|state, here| give(event, || streams::open_event(state, here, handle)))
 }
 
 // ------------------------------------------------------------------ memory

@@ -1,12 +1,12 @@
 //! Scenarios that lose their device, each in a process of its own: on real hardware a device that
 //! is lost is lost to its whole process.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use crate::losses;
 use crate::target::Target;
+use crate::{interprocess, losses};
 
 /// The argument that asks for such a scenario; a target and a name follow.
 const ASK: &str = "--in-a-process-of-its-own";
@@ -24,7 +24,10 @@ pub fn run_if_asked() -> Option<ExitCode> {
         return None;
     }
     let target = Target::named(target).expect("the parent names a target that there is");
-    losses::run(name, target);
+    match name.as_str() {
+        interprocess::NAME => interprocess::record_when_told(target),
+        name => losses::run(name, target),
+    }
     println!("{DONE}");
     Some(ExitCode::SUCCESS)
 }
@@ -38,14 +41,9 @@ const DONE: &str = "all handles are dropped";
 /// If it fails, does not end, or ends before its handles are dropped.
 #[track_caller]
 pub fn run(name: &str, target: Target) {
-    let program = std::env::current_exe().unwrap();
-    let child = Command::new(program)
-        .args([ASK, target.name(), name])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut asked = asked(name, target);
+    let child = asked.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap();
     let id = child.id();
     let (sender, ended) = channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
@@ -59,4 +57,17 @@ pub fn run(name: &str, target: Target) {
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(output.status.success(), "{}\n{out}{err}", output.status);
     assert!(out.contains(DONE), "it ended early\n{out}{err}");
+}
+
+/// The same, to be spoken with.
+pub fn start(name: &str, target: Target) -> Child {
+    asked(name, target).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+fn asked(name: &str, target: Target) -> Command {
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program
+        .args([ASK, target.name(), name])
+        .stdout(Stdio::piped());
+    program
 }

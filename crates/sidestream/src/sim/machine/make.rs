@@ -6,7 +6,7 @@ use super::command::Command;
 use super::graph::Graph;
 use super::state::{State, refused};
 use super::tables::{Event, Stream};
-use crate::backend::Create;
+use crate::backend::{Create, no_interprocess};
 use crate::engine::TaskId;
 use crate::error::{Error, Result};
 use crate::op::{
@@ -35,6 +35,7 @@ impl State {
                 let event = self.new_event(device, timing)?;
                 self.tables.set_event(id, event);
             }
+            Create::Interprocess { .. } => return Err(no_interprocess()),
             Create::Graph { id, device, nodes } => {
                 self.refuse_lost(device)?;
                 let given = nodes.iter().map(|node| {

@@ -1,0 +1,146 @@
+"""Whether a stream that waits for another process' event gets what that process wrote, and what it costs.
+
+    python crates/sidestream-py/benches/interprocess_gpu.py [--quick]
+
+Two processes use one GPU. One keeps its stream busy, writes a number into memory that both have, records an
+event and says so at once. The other copies that memory on a stream of its own, without waiting and waiting in
+three ways, and compares each value. Then both hand the memory to and fro, ordered by events or by hosts that
+wait. One JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import sidestream
+import torch
+import torch.multiprocessing
+
+ROUNDS, EXCHANGES = (3, 50) if "--quick" in sys.argv else (20, 500)
+VALUES = 1 << 22
+# Some 20 ms, within which a stream that waits for nothing is done.
+BUSY_CYCLES = 40_000_000
+
+
+def produce(pipe: Connection) -> None:
+    """Write what is asked for, until nothing is, and say so at once or when it is complete."""
+    torch.cuda.init()
+    stream = sidestream.Stream()
+    written, of_torch = sidestream.Event(interprocess=True), torch.cuda.Event(interprocess=True)
+    pipe.send((written.ipc_handle(), of_torch.ipc_handle()))
+    memory, handle = pipe.recv()
+    read = sidestream.Event.from_ipc_handle("cuda", handle)
+    while (asked := pipe.recv()) is not None:
+        value, cycles, hosts_wait = asked
+        with stream:
+            if not hosts_wait:
+                stream.wait_event(read)
+            torch.cuda._sleep(cycles)
+            memory.fill_(value)
+            stream.record_event(written)
+            stream.record_event(of_torch)
+        if hosts_wait:
+            stream.synchronize()
+        pipe.send(value)
+    stream.synchronize()
+
+
+class Consumer:
+    """This process: its stream, the memory, and the other process' events."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe, self.stream = pipe, sidestream.Stream()
+        self.memory = torch.zeros(VALUES, device="cuda", dtype=torch.int32)
+        self.copied = torch.empty_like(self.memory)
+        self.read = sidestream.Event(interprocess=True)
+        torch.cuda.synchronize()
+        ours, of_torch = pipe.recv()
+        self.written = sidestream.Event.from_ipc_handle("cuda", ours)
+        self.waits: dict[str, Any] = {
+            "nothing": None,
+            "our event": self.written,
+            "our event, opened by torch": torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), ours),
+            "torch's event": sidestream.Event.from_ipc_handle("cuda", of_torch),
+        }
+        pipe.send((self.memory, self.read.ipc_handle()))
+        self.value = 0
+
+    def ask(self, cycles: int, hosts_wait: bool = False) -> int:
+        """Have the next value written, and return when it is said to be in a stream."""
+        self.value += 1
+        self.pipe.send((self.value, cycles, hosts_wait))
+        assert self.pipe.recv() == self.value
+        return self.value
+
+    def copy(self, wait: str) -> None:
+        event = self.waits[wait]
+        if event is not None:
+            self.stream.wait_event(event)
+        with self.stream:
+            self.copied.copy_(self.memory)
+        self.read.record(self.stream)
+
+    def wrong_behind(self, wait: str) -> int:
+        """In how many rounds what was copied is not what was written."""
+        wrong = 0
+        for _ in range(ROUNDS):
+            value = self.ask(BUSY_CYCLES)
+            self.copy(wait)
+            self.stream.synchronize()
+            wrong += int((self.copied != value).any())
+            self.written.synchronize()
+        return wrong
+
+    def exchange_ms(self, hosts_wait: bool) -> tuple[float, int]:
+        """How long one round takes, and whether the last value arrived."""
+        start = time.perf_counter()
+        for _ in range(EXCHANGES):
+            self.ask(0, hosts_wait)
+            self.copy("nothing" if hosts_wait else "our event")
+            if hosts_wait:
+                self.stream.synchronize()
+        self.stream.synchronize()
+        took = (time.perf_counter() - start) * 1e3 / EXCHANGES
+        return took, int((self.copied != self.value).any())
+
+
+def refused_here() -> str:
+    """What the driver says of a handle of the same process."""
+    try:
+        sidestream.Event.from_ipc_handle("cuda", sidestream.Event(interprocess=True).ipc_handle())
+    except sidestream.DeviceError as error:
+        return str(error)
+    return "it was opened"
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        sys.exit("this needs a GPU; test_stream_handles.py has two processes on a driver without one")
+    torch.multiprocessing.set_start_method("spawn")
+    pipe, theirs = torch.multiprocessing.Pipe()
+    other = torch.multiprocessing.Process(target=produce, args=(theirs,))
+    other.start()
+    theirs.close()  # Where the other process fails, this one is told.
+    print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
+    print(json.dumps({"opened in its own process": refused_here()}), flush=True)
+    consumer = Consumer(pipe)
+    for wait in consumer.waits:
+        wrong = consumer.wrong_behind(wait)
+        expected = ROUNDS if wait == "nothing" else 0
+        said = {"waits for": wait, "rounds": ROUNDS, "stale": wrong, "as expected": wrong == expected}
+        print(json.dumps(said), flush=True)
+    for hosts_wait in (False, True, False, True):
+        took, wrong = consumer.exchange_ms(hosts_wait)
+        said = {"ordered by": "hosts" if hosts_wait else "events", "round_ms": round(took, 4)}
+        print(json.dumps(said | {"rounds": EXCHANGES, "wrong": wrong}), flush=True)
+    pipe.send(None)
+    other.join()
+    assert other.exitcode == 0, other.exitcode
+
+
+if __name__ == "__main__":
+    main()
