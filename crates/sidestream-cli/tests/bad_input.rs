@@ -108,8 +108,8 @@ fn sizes_and_counts() {
         }
     }
     check(
-        "devices --profile h100",
-        &["\"h100\"", "h200, a100, a10g, rtx4090"],
+        "devices --profile b200",
+        &["\"b200\"", "h200, h100, a100, a100-sxm, a10g, rtx4090"],
     );
 }
 
@@ -172,7 +172,7 @@ fn arguments() {
 #[test]
 fn devices() {
     let program = file("name: x\nops: []\n");
-    let known = "there are sim:h200, sim:a100, sim:a10g, sim:rtx4090 and sim:FILE.toml";
+    let known = "there are sim:h200, sim:h100, sim:a100, sim:a100-sxm, sim:a10g, sim:rtx4090 and sim:FILE.toml";
     for device in ["h200", "cuda:", "cuda0", "sim", "gpu", "SIM:h200"] {
         for command in ["overlap", &format!("run {program}")] {
             check(

@@ -68,7 +68,14 @@ fn every_arrangement_takes_as_long_as_on_the_h200() {
 #[test]
 fn no_arrangement_beats_the_limit_and_the_best_comes_near_it() {
     let (mut beaten, mut loose) = (String::new(), String::new());
-    for device in ["sim:h200", "sim:a100", "sim:a10g", "sim:rtx4090"] {
+    for device in [
+        "sim:h200",
+        "sim:h100",
+        "sim:a100",
+        "sim:a100-sxm",
+        "sim:a10g",
+        "sim:rtx4090",
+    ] {
         for batch in ["4", "4KiB", "64KiB", "1MiB", "4MiB", "16MiB", "256MiB"] {
             for (count, work) in [
                 (1, 1),

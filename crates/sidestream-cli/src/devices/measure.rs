@@ -8,7 +8,7 @@ use std::path::Path;
 
 use sidestream::device::Device;
 use sidestream::error::Result as Ran;
-use sidestream::explicit::{self, Arg, DeviceMemory, Event, HostMemory, Stream};
+use sidestream::explicit::{self, Arg, DeviceMemory, Event, HostMemory, Region, Stream};
 use sidestream::kernel::library::{self, OverlapStep};
 use sidestream::kernel::{Grid, Kernel, KernelCost, Work};
 use sidestream::ptx;
@@ -52,6 +52,9 @@ pub fn file(device: &Named, driver: Option<&Path>, like: &str) -> Result<String,
 
 /// A figure with its place in the file and where it comes from.
 type Figure = (&'static str, f64, String);
+
+/// Takes a figure that was measured, with how.
+type Put<'a> = &'a mut dyn FnMut(&'static str, f64, &str);
 
 /// The file `like` with these figures in the place of its own; of the others it says whose they are.
 fn written(name: &str, figures: &[Figure], like: &str) -> String {
@@ -141,213 +144,165 @@ impl Bench {
 
     fn all(&self, chip: &Chip) -> Ran<Vec<Figure>> {
         let mut all = chip.figures();
-        self.compute(chip, &mut all)?;
-        self.link(&mut all)?;
-        self.calls(&mut all)?;
+        let mut put = |place, value: f64, how: &str| {
+            // More digits than a measurement has.
+            let digits = if value < 100.0 { 1e3 } else { 1.0 };
+            all.push((
+                place,
+                (value * digits).round() / digits,
+                format!("measured: {how}"),
+            ));
+        };
+        self.compute(chip, &mut put)?;
+        self.link(&mut put)?;
+        self.calls(&mut put)?;
         Ok(all)
     }
 
-    fn compute(&self, chip: &Chip, all: &mut Vec<Figure>) -> Ran<()> {
-        let one = Grid::new(1, 32);
-        let alone = STEPS.map(|work| self.queued(20, || self.kernel(&self.a, one, work)));
-        let chain_ns = per_step(alone)?;
-        let wide = STEPS.map(|work| {
-            self.across(|| {
-                for _ in 0..8 {
-                    self.kernel(&self.a, self.full, work)?;
-                    self.kernel(&self.b, self.full, work)?;
-                }
-                Ok(())
-            })
-        });
-        let issue_ns = per_step(wide)? / 16.0;
+    fn compute(&self, chip: &Chip, put: Put<'_>) -> Ran<()> {
+        let warp = Grid::new(1, 32);
+        let chain_ns =
+            per_step(STEPS.map(|work| self.queued(20, || self.kernel(&self.a, warp, work))))?;
+        let both = |work| {
+            self.kernel(&self.a, self.full, work)?;
+            self.kernel(&self.b, self.full, work)
+        };
+        let issue_ns = per_step(STEPS.map(|work| self.across(8, || both(work))))? / 2.0;
         // A multiprocessor has four schedulers, and each has so many warps of 32 threads.
         let warps = chip.threads_per_sm / 32.0 / 4.0;
-        all.push((
-            "compute.chain_cycles",
-            rounded(chain_ns * chip.clock_ghz),
-            format!("measured: {chain_ns:.3} ns for each dependent step of one warp"),
-        ));
-        all.push((
+        let how = "a long chain of dependent steps less a short one, of one warp";
+        put("compute.chain_cycles", chain_ns * chip.clock_ghz, how);
+        let how = "the same of a full device, on two streams";
+        put(
             "compute.issue_cycles",
-            rounded(issue_ns * chip.clock_ghz / warps),
-            format!(
-                "measured: {issue_ns:.2} ns for each step of a full device, kernels on two streams"
-            ),
-        ));
+            issue_ns * chip.clock_ghz / warps,
+            how,
+        );
+
         let empty = || self.empty(&self.a);
         let gap_ns = self.queued(500, empty)?;
-        all.push(ns(
+        put(
             "latency.kernel_gap_ns",
             gap_ns,
             "empty kernels in one stream, queued ahead",
-        ));
+        );
         // A stream that waits for another, behind a kernel that is longer than what is timed.
         let beside_ns = self.tries(|| {
-            self.kernel(&self.idle, Grid::new(1, 32), 2 * HOLD)?;
+            self.kernel(&self.idle, warp, 2 * HOLD)?;
             self.idle.record(&self.link)?;
             self.b.wait(&self.link)?;
             self.timed(500, empty)
         })?;
-        let waiting_ns = (beside_ns - gap_ns).max(0.0);
-        all.push(ns(
+        let how = "empty kernels while another stream waits, against none that does";
+        put(
             "latency.pending_wait_ns",
-            waiting_ns,
-            "empty kernels while another stream waits, against none that does",
-        ));
-        let hop_ns = self.queued(200, || {
-            self.empty(&self.a)?;
-            self.a.record(&self.link)?;
-            self.b.wait(&self.link)?;
-            self.empty(&self.b)?;
-            self.b.record(&self.link)?;
-            self.a.wait(&self.link)
+            (beside_ns - gap_ns).max(0.0),
+            how,
+        );
+        let turn = |one: &Stream, other: &Stream| {
+            self.empty(one)?;
+            one.record(&self.link)?;
+            other.wait(&self.link)
+        };
+        let turns_ns = self.queued(200, || {
+            turn(&self.a, &self.b)?;
+            turn(&self.b, &self.a)
         })?;
-        all.push(ns(
+        let how = "empty kernels in turn on two streams, against one beside which another waits";
+        put(
             "latency.event_hop_ns",
-            (hop_ns / 2.0 - beside_ns).max(0.0),
-            "empty kernels in turn on two streams, against one stream beside which another waits",
-        ));
+            (turns_ns / 2.0 - beside_ns).max(0.0),
+            how,
+        );
         Ok(())
     }
 
-    fn link(&self, all: &mut Vec<Figure>) -> Ran<()> {
+    fn link(&self, put: Put<'_>) -> Ran<()> {
         let up = |bytes| self.upload(&self.a, bytes);
-        let down = |stream, bytes| self.download(stream, bytes);
-        let large_ns = self.queued(16, || up(LARGE))?;
-        let gb_s = LARGE as f64 / large_ns;
-        all.push((
+        let down = |bytes| self.download(&self.a, bytes);
+        let one_ns = self.queued(16, || up(LARGE))?;
+        let both_ns = self.across(16, || {
+            up(LARGE)?;
+            self.download(&self.b, LARGE)
+        })?;
+        put(
             "link.gb_s",
-            rounded(gb_s),
-            "measured: uploads of 64 MiB in one stream".into(),
-        ));
-        let both_ns = self.across(|| {
-            for _ in 0..16 {
-                up(LARGE)?;
-                down(&self.b, LARGE)?;
-            }
-            Ok(())
-        })? / 16.0;
-        all.push((
-            "link.both_ways",
-            rounded((large_ns / both_ns).clamp(0.5, 1.0)),
-            format!("measured: {large_ns:.0} ns for 64 MiB one way, {both_ns:.0} ns with both"),
-        ));
-        let uploads = self.by_size(&up)?;
-        all.push(ns(
-            "link.upload_setup_ns",
-            at_zero(&uploads),
-            "uploads of 64 KiB to 1 MiB back to back: a line through their times",
-        ));
-        let downloads = self.by_size(&|bytes| down(&self.a, bytes))?;
-        all.push(ns(
-            "link.download_setup_ns",
-            at_zero(&downloads),
-            "downloads of 64 KiB to 1 MiB back to back: a line through their times",
-        ));
-        // A copy, a kernel and a copy, again and again: what they take above their own times are three changes of engine.
-        let bytes = SMALL[0];
+            LARGE as f64 / one_ns,
+            "uploads of 64 MiB in one stream",
+        );
+        let how = "uploads of 64 MiB, alone and beside downloads of as much";
+        put("link.both_ways", (one_ns / both_ns).clamp(0.5, 1.0), how);
+        let (uploads, downloads) = (self.by_size(&up)?, self.by_size(&down)?);
+        let how = "64 KiB to 1 MiB back to back: a line through the times";
+        put("link.upload_setup_ns", at_zero(&uploads), how);
+        put("link.download_setup_ns", at_zero(&downloads), how);
+
+        // A copy, a kernel and a copy, again and again: what they take above their own times are three changes of
+        // engine.
         let kernel = || self.kernel(&self.a, Grid::new(1, 32), STEPS[0]);
         let gap_ns = self.queued(500, || self.empty(&self.a))?;
         let parts_ns = uploads[0].1 + downloads[0].1 + self.queued(100, kernel)? - gap_ns;
         let chain_ns = self.queued(100, || {
-            up(bytes)?;
+            up(SMALL[0])?;
             kernel()?;
-            down(&self.a, bytes)
+            down(SMALL[0])
         })?;
-        let hop_ns = ((chain_ns - parts_ns) / 3.0).max(0.0);
-        all.push(ns(
+        let how = "upload, kernel and download of 64 KiB in one stream, against the three alone";
+        put(
             "latency.engine_hop_ns",
-            hop_ns,
-            "upload, kernel and download of 64 KiB in one stream, against the three alone",
-        ));
-        let timed = |from: &dyn Fn() -> Ran<()>| {
-            self.called(4, || {
-                from()?;
-                self.a.synchronize()
-            })
+            ((chain_ns - parts_ns) / 3.0).max(0.0),
+            how,
+        );
+
+        let pageable = |from: Region<'_>, to: Region<'_>| {
+            // SAFETY: the memory lives as long as this, and what uses it is waited for before anything else does.
+            unsafe { self.a.memcpy(from, to) }?;
+            self.a.synchronize()
         };
-        let rate = |ns: f64| rounded(LARGE as f64 / ns);
-        // SAFETY: the memory lives as long as this, and what uses it is waited for before anything else does.
-        let slow_up = timed(&|| unsafe { self.a.memcpy(self.pageable.all(), self.input.all()) })?;
-        // SAFETY: as above.
-        let slow_down =
-            timed(&|| unsafe { self.a.memcpy(self.output.all(), self.pageable.all()) })?;
-        all.push((
-            "link.pageable_upload_gb_s",
-            rate(slow_up),
-            "measured: 64 MiB, with the wait for it".into(),
-        ));
-        all.push((
-            "link.pageable_download_gb_s",
-            rate(slow_down),
-            "measured: 64 MiB, with the wait for it".into(),
-        ));
+        let gb_s = |ns: f64| LARGE as f64 / ns;
+        let (host, how) = (self.pageable.all(), "64 MiB, with the wait for it");
+        let up_ns = self.called(4, || pageable(host, self.input.all()))?;
+        put("link.pageable_upload_gb_s", gb_s(up_ns), how);
+        let down_ns = self.called(4, || pageable(self.output.all(), host))?;
+        put("link.pageable_download_gb_s", gb_s(down_ns), how);
         Ok(())
     }
 
-    fn calls(&self, all: &mut Vec<Figure>) -> Ran<()> {
-        let a = &self.a;
-        let mut call = |place, what, calls, each: &dyn Fn() -> Ran<()>| -> Ran<()> {
-            let took = self.called(calls, each)?;
-            all.push(ns(place, took, what));
+    fn calls(&self, put: Put<'_>) -> Ran<()> {
+        let (a, b, event) = (&self.a, &self.b, &self.link);
+        let mut call = |place, how, each: &dyn Fn() -> Ran<()>| -> Ran<()> {
+            put(place, self.called(CALLS, each)?, how);
             Ok(())
         };
         call(
             "calls.launch_ns",
             "launches of an empty kernel in a row",
-            CALLS,
             &|| self.empty(a),
         )?;
-        call(
-            "calls.copy_ns",
-            "uploads of 4 bytes in a row",
-            CALLS,
-            &|| self.upload(a, 4),
-        )?;
-        call(
-            "calls.record_ns",
-            "records of an event in a row",
-            CALLS,
-            &|| a.record(&self.link),
-        )?;
+        call("calls.copy_ns", "uploads of 4 bytes in a row", &|| {
+            self.upload(a, 4)
+        })?;
+        call("calls.record_ns", "records of an event in a row", &|| {
+            a.record(event)
+        })?;
         call(
             "calls.wait_ns",
             "waits for a recorded event in a row",
-            CALLS,
-            &|| self.b.wait(&self.link),
+            &|| b.wait(event),
         )?;
-        call(
-            "calls.query_ns",
-            "queries of an event in a row",
-            CALLS,
-            &|| self.link.query().map(drop),
-        )?;
+        call("calls.query_ns", "queries of an event in a row", &|| {
+            event.query().map(drop)
+        })?;
         // SAFETY: the function does nothing.
         let nothing = || unsafe { a.host_func(&[], &[], || ()) };
-        call(
-            "calls.host_func_ns",
-            "host functions in a row",
-            CALLS,
-            &nothing,
-        )?;
-        call(
-            "calls.sync_ns",
-            "synchronising an idle stream",
-            CALLS,
-            &|| a.synchronize(),
-        )?;
+        call("calls.host_func_ns", "host functions in a row", &nothing)?;
+        call("calls.sync_ns", "synchronising an idle stream", &|| {
+            a.synchronize()
+        })?;
         let pair_ns = self.called(CALLS, || a.free_async(a.malloc_async(1 << 20)?))?;
-        all.push(ns(
-            "calls.malloc_async_ns",
-            pair_ns / 2.0,
-            "half of allocating and freeing 1 MiB in stream order",
-        ));
-        all.push(ns(
-            "calls.free_async_ns",
-            pair_ns / 2.0,
-            "half of allocating and freeing 1 MiB in stream order",
-        ));
+        let how = "half of allocating and freeing 1 MiB in stream order";
+        put("calls.malloc_async_ns", pair_ns / 2.0, how);
+        put("calls.free_async_ns", pair_ns / 2.0, how);
         Ok(())
     }
 
@@ -379,18 +334,18 @@ impl Bench {
             .map(|ns| ns / f64::from(calls))
     }
 
-    /// Nanoseconds of the device for work of both streams, from where both begin to where both are complete.
-    fn across(&self, work: impl Fn() -> Ran<()>) -> Ran<f64> {
+    /// Nanoseconds of the device for each of so many calls that put work on both streams.
+    fn across(&self, calls: u32, each: impl Fn() -> Ran<()>) -> Ran<f64> {
         self.tries(|| {
             self.kernel(&self.a, Grid::new(1, 32), HOLD)?;
             self.a.record(&self.start)?;
             self.b.wait(&self.start)?;
-            work()?;
+            (0..calls).try_for_each(|_| each())?;
             self.b.record(&self.link)?;
             self.a.wait(&self.link)?;
             self.a.record(&self.end)?;
-            self.a.synchronize()?;
-            self.end.elapsed_ns_since(&self.start)
+            explicit::synchronize(&self.device)?;
+            Ok(self.end.elapsed_ns_since(&self.start)? / f64::from(calls))
         })
     }
 
@@ -439,15 +394,6 @@ impl Bench {
         // SAFETY: as above.
         unsafe { on.memcpy(self.output.bytes(..bytes), self.back.bytes(..bytes)) }
     }
-}
-
-fn ns(place: &'static str, ns: f64, how: &str) -> Figure {
-    (place, ns.round(), format!("measured: {how}"))
-}
-
-/// Three decimals, which is more than a measurement has.
-fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }
 
 /// What one more step takes, from the times of a short and a long kernel.

@@ -143,10 +143,13 @@ figures! {
     create_ns = real("calls.create_ns", 0.0, 1e7);
 }
 
-/// The built-in profiles: a short name and the file. All but the first have published figures, the rest as there.
-const FILES: [(&str, &str); 4] = [
+/// The built-in profiles: a short name and the file. The first two were measured. The others have published figures, and the
+/// rest as the first.
+const FILES: [(&str, &str); 6] = [
     ("h200", include_str!("../../profiles/h200.toml")),
+    ("h100", include_str!("../../profiles/h100.toml")),
     ("a100", include_str!("../../profiles/a100.toml")),
+    ("a100-sxm", include_str!("../../profiles/a100-sxm.toml")),
     ("a10g", include_str!("../../profiles/a10g.toml")),
     ("rtx4090", include_str!("../../profiles/rtx4090.toml")),
 ];
