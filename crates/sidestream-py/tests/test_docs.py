@@ -130,7 +130,7 @@ TESTS = {
 }
 
 
-def tests_that_exist() -> set[str]:
+def known_tests() -> set[str]:
     return {
         name
         for files, pattern in TESTS.items()
@@ -144,7 +144,7 @@ def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
     rows = [line for line in text.splitlines() if re.match(r"\| [0-4]\.[0-9]+ ", line)]
     numbers = [f"{text}.{item}" for text, count in enumerate(ITEMS) for item in range(1, count + 1)]
     assert [row.split("|")[1].strip() for row in rows] == numbers
-    tests = tests_that_exist()
+    tests = known_tests()
     judged = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/judged.md").read_text(), re.MULTILINE)
     blocks = [re.split(r", and |, | and | to ", each) for each in re.findall(r"judged \(([^)]+)\)", text)]
     assert not (missing := {each for of in blocks for each in of} - set(judged)), f"not judged: {missing}"
