@@ -341,6 +341,8 @@ pub enum RangeKind {
     Overhead,
     /// A function of Python; read only if asked for.
     Python,
+    /// A long call of the operating system: `read`, `poll`, a wait for a lock.
+    System,
 }
 
 /// A wait that the profiler saw. Traces have these only if the profiler was asked for them.
