@@ -89,6 +89,8 @@ class KernelRow:
         shared_bytes: The shared memory that a block takes.
         occupancy_percent: How much of the warps that fit on a multiprocessor were there,
             as the profiler estimates it.
+        why: What in that launch may hold it back; empty where nothing does.
+        measure: The counters of Nsight Compute to measure next.
     """
 
     name: str
@@ -100,6 +102,8 @@ class KernelRow:
     registers: int | None
     shared_bytes: int | None
     occupancy_percent: int | None
+    why: tuple[str, ...] | None = None
+    measure: str | None = None
 
 
 @dataclass(frozen=True)
