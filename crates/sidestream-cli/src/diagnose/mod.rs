@@ -47,14 +47,14 @@ pub struct Args {
     #[arg(long, value_name = "GB/S", value_parser = link, allow_negative_numbers = true)]
     link_gbps: Option<f64>,
     /// Changes to predict together, separated by commas: pinned, prefetch=N, no-sync, graphs,
-    /// async-output, fused=RANGE, workers=N, host-work=N, second-stream, pipeline=RANGE,RANGE, non-blocking-streams,
-    /// drop-wait=STREAM:STREAM. Repeat the option for another set. By default,
+    /// async-output, fused=RANGE, workers=N, more-workers=N, host-work=N, second-stream, pipeline=RANGE,RANGE,
+    /// non-blocking-streams, drop-wait=STREAM:STREAM. Repeat the option for another set. By default,
     /// or with `all`, most of them alone, and some together
     ///
     /// pinned: copies from and to pageable memory as if it were pinned. prefetch=N: pinned copies in streams of their
     /// own, up to N - 1 steps ahead; the loader stays as slow as it is. no-sync: the host waits for the device in no
     /// step. graphs: the kernels of a step as one graph. async-output:
-    /// downloads are read a step later. fused: what is launched in this range takes a few launches. workers=N: N workers load the data. host-work=N: N workers do the host's own
+    /// downloads are read a step later. fused: what is launched in this range takes a few launches. workers=N: N workers load the data. more-workers=N: N times as many as there are. host-work=N: N workers do the host's own
     /// work. pipeline: these ranges as stages. drop-wait: the first stream no longer waits for the second. second-stream: half of the
     /// kernels of a step beside the others. non-blocking-streams: no stream waits for the default stream.
     #[arg(long, value_name = "CHANGES", value_parser = what_if)]

@@ -25,6 +25,8 @@ pub enum Change {
     Graphs,
     /// So many workers load data.
     Workers(usize),
+    /// So many times as many workers load data as there are.
+    MoreWorkers(usize),
     /// So many workers do what the host does by itself for half a millisecond or more.
     HostWork(usize),
     /// Half of the kernels of a step run in a second stream, as if they did not depend on the others.
@@ -71,19 +73,20 @@ impl FromStr for Change {
             "no-sync" => Change::NoSync,
             "graphs" => Change::Graphs,
             "workers" => Change::Workers(numbered(text, name, number)?.unwrap_or(4)),
+            "more-workers" => Change::MoreWorkers(numbered(text, name, number)?.unwrap_or(2)),
             "second-stream" => Change::SecondStream,
             "non-blocking-streams" => Change::NonBlockingStreams,
             _ => {
                 return Err(UnknownChange(format!(
                     "there is no change `{name}`; there are pinned, prefetch=N, no-sync, async-output, fused=RANGE, graphs, \
-                     workers=N, host-work=N, second-stream, pipeline=RANGE,RANGE, non-blocking-streams and \
-                     drop-wait=STREAM:STREAM"
+                     workers=N, more-workers=N, host-work=N, second-stream, pipeline=RANGE,RANGE, non-blocking-streams \
+                     and drop-wait=STREAM:STREAM"
                 )));
             }
         };
         let takes_number = matches!(
             change,
-            Change::Prefetch(_) | Change::Workers(_) | Change::HostWork(_)
+            Change::Prefetch(_) | Change::Workers(_) | Change::MoreWorkers(_) | Change::HostWork(_)
         );
         match number {
             Some(_) if !takes_number => Err(UnknownChange(format!(
@@ -172,12 +175,12 @@ impl Change {
 
     /// Whether it takes work of the host's own away, which takes longer or shorter from one run to the next.
     pub(crate) fn is_of_the_host(&self) -> bool {
-        matches!(self, Change::Workers(_) | Change::HostWork(_))
+        self.is_of_workers() || matches!(self, Change::HostWork(_))
     }
 
-    /// Whether workers load data with it.
+    /// Whether workers load data with it, or more of them.
     pub(crate) fn is_of_workers(&self) -> bool {
-        matches!(self, Change::Workers(_))
+        matches!(self, Change::Workers(_) | Change::MoreWorkers(_))
     }
 
     /// Whether kernels may run at once that did not: then the time in which any ran is no floor.
@@ -264,6 +267,7 @@ impl fmt::Display for Change {
             Change::DropWait(waits, on) => write!(f, "drop-wait={waits}:{on}"),
             Change::Graphs => write!(f, "graphs"),
             Change::Workers(workers) => write!(f, "workers={workers}"),
+            Change::MoreWorkers(times) => write!(f, "more-workers={times}"),
             Change::SecondStream => write!(f, "second-stream"),
             Change::NonBlockingStreams => write!(f, "non-blocking-streams"),
         }

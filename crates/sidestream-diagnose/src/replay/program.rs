@@ -25,6 +25,9 @@ pub struct Program {
     /// How many workers there are that load, each in its turn, and how many that do other work of the host, whichever is
     /// free; with none, the host's own threads do everything.
     pub workers: [usize; 2],
+    /// How long workers that there are already take for a batch, all together; nothing where the program does not wait
+    /// for them.
+    pub pace_ns: u64,
     /// Work that was under way or queued when the first step began: the first nodes. Its calls are
     /// not part of the program.
     pub backlog: usize,

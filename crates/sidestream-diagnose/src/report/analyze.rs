@@ -125,7 +125,8 @@ impl Report {
 /// The sets of changes that were asked for: those that cannot be predicted where there are workers already, and the others.
 fn asked(options: &Options, has_workers: bool) -> (Vec<Vec<Change>>, Vec<Vec<Change>>) {
     let sets = options.what_if.iter().flatten().cloned();
-    sets.partition(|set| has_workers && set.iter().any(Change::is_of_workers))
+    let is_unknown = |change: &Change| matches!(change, Change::Workers(_));
+    sets.partition(|set| has_workers && set.iter().any(is_unknown))
 }
 
 /// Of several devices, the one that idles most of those that do much speaks for the trace.
