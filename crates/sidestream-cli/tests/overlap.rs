@@ -143,7 +143,7 @@ fn the_json_has_every_key_that_readers_count_on() {
     let rows = json["rows"].as_array().expect("a list");
     let mut names = Vec::new();
     for row in rows {
-        assert_eq!(keys(row), ["layout", "k", "time_ns", "share"]);
+        assert_eq!(keys(row), ["layout", "k", "time_ns", "share", "gb_per_s"]);
         names.push(format!(
             "{} {}",
             row["layout"].as_str().expect("a text"),
@@ -341,6 +341,8 @@ one batch: upload 78.4 µs, kernel 162.3 µs, download 77.2 µs; both ways at on
   limit                            5.093 ms   set by the kernels
   1 stream, pageable memory       21.942 ms   uploads at 15.8 GB/s; pinned 53.5 GB/s
 
+Bytes up and down in the time of the job: 52.5 GB/s in the best arrangement, 25.5 GB/s on one stream.
+
 The worst, on one stream:
               0.0 µs                                                                                       1315 µs
   s1         |[up 0][kernel 0==].[D==].[up 1][kernel 1==].[D==].[up 2][kernel 2==].[D==].[up 3][kernel 3==].[D==].|
@@ -360,6 +362,27 @@ The best, on 3 streams, a batch on each in turn:
 Worth it: on 3 streams, a batch on each in turn, the job is 2.06 times as fast as on one stream.
 ";
     assert_eq!(ran.out, expected);
+}
+
+#[test]
+fn the_bytes_of_a_job_by_its_time_are_its_throughput() {
+    for (options, ways) in [("--count 32", 2.0), ("--no-download", 1.0)] {
+        let json = overlap(options);
+        for row in json["rows"].as_array().expect("rows") {
+            let time_ns = row["time_ns"].as_f64().expect("a time");
+            let expected = ways * 32.0 * f64::from(4 << 20) / time_ns;
+            let stated = row["gb_per_s"].as_f64().expect("a throughput");
+            assert!((stated / expected - 1.0).abs() < 1e-9, "{row}");
+        }
+    }
+    let text = sidestream(&["overlap", "--no-download"]).out;
+    assert!(
+        text.contains("\nBytes up in the time of the job: "),
+        "{text}"
+    );
+    // Times without bytes have none.
+    let own = overlap("--kernel-ms 6 --upload-ms 4");
+    assert_eq!(own["rows"][0]["gb_per_s"], Value::Null);
 }
 
 #[test]

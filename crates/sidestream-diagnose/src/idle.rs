@@ -260,6 +260,7 @@ impl<'t> Scene<'t> {
                         lane.notice(range, part);
                         lane.enter(start, (end, range.name, false));
                     }
+                    RangeKind::System => lane.call_system(range),
                     RangeKind::Python => {}
                 }
             }

@@ -8,7 +8,8 @@ use crate::fixtures::nsys::{Options, Schema, write, write_together};
 use crate::fixtures::{Folder, Scenario};
 use rusqlite::Connection;
 use sidestream_diagnose::{
-    Direction, Limits, Links, Memory, RangeKind, StreamFlag, SyncKind, Trace, What, read,
+    Code, Direction, Limits, Links, Memory, Options as DiagnoseOptions, RangeKind, Report,
+    StreamFlag, SyncKind, Table, Trace, View, What, read, table_json,
 };
 
 fn read_back(path: &Path) -> Trace {
@@ -505,6 +506,80 @@ fn the_null_stream_of_a_context_is_known_from_any_of_three_tables() {
         "DROP TABLE TARGET_INFO_CUDA_STREAM",
     );
     assert!((trace.streams.iter()).all(|stream| stream.flag == StreamFlag::Unknown));
+}
+
+/// A database as `nsys profile --trace=cuda,nvtx,osrt` and `nsys export` write it, with what is read of it: in each step of
+/// ten milliseconds the program reads a file in `load_batch`, inside of which it asks for small things often.
+const STARVED: &str = "
+    CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+    INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel'), (2, 'gemm'), (3, 'read'), (4, 'sem_wait');
+    CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME
+        (start INT, end INT, eventClass INT, globalTid INT, correlationId INT, nameId INT);
+    CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL
+        (start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT,
+         gridX INT, gridY INT, gridZ INT, blockX INT, blockY INT, blockZ INT);
+    CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, globalTid INT);
+    CREATE TABLE OSRT_API (start INT, end INT, globalTid INT, nameId INT);
+    WITH RECURSIVE step(n, at) AS (SELECT 0, 1000000 UNION ALL SELECT n + 1, at + 10000000 FROM step WHERE n < 11)
+    INSERT INTO NVTX_EVENTS SELECT at, at + 9990000, 59, 'ProfilerStep#' || n, 71303168 + 4 FROM step
+        UNION ALL SELECT at + 10000, at + 7000000, 59, 'load_batch', 71303168 + 4 FROM step;
+    INSERT INTO OSRT_API SELECT start + 500000, start + 6500000, globalTid, 3 FROM NVTX_EVENTS WHERE text = 'load_batch'
+        UNION ALL SELECT start + 100000, start + 150000, globalTid, 3 FROM NVTX_EVENTS WHERE text = 'load_batch'
+        UNION ALL SELECT start, start + 6900000, globalTid + 1, 4 FROM NVTX_EVENTS WHERE text = 'load_batch';
+    INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME
+        SELECT start + 7100000, start + 7110000, 0, globalTid, start / 10000000 + 1, 1 FROM NVTX_EVENTS
+        WHERE text = 'load_batch';
+    INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL
+        SELECT start + 10000, start + 2500000, 0, 1, 7, correlationId, 71303168, 2, 132, 1, 1, 256, 1, 1
+        FROM CUPTI_ACTIVITY_KIND_RUNTIME;";
+
+#[test]
+fn ranges_of_nvtx_and_long_calls_of_the_operating_system_say_what_a_step_waits_for() {
+    let folder = Folder::new("nsight-osrt");
+    let path = folder.file("osrt.sqlite");
+    change(&path, STARVED);
+    let report = |path: &Path| Report::of(read_back(path), &DiagnoseOptions::default());
+    let of = report(&path);
+    let table = table_json(
+        &of,
+        &View {
+            table: Table::Ranges,
+            sort: None,
+            limit: 9,
+            by_shape: false,
+        },
+    );
+    let names = table["rows"].as_array().expect("rows").iter();
+    let names: Vec<_> = names.map(|row| row["name"].as_str()).collect();
+    assert_eq!(names, [Some("ProfilerStep*"), Some("load_batch")]);
+    let found = &of.findings[0];
+    assert_eq!(found.code, Code::HostWork, "{:#?}", of.findings);
+    assert!(
+        found
+            .text
+            .contains("read (operating system) in load_batch ("),
+        "{}",
+        found.text
+    );
+    // Those of other threads, and short ones, explain nothing.
+    assert!(!found.text.contains("sem_wait"), "{}", found.text);
+    let trace = read_back(&path);
+    let long = trace
+        .ranges
+        .iter()
+        .filter(|range| range.kind == RangeKind::System);
+    assert_eq!(long.count(), 2 * 12);
+    // The rows of the operating system are all that says it.
+    change(&path, "DROP TABLE OSRT_API");
+    let without = &report(&path).findings[0];
+    assert_eq!(without.code, Code::HostWork);
+    assert!(
+        !without.text.contains("operating system"),
+        "{}",
+        without.text
+    );
+    assert!(without.text.contains("load_batch"), "{}", without.text);
+    assert_eq!(without.saving_ns, found.saving_ns);
 }
 
 #[test]

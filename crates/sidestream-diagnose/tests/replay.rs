@@ -318,7 +318,39 @@ fn the_pictures_of_workers_are_as_long_as_what_is_predicted() {
 }
 
 #[test]
-fn what_more_workers_are_worth_is_not_known_where_there_are_some() {
+fn more_workers_load_so_many_times_as_fast_and_the_rest_of_a_step_stays() {
+    // A step waits 40 ms for a batch of its workers, and takes 2 ms besides.
+    let waiting = |waits_us: i64| {
+        Program::of(20, waits_us + 2_200, |program, start, _| {
+            let name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__";
+            program.range("user_annotation", name, (start, waits_us));
+            for at in 0..20 {
+                let start = start + waits_us;
+                program.kernel(DEFAULT, start + at * 10, (start + 50 + at * 100, 99));
+            }
+            program.call("cudaStreamSynchronize", (start + waits_us + 200, 1_900));
+        })
+    };
+    let starved = waiting(40_000);
+    for (times, least_ns) in [
+        (2, 21_100_000),
+        (4, 10_550_000),
+        (8, 5_275_000),
+        (64, 2_000_000),
+    ] {
+        let replay = replay_of(&starved, &format!("more-workers={times}")).expect("a replay");
+        let likely_ns = replay.predictions[0].likely_ns;
+        let off = likely_ns as f64 / least_ns as f64;
+        assert!((0.97..1.15).contains(&off), "{times}: {likely_ns}");
+        is_drawn_as_long_as_it_is(&replay);
+    }
+    // Those that keep up are enough.
+    let fed = replay_of(&waiting(100), "more-workers=8").expect("a replay");
+    assert!(!fed.predictions[0].is_effective);
+}
+
+#[test]
+fn more_workers_are_advised_where_those_that_there_are_do_not_keep_up() {
     let alone = recorded("loader_starved.before").to_string();
     let [alone, beside] = ["SingleProcess", "MultiProcessing"].map(|kind| {
         let text = alone.replace("SingleProcess", kind);
@@ -329,18 +361,19 @@ fn what_more_workers_are_worth_is_not_known_where_there_are_some() {
         starved.next().expect("it waits for data")
     });
     assert!(alone.text.contains("more workers of the data loader, or"));
-    assert!(alone.saving_ns.low > 0);
+    assert_eq!(alone.changes, [Change::Workers(4)]);
+    let text = &beside.text;
     assert!(
-        beside
-            .text
-            .contains("the workers of the data loader do not keep up")
+        text.contains("the workers of the data loader do not keep up"),
+        "{text}"
     );
-    assert_eq!(beside.saving_ns.low, 0);
-    assert!(beside.saving_ns.likely < alone.saving_ns.likely);
+    assert!(matches!(beside.changes[..], [Change::MoreWorkers(2..=8)]));
+    assert!(beside.saving_ns.low > 0);
+    assert!(beside.saving_ns.likely <= alone.saving_ns.high);
 }
 
 #[test]
-fn workers_are_not_predicted_for_a_program_that_has_some() {
+fn a_number_of_workers_is_not_predicted_for_a_program_that_has_some() {
     // Its batches come from workers: what the trace shows is how long the program waits for them.
     let path = folder().join("loader_starved.after.json.gz");
     let asked = report(&path, "workers=8");
@@ -352,8 +385,11 @@ fn workers_are_not_predicted_for_a_program_that_has_some() {
         text.starts_with("workers=8 cannot be predicted: "),
         "{text}"
     );
-    let other = report(&path, "pinned");
-    assert_eq!(other.replay.expect("a replay").predictions.len(), 1);
+    assert!(text.ends_with("ask for more-workers=N, N times as many"));
+    for other in ["pinned", "more-workers=2"] {
+        let other = report(&path, other);
+        assert_eq!(other.replay.expect("a replay").predictions.len(), 1);
+    }
     let trace = read(&path, &Limits::default(), &mut |_, _| {}).expect("a trace");
     let usual = Report::of(trace, &Options::default());
     assert!(

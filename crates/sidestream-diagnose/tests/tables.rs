@@ -388,7 +388,9 @@ fn kernels_say_how_the_longest_was_launched() {
     assert_eq!(
         rows[0],
         json!({"name": "k", "calls": 2, "total_ns": 55_000, "longest_ns": 50_000, "grid": [7, 2, 1], "block": [128, 1, 1],
-               "registers": 40, "shared_bytes": 1024, "occupancy_percent": 62})
+               "registers": 40, "shared_bytes": 1024, "occupancy_percent": 62, "why": [],
+               "measure": "dram__throughput.avg.pct_of_peak_sustained_elapsed,\
+                           sm__throughput.avg.pct_of_peak_sustained_elapsed"})
     );
     assert_eq!(
         (&rows[2]["name"], &rows[2]["grid"]),
@@ -396,6 +398,61 @@ fn kernels_say_how_the_longest_was_launched() {
     );
     let text = table_text("x", &report, &view, None);
     assert!(text.contains("7x2x1") && text.contains("62 %"), "{text}");
+}
+
+#[test]
+fn kernels_say_what_in_their_launch_may_hold_them_back() {
+    let of = |blocks: u64, threads: u64, registers: u64, shared_bytes: u64| {
+        let launch = json!({"correlation": 1, "grid": [blocks, 1, 1], "block": [threads, 1, 1],
+                            "registers per thread": registers, "shared memory": shared_bytes});
+        let events = json!([event("kernel", "k", 0, 5, launch)]);
+        let text = json!({"deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}],
+                          "traceEvents": events});
+        let trace = read_json(text.to_string().as_bytes(), &Limits::default()).expect("a trace");
+        let report = Report::of(trace, &Options::default());
+        let lines = shown(Table::Kernels, &report, None);
+        let line = lines.iter().find(|line| line.starts_with("  k: "));
+        line.expect("why").clone()
+    };
+    let active = "; measure sm__warps_active.avg.pct_of_peak_sustained_active";
+    let held = [
+        (
+            of(16, 256, 32, 0),
+            "the grid has 16 of the 132 blocks that give each multiprocessor one: 116 have nothing to do",
+        ),
+        (
+            of(140, 256, 32, 0),
+            "140 blocks are 2 for some of the 132 multiprocessors and 1 for others: 53 % of the device, as \
+                               far as a multiprocessor takes longer for more blocks",
+        ),
+        (
+            of(1320, 256, 255, 0),
+            "255 registers a thread: room for at most 1 block on a multiprocessor, 12 % of 2048 threads",
+        ),
+        (
+            of(1320, 256, 32, 100 << 10),
+            "102.4 kB of shared memory a block: room for at most 2 blocks on a multiprocessor, \
+                                        25 % of 2048 threads",
+        ),
+        (
+            of(1320, 32, 32, 0),
+            "blocks of 32 threads are small: room for at most 32 blocks on a multiprocessor, 50 % of 2048 \
+                               threads",
+        ),
+        (
+            of(1320, 40, 32, 0),
+            "blocks of 40 threads leave 24 lanes of their last warp empty",
+        ),
+    ];
+    for (line, why) in held {
+        assert_eq!(line, format!("  k: {why}{active}"));
+    }
+    // A launch that fills the device holds nothing back: the counters say more.
+    let full = of(1320, 256, 32, 0);
+    assert!(
+        full.starts_with("  k: nothing in its launch; measure dram__throughput"),
+        "{full}"
+    );
 }
 
 /// A table of one view, for a terminal with so many columns.

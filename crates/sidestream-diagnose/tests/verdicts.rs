@@ -158,13 +158,19 @@ fn nothing_but_the_loader_gains_where_its_workers_do_not_keep_up() {
     );
     assert!(gain(&own) > 0.05, "{}", gain(&own));
     assert!(gain(&workers) < 0.01, "{}", gain(&workers));
-    assert_eq!(workers.findings[0].code, Code::HostStarved);
+    let first = &workers.findings[0];
+    assert_eq!(first.code, Code::HostStarved);
+    // Twice as many workers give a batch in 15 ms, which is what the rest of a step takes.
+    assert_eq!(first.changes, [Change::MoreWorkers(2)]);
+    let part = part(&workers, first.saving_ns.likely);
+    assert!((0.4..0.52).contains(&part), "{part}");
     assert!(!codes(&workers).contains(&Code::NothingToGain));
     let page = text("t", &workers, 200);
     assert!(
-        page.contains("\nwhat-if: these gain less than 1 %"),
+        page.contains("if there are processors for the workers"),
         "{page}"
     );
+    assert!(page.contains("the others gain less than 1 %"), "{page}");
 }
 
 /// A step of an engine that decodes: its first kernel stands behind an event of work before the trace, and the host waits
@@ -592,4 +598,61 @@ fn many_devices_are_looked_at_once_each() {
     let report = of_json(format!("{{\"traceEvents\":[{}]}}", rows.join(",")).as_bytes());
     assert_eq!(report.devices.len(), 20_000);
     assert!(text("t", &report, 80).contains("19984 more devices are left out"));
+}
+
+/// Gradients of 160 MB that each step copies back: in the stream of the kernels, the next step begins when they are there;
+/// waited for by the host, the device has nothing to do until it launches again.
+#[test]
+fn gradients_that_each_step_copies_back_are_named_with_what_hides_them() {
+    let of = |is_waited_for: bool| {
+        let length = if is_waited_for { 10_500 } else { 10_000 };
+        report(&Program::of(STEPS, length, |program, start, _| {
+            // What is not waited for reaches into the next step.
+            let gpu = start + if is_waited_for { 400 } else { 2_900 };
+            let up = (gpu, 1_000);
+            program.copy("Pinned -> Device", 50_000_000, DEFAULT, (start + 10, 8), up);
+            for at in 0..10 {
+                let span = (gpu + 1_005 + at * 590, 585);
+                program.kernel(DEFAULT, start + 30 + at * 10, span);
+            }
+            // The loss, without the gradients.
+            let known = gpu + 6_915;
+            program.call("cudaStreamSynchronize", (start + 220, known - start - 220));
+            let (call, back) = ((known + 10, 8), (known + 20, 3_000));
+            program.copy("Device -> Pinned", 160_000_000, DEFAULT, call, back);
+            if is_waited_for {
+                program.call("cudaStreamSynchronize", (known + 25, 3_000));
+            }
+        }))
+    };
+    let is_named = |found: &Finding| found.evidence.iter().any(|one| one.what.contains("DtoH"));
+    let queued = of(false);
+    let found = finding(&queued, Code::CopyOnComputeStream);
+    assert!(
+        found.text.starts_with("copies of 210.0 MB in a step"),
+        "{}",
+        found.text
+    );
+    assert!(found.changes.contains(&Change::Prefetch(2)), "{found:#?}");
+    assert!(
+        part(&queued, found.saving_ns.likely) > 0.25 && is_named(found),
+        "{found:#?}"
+    );
+    let waited = of(true);
+    let found = finding(&waited, Code::BlockingCopy);
+    assert!(found.changes.contains(&Change::AsyncOutput), "{found:#?}");
+    assert!(is_named(found), "{found:#?}");
+    let replay = waited.replay.as_ref().expect("a replay");
+    let tried = replay
+        .predictions
+        .iter()
+        .filter(|p| !p.changes.iter().any(Change::is_conditional));
+    let best = tried.min_by_key(|p| p.likely_ns).expect("predictions");
+    let gain = 1.0 - best.likely_ns as f64 / replay.unprofiled_ns as f64;
+    assert!(
+        gain > 0.25,
+        "{:?} {gain}\n{}",
+        best.changes,
+        text("t", &waited, 200)
+    );
 }

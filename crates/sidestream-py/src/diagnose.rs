@@ -6,8 +6,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::Value;
 use sidestream_diagnose::{
-    Change, Error, LINK_GB_PER_S, Limits, Options, Problem, Rank, Ranks, Report, brief, html,
-    is_speed, plain, ranks_html, ranks_text, read, text,
+    Change, Error, Excerpt, LINK_GB_PER_S, Limits, Options, Problem, Rank, Ranks, Report, View,
+    brief, html, is_speed, plain, ranks_html, ranks_text, read, table_json, table_text, text,
 };
 
 use crate::failure::{TraceError, of_system};
@@ -15,9 +15,49 @@ use crate::failure::{TraceError, of_system};
 /// The width of the text: nobody knows where it will be shown.
 const COLUMNS: usize = 100;
 
-/// What `diagnose` returns: the report as JSON, as text, as a page and in short, and what of it [`ranks`]
-/// takes.
-type Texts = (String, String, String, String, String);
+/// What `diagnose` returns: the report as JSON, as text, as a page and in short, what of it [`ranks`] takes,
+/// and its tables.
+type Diagnosed = (String, String, String, String, String, Tables);
+
+/// The report of a trace, for tables that are sorted and cut as they are asked for.
+#[pyclass(frozen, module = "sidestream._sidestream")]
+pub struct Tables {
+    file: String,
+    report: Report,
+}
+
+#[pymethods]
+impl Tables {
+    /// One table, as JSON and as text.
+    fn table(
+        &self,
+        table: &str,
+        sort: Option<&str>,
+        limit: usize,
+        by_shape: bool,
+    ) -> PyResult<(String, String)> {
+        let refused = |why: String| PyValueError::new_err(why);
+        let view = View {
+            table: table
+                .parse()
+                .map_err(|there_is| refused(format!("no table is called {table:?}; {there_is}")))?,
+            sort: sort
+                .map(|sort| {
+                    let unknown = |there_is| format!("no column is called {sort:?}; {there_is}");
+                    sort.parse().map_err(unknown)
+                })
+                .transpose()
+                .map_err(refused)?,
+            limit,
+            by_shape,
+        };
+        view.check().map_err(refused)?;
+        let text = table_text(&self.file, &self.report, &view, Some(COLUMNS));
+        let mut json = table_json(&self.report, &view);
+        json["file"] = self.file.as_str().into();
+        Ok((json.to_string(), text.trim_end().to_owned()))
+    }
+}
 
 /// Reads a trace and says why the device idled. Other threads of Python run meanwhile.
 #[pyfunction]
@@ -26,11 +66,11 @@ pub fn diagnose(
     path: PathBuf,
     link_gbps: Option<f64>,
     what_if: Option<Vec<String>>,
-) -> PyResult<Texts> {
+) -> PyResult<Diagnosed> {
     let options = options(link_gbps, what_if)?;
     py.detach(|| {
         let trace = read(&path, &Limits::default(), &mut |_, _| {}).map_err(raised)?;
-        let report = Report::of(trace, &options);
+        let mut report = Report::of(trace, &options);
         let file = path.display().to_string();
         // Whoever prints a text in Python adds the end of the last line.
         let text = text(&file, &report, COLUMNS).trim_end().to_owned();
@@ -38,8 +78,12 @@ pub fn diagnose(
         let short = brief(&file, &report).trim_end().to_owned();
         let rank = Rank::of(&file, &report).whole_json().to_string();
         let mut json = report.json();
-        json["file"] = file.into();
-        Ok((json.to_string(), text, page, short, rank))
+        json["file"] = file.as_str().into();
+        // The largest parts, which no table needs.
+        report.zooms = Vec::new();
+        report.excerpt = Excerpt::default();
+        let tables = Tables { file, report };
+        Ok((json.to_string(), text, page, short, rank, tables))
     })
 }
 

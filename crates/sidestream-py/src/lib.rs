@@ -48,6 +48,7 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<prefetch::Lease>()?;
     module.add_class::<check::Recorder>()?;
     module.add_class::<tree::Shape>()?;
+    module.add_class::<diagnose::Tables>()?;
     module.add_class::<batcher::Requests>()?;
     module.add_class::<batcher::BatcherStatistics>()?;
     module.add_class::<batcher::Times>()?;

@@ -195,6 +195,14 @@ BLOCKS = [
         "RAW",
         "A = torch.randn(64, 64, device='cuda')\nB = torch.randn(64, 64, device='cuda')",
     ),
+    Block(
+        "4.3",
+        "003",
+        2,
+        "HOST_WAR,WAR",
+        LOOP + "targets = torch.zeros(1024, dtype=torch.long, device='cuda')\n"
+        "def get_batch_iterator():\n    return [torch.randn(1024, 512) for _ in range(6)]",
+    ),
     Block("4.4", "003", 3, "RAW,WAR", _TWO_BUFFERS),
     Block(
         "4.4 with its answer",

@@ -280,3 +280,47 @@ def test_the_tables_are_attributes(traces: Path) -> None:
     kernel = starved.kernels[0]
     assert kernel.grid is not None and kernel.block is not None and kernel.registers
     assert starved.memory == ()
+
+
+def test_a_table_is_the_one_that_the_command_prints(traces: Path, tmp_path: Path) -> None:
+    # As record_shapes=True writes it, with two shapes in turn.
+    trace = json.loads(gzip.decompress((traces / "starved_hard.before.json.gz").read_bytes()))
+    operators = (event for event in trace["traceEvents"] if event.get("cat") == "cpu_op")
+    for at, event in enumerate(operators):
+        event.setdefault("args", {})["Input Dims"] = [[8, at % 2 + 1]]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    report = sidestream.diagnose(path)
+    table = report.table("operators", sort="host-self", limit=5, by_shape=True)
+    command = [sys.executable, "-m", "sidestream", "diagnose", str(path), "--table", "operators"]
+    command += ["--sort", "host-self", "--limit", "5", "--by-shape"]
+
+    def said(*more: str) -> str:
+        ran = subprocess.run([*command, *more], capture_output=True, text=True, check=True, timeout=300)
+        return ran.stdout
+
+    assert json.loads(said("--json")) == table.to_dict()
+    assert said("--width", "100").strip() == str(table)
+    rows = list(table)
+    assert len(table) == len(rows) == 5 and table[0] == rows[0]
+    hosts = [row.host_self_ns for row in rows]
+    assert hosts == sorted(hosts, reverse=True) and hosts[0] > 0
+    # Rows that shapes tell apart have one name.
+    shaped = [row for row in report.table("operators", limit=1000, by_shape=True) if row.shapes]
+    assert len({row.name for row in shaped}) < len({(row.name, row.shapes) for row in shaped})
+    assert report.table("kernels", limit=1)[0] == report.kernels[0]
+
+
+def test_a_table_that_there_is_not_is_refused_with_those_there_are(copy_bound: Diagnosis) -> None:
+    with pytest.raises(ValueError, match='no table is called "layers"; there is operators, ranges, kernels'):
+        copy_bound.table("layers")
+    with pytest.raises(ValueError, match='no column is called "time"; there is device, device-self'):
+        copy_bound.table("operators", sort="time")
+    with pytest.raises(ValueError, match="kernels cannot be sorted by host; sort by device, calls"):
+        copy_bound.table("kernels", sort="host")
+    with pytest.raises(ValueError, match="ranges have no shapes of inputs"):
+        copy_bound.table("ranges", by_shape=True)
+    with pytest.raises(ValueError, match="limit is 0; give how many rows the table has at most, 1 or more"):
+        copy_bound.table("operators", limit=0)
+    with pytest.raises(RuntimeError, match="diagnose the trace again"):
+        pickle.loads(pickle.dumps(copy_bound)).table("operators")

@@ -33,6 +33,8 @@ def test_its_rows_are_those_of_the_table() -> None:
     assert result.rows[0].layout == "streams" and result.rows[0].k == 1
     assert result.rows[-1].layout == "pipeline"
     assert all(row.share == result.limit_ns / row.time_ns for row in result.rows)
+    both_ways = 2 * 32 * (4 << 20)
+    assert all(row.gb_per_s == pytest.approx(both_ways / row.time_ns) for row in result.rows)
     assert result.verdict.startswith("Worth it:") and result.verdict in repr(result)
     assert "<- best" in result._repr_html_() or "&lt;- best" in result._repr_html_()
     assert result == pickle.loads(pickle.dumps(result))
@@ -162,6 +164,8 @@ def test_the_verdict_of_a_loop(pageable: float, pinned: float, prefetch: float, 
     loop = {"pageable": pageable, "pinned": pinned, "prefetch": prefetch}
     made = sidestream.LoopOverlap("f", "GPU", 2, 1000, 9.5, {"pinned": 1.0, "pageable": 3.0}, loop, 5)
     assert made.verdict == says
+    assert made.to_dict()["gb_per_s"] == made.gb_per_s == {form: 1000 / ns for form, ns in loop.items()}
+    assert f"% of the limit, {1000 / prefetch:.1f} GB/s" in str(made)
 
 
 def test_the_command_runs_from_the_wheel_with_its_exit_codes(traces: Path, programs: Path) -> None:

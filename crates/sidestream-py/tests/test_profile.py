@@ -97,6 +97,8 @@ def test_on_a_machine_without_cuda_it_says_what_is_missing(capfd: pytest.Capture
     assert profiled.problem in str(profiled) and profiled.problem in repr(profiled)
     assert json.loads(profiled.json()) == profiled.to_dict() == {"problem": profiled.problem}
     assert "PyTorch finds no CUDA here" in profiled._repr_html_()
+    with pytest.raises(RuntimeError, match="there is no table: nothing ran on a GPU"):
+        profiled.table("operators")
     assert capfd.readouterr().out == ""
 
 
@@ -343,4 +345,5 @@ def test_what_the_gpu_did_is_diagnosed(traces: Path, tmp_path: Path, monkeypatch
     assert [finding.code for finding in diagnosis.findings] == ["COPY_ON_COMPUTE_STREAM"]
     assert diagnosis.what_if[0].changes == ("prefetch=2",)
     assert str(profiled) == str(diagnosis) and profiled.json() == diagnosis.json()
+    assert profiled.table("kernels", limit=2) == diagnosis.table("kernels", limit=2)
     assert profiled._repr_html_() == diagnosis._repr_html_()

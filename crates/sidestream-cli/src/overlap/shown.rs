@@ -16,7 +16,8 @@ impl Compared {
         let limit = &self.limit;
         let row = |layout: &str, k: u32, time_ns: u64| {
             json!({"layout": layout, "k": k, "time_ns": time_ns,
-                   "share": limit.total_ns as f64 / time_ns as f64})
+                   "share": limit.total_ns as f64 / time_ns as f64,
+                   "gb_per_s": self.gb_per_s(time_ns)})
         };
         let raw = self.rows.iter();
         let raw = raw.map(|r| row(r.layout.name(), r.layout.k(), r.time_ns));
@@ -58,6 +59,18 @@ impl Compared {
         out += &self.head();
         out += "\n";
         out += &self.table(&Table::of(lines));
+        let best = self.rows.get(self.verdict.best);
+        let rates = [best, self.rows.first()].map(|row| self.gb_per_s(row?.time_ns));
+        if let [Some(best), Some(one)] = rates {
+            let ways = match self.job.download_bytes() {
+                0 => "up",
+                _ => "up and down",
+            };
+            out += &format!(
+                "\nBytes {ways} in the time of the job: {best:.1} GB/s in the best arrangement, {one:.1} GB/s on one \
+                 stream.\n"
+            );
+        }
         if self.job.own.is_some() {
             out += &format!(
                 "\nThe more batches there are, the nearer it comes to {:.3} times as fast as stage after stage.\n",
@@ -69,6 +82,14 @@ impl Compared {
         }
         out += &format!("\n{}\n", self.verdict.text);
         lines.wrapped(&out)
+    }
+
+    /// The bytes that the job copies by its time; none where only times are known.
+    fn gb_per_s(&self, time_ns: u64) -> Option<f64> {
+        let job = &self.job;
+        let batch_bytes = job.upload_bytes() + job.download_bytes();
+        let bytes = batch_bytes as f64 * f64::from(job.count);
+        job.own.is_none().then(|| bytes / time_ns.max(1) as f64)
     }
 
     /// The job, and what a batch of it takes.

@@ -103,7 +103,7 @@ impl Code {
             Change::NoSync => Code::SyncInStep,
             Change::AsyncOutput => Code::BlockingCopy,
             Change::Graphs | Change::Fused(_) => Code::LaunchBound,
-            Change::Workers(_) => Code::HostStarved,
+            Change::Workers(_) | Change::MoreWorkers(_) => Code::HostStarved,
             Change::HostWork(_) => Code::HostWork,
             Change::SecondStream => Code::SerialBranches,
             Change::Pipeline(_) => Code::SerialStages,

@@ -1,5 +1,7 @@
 //! What one thread of the host did, in order, as the causes need it.
 
+use std::collections::BTreeMap;
+
 use super::{Because, Inside, LATENCY_NS, OWN_NS};
 use crate::measure::{DeviceTime, Held};
 use crate::model::{Memory, Name, Names, Range};
@@ -26,6 +28,8 @@ pub struct Lane {
     pub called_ns: Option<i64>,
     /// Ranges that may overlap the time since then, with the parts of the step that they are.
     recent: Vec<(i64, i64, Name, Option<Section>)>,
+    /// Long calls of the operating system that may overlap that time.
+    system: Vec<(i64, i64, Name)>,
     /// Long stretches without any call, with the innermost range around most of each.
     pub own: Vec<Own>,
     /// What is done once, apart.
@@ -55,7 +59,8 @@ impl Lane {
             && called < start
             && called.abs_diff(start) >= OWN_NS
         {
-            let because = self.innermost(called, start);
+            let around = self.innermost(called, start);
+            let because = self.in_system((called, start), around).or(around);
             match loads_code {
                 true => {
                     let because = because.unwrap_or(Because::of(Names::OTHER));
@@ -68,6 +73,29 @@ impl Lane {
         self.began_ns = self.began_ns.or(Some(start));
         self.called_ns = Some(self.called_ns.map_or(end, |called| called.max(end)));
         self.recent.retain(|range| range.1 > start);
+        self.system.retain(|call| call.1 > start);
+    }
+
+    /// The thread is in a call of the operating system.
+    pub fn call_system(&mut self, call: &Range) {
+        if self.system.len() >= MOST_RECENT {
+            self.system.drain(..MOST_RECENT / 2);
+        }
+        self.system.push((call.start_ns, call.end_ns(), call.name));
+    }
+
+    /// The call of the operating system that a stretch mostly consists of, in the range around it.
+    fn in_system(&self, (start, end): (i64, i64), around: Option<Because>) -> Option<Because> {
+        let mut sums: BTreeMap<Name, u64> = BTreeMap::new();
+        for call in &self.system {
+            let shared = call.1.min(end).saturating_sub(call.0.max(start)).max(0);
+            *sums.entry(call.2).or_default() += shared as u64;
+        }
+        let (name, ns) = sums.into_iter().max_by_key(|(_, ns)| *ns)?;
+        let mut because = Because::of(name);
+        because.inside[2] = around.map(|around| around.name);
+        because.inside[1] = around.and_then(|around| around.inside[2]);
+        (2 * ns > start.abs_diff(end)).then_some(because)
     }
 
     /// How much of a stretch is the thread's own work: neither a wait for data nor done once.

@@ -153,6 +153,7 @@ pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
             RangeKind::Operator => (RowKind::Operator, range.name, shape),
             RangeKind::Annotation => (RowKind::Range, range.name, None),
             RangeKind::Step => (RowKind::Step, Names::OTHER, None),
+            RangeKind::System => (RowKind::Call, range.name, None),
             RangeKind::Overhead | RangeKind::Python => continue,
         };
         lanes[range.thread.0 as usize].begin(

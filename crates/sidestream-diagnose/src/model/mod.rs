@@ -12,6 +12,7 @@ mod base;
 mod build;
 mod exchange;
 mod names;
+mod room;
 mod tables;
 
 pub use api::{Api, ApiKind};
@@ -19,6 +20,7 @@ pub use base::{Base, Unprofiled};
 pub use build::{Asked, Builder, Overflow, Rows};
 pub use exchange::{Exchange, ExchangeKind, Exchanges, ProcessGroup};
 pub use names::{Name, Names};
+pub use room::{Limit, Room};
 pub use tables::{Allocated, Launched, Shape};
 
 use std::collections::HashMap;
@@ -341,6 +343,8 @@ pub enum RangeKind {
     Overhead,
     /// A function of Python; read only if asked for.
     Python,
+    /// A long call of the operating system: `read`, `poll`, a wait for a lock.
+    System,
 }
 
 /// A wait that the profiler saw. Traces have these only if the profiler was asked for them.

@@ -51,6 +51,7 @@ impl Change {
             Change::Fused(range) => fused(program, range, trace),
             Change::Graphs => graphs(program),
             Change::Workers(count) => workers(program, *count),
+            Change::MoreWorkers(times) => more_workers(program, *times),
             Change::HostWork(count) => host_work(program, *count, trace),
             Change::SecondStream => second_stream(program),
             Change::Pipeline(ranges) => pipeline(program, ranges, trace),
@@ -177,6 +178,21 @@ fn workers(program: &mut Program, count: usize) -> bool {
             let take_over_ns = (bytes as f64 / TAKE_OVER_GB_PER_S) as u64;
             item.take_over_ns = TAKE_OVER_NS.saturating_add(take_over_ns);
         }
+    }
+    true
+}
+
+/// Each then gives batches at the pace of all that there were. What it costs to use one is in the trace already.
+fn more_workers(program: &mut Program, times: usize) -> bool {
+    let pace_ns = program.pace_ns;
+    if pace_ns == 0 || !workers(program, times) {
+        return false;
+    }
+    let mut batch = None;
+    for item in program.items.iter_mut().filter(|i| i.loading_ns > 0) {
+        let is_next = batch.replace(item.batch) != Some(item.batch);
+        item.worker_ns = if is_next { pace_ns } else { 0 };
+        item.take_over_ns = item.take_over_ns.min(TAKE_OVER_NS);
     }
     true
 }

@@ -25,6 +25,8 @@ pub enum Change {
     Graphs,
     /// So many workers load data.
     Workers(usize),
+    /// So many times as many workers load data as there are.
+    MoreWorkers(usize),
     /// So many workers do what the host does by itself for half a millisecond or more.
     HostWork(usize),
     /// Half of the kernels of a step run in a second stream, as if they did not depend on the others.
@@ -41,7 +43,7 @@ pub enum Change {
 impl Change {
     /// Every change in their order: how it is written, and what it does.
     #[rustfmt::skip]
-    pub const ALL: [(&str, &str); 12] = [
+    pub const ALL: [(&str, &str); 13] = [
         ("pinned", "copies from and to pageable memory as if it were pinned"),
         ("prefetch=N", "pinned copies in streams of their own, up to N - 1 steps ahead; the loader stays as slow as it is"),
         ("no-sync", "the host waits for the device in no step"),
@@ -49,6 +51,7 @@ impl Change {
         ("fused=RANGE", "what is launched in this range takes a few launches"),
         ("graphs", "the kernels of a step as one graph"),
         ("workers=N", "N workers load the data"),
+        ("more-workers=N", "N times as many workers as there are load the data"),
         ("host-work=N", "N workers do the host's own work"),
         ("second-stream", "half of the kernels of a step beside the others"),
         ("pipeline=RANGE,RANGE", "these ranges as stages"),
@@ -95,6 +98,7 @@ impl FromStr for Change {
             "no-sync" => Change::NoSync,
             "graphs" => Change::Graphs,
             "workers" => Change::Workers(numbered(text, name, number)?.unwrap_or(4)),
+            "more-workers" => Change::MoreWorkers(numbered(text, name, number)?.unwrap_or(2)),
             "second-stream" => Change::SecondStream,
             "non-blocking-streams" => Change::NonBlockingStreams,
             _ => {
@@ -106,7 +110,7 @@ impl FromStr for Change {
         };
         let takes_number = matches!(
             change,
-            Change::Prefetch(_) | Change::Workers(_) | Change::HostWork(_)
+            Change::Prefetch(_) | Change::Workers(_) | Change::MoreWorkers(_) | Change::HostWork(_)
         );
         match number {
             Some(_) if !takes_number => Err(UnknownChange(format!(
@@ -195,12 +199,12 @@ impl Change {
 
     /// Whether it takes work of the host's own away, which takes longer or shorter from one run to the next.
     pub(crate) fn is_of_the_host(&self) -> bool {
-        matches!(self, Change::Workers(_) | Change::HostWork(_))
+        self.is_of_workers() || matches!(self, Change::HostWork(_))
     }
 
-    /// Whether workers load data with it.
+    /// Whether workers load data with it, or more of them.
     pub(crate) fn is_of_workers(&self) -> bool {
-        matches!(self, Change::Workers(_))
+        matches!(self, Change::Workers(_) | Change::MoreWorkers(_))
     }
 
     /// Whether kernels may run at once that did not: then the time in which any ran is no floor.
@@ -287,6 +291,7 @@ impl fmt::Display for Change {
             Change::DropWait(waits, on) => write!(f, "drop-wait={waits}:{on}"),
             Change::Graphs => write!(f, "graphs"),
             Change::Workers(workers) => write!(f, "workers={workers}"),
+            Change::MoreWorkers(times) => write!(f, "more-workers={times}"),
             Change::SecondStream => write!(f, "second-stream"),
             Change::NonBlockingStreams => write!(f, "non-blocking-streams"),
         }

@@ -39,6 +39,8 @@ mod taking;
 pub use change::{Change, UnknownChange};
 pub use program::share;
 
+use std::collections::HashSet;
+
 use crate::idle::{Idle, Scene};
 use crate::measure::{DeviceTime, Links, Spans, Steps, WorkOfCalls, copy_engines, sampled};
 use crate::model::{ApiKind, Base, Direction, Trace};
@@ -68,20 +70,19 @@ const LINK: [f64; 2] = [0.5, 1.6];
 /// What it costs to take a batch over from a worker was measured with two programs; of another one it may be so many times
 /// that.
 const TAKE_OVER: [f64; 2] = [0.6, 1.5];
-/// What workers take for work of the host was measured with one program; of another one it may be so many times that.
+/// What workers take for work of the host was measured with one program; of another one, and where more of them share the
+/// processors, it may be so many times that.
 const BY_WORKERS: [f64; 2] = [0.87, 1.25];
 /// What a few launches in the place of many leave of the host's time is an assumption; it may be so many times that.
 const FUSED: [f64; 2] = [0.25, 2.0];
 /// A guess at what the host takes: which changes rest on it, the factors, and what they are of.
 type Guess = (fn(&Change) -> bool, [f64; 2], fn(&mut Item, f64));
 const GUESSES: [Guess; 3] = [
+    (Change::is_of_workers, TAKE_OVER, |item, factor| {
+        item.take_over_ns = (item.take_over_ns as f64 * factor) as u64
+    }),
     (
-        |change| matches!(change, Change::Workers(_)),
-        TAKE_OVER,
-        |item, factor| item.take_over_ns = (item.take_over_ns as f64 * factor) as u64,
-    ),
-    (
-        |change| matches!(change, Change::HostWork(_)),
+        |change| matches!(change, Change::HostWork(_) | Change::MoreWorkers(_)),
         BY_WORKERS,
         |item, factor| item.worker_ns = (item.worker_ns as f64 * factor) as u64,
     ),
@@ -214,7 +215,7 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
     let (trace, steps) = (source.trace, source.steps);
     let measured_ns = supported(trace, source.links, source.works, steps)?;
     let first = like::first(source)?;
-    let program = Program::of(
+    let mut program = Program::of(
         trace,
         source.links,
         source.works,
@@ -250,6 +251,11 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
         predictions: Vec::new(),
         asked: 0,
     };
+    let delivered = source
+        .has_workers
+        .then(|| delivered(&program, &unmodified))
+        .flatten();
+    program.pace_ns = delivered.map_or(0, |delivered| pace_ns(&program, delivered));
     // What the replay is off by, the predictions would be too.
     let scale = measured_ns as f64 / replayed_sum as f64;
     let per_step = measured_ns as f64 / first_sum as f64;
@@ -269,10 +275,7 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
         error: replay.error(),
         measured_ns,
         floors_ns: floors(source, &program, taken, per_step),
-        delivered: source
-            .has_workers
-            .then(|| delivered(&program, &unmodified))
-            .flatten(),
+        delivered,
     };
     if let Base::Measured(measured) = trace.base
         && let Some(fit) = Fit::to(&measured, |share| model.unmodified_ns(share))
@@ -320,6 +323,14 @@ fn delivered(program: &Program, unmodified: &Run) -> Option<(usize, u64)> {
     let last = waits.map(|item| item.step as usize).max()?;
     let periods = unmodified.periods_up_to(last);
     (periods > 0).then(|| (periods, sum(&unmodified.periods_ns[..periods])))
+}
+
+/// What workers take for a batch, all together, in steps for whose batches they decided.
+fn pace_ns(program: &Program, (periods, delivered_ns): (usize, u64)) -> u64 {
+    let loaded = program.items.iter().filter(|item| item.loading_ns > 0);
+    let batches: HashSet<u32> = loaded.map(|item| item.batch).collect();
+    let per_step = batches.len() as f64 / program.steps.max(1) as f64;
+    (delivered_ns as f64 / periods as f64 / per_step) as u64
 }
 
 /// A wait for data that is shorter is what it takes to hand a batch over.
@@ -525,9 +536,7 @@ impl Model<'_> {
         let loading_ns = program.loading_floor_ns();
         let loading_ns = loading_ns.saturating_mul(run.periods_ns.len() as u64);
         let mut all_ns = sum(&run.periods_ns).max(loading_ns);
-        let more_workers = changes
-            .iter()
-            .any(|change| matches!(change, Change::Workers(_)));
+        let more_workers = changes.iter().any(Change::is_of_workers);
         if let Some((periods, delivered_ns)) = self.delivered.filter(|_| !more_workers) {
             let rest_ns = run.periods_ns.get(periods..).map_or(0, sum);
             all_ns = all_ns.max(delivered_ns.saturating_add(rest_ns));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::model::{ApiKind, Direction, Memory, Name, ThreadIndex};
+use crate::model::{ApiKind, Direction, Memory, Name, Room, ThreadIndex};
 
 /// A program, taken from a trace.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,9 @@ pub struct Program {
     /// How many workers there are that load, each in its turn, and how many that do other work of the host, whichever is
     /// free; with none, the host's own threads do everything.
     pub workers: [usize; 2],
+    /// How long workers that there are already take for a batch, all together; nothing where the program does not wait
+    /// for them.
+    pub pace_ns: u64,
     /// Work that was under way or queued when the first step began: the first nodes. Its calls are
     /// not part of the program.
     pub backlog: usize,
@@ -210,10 +213,7 @@ pub fn share(kernel: &crate::model::Kernel, sms: u32) -> f64 {
         return 1.0;
     }
     let threads = u32::from(kernel.threads);
-    let by_threads = 2048 / threads;
-    let by_registers = 65_536 / (u32::from(kernel.registers) * threads).max(1);
-    let by_shared = (227 << 10) / kernel.shared_bytes.max(1);
-    let most = by_threads.min(by_registers).min(by_shared).clamp(1, 32);
+    let most = Room::of(threads, kernel.registers.into(), kernel.shared_bytes).blocks;
     let blocks_a_sm = f64::from(kernel.blocks) / f64::from(sms);
     let occupied = blocks_a_sm.min(1.0);
     let resident = blocks_a_sm.clamp(1.0, f64::from(most));

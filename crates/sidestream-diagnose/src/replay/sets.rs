@@ -31,9 +31,11 @@ pub fn singles(source: &Source, program: &Program) -> Vec<Vec<Change>> {
         Change::AsyncOutput,
         Change::Graphs,
     ];
-    if !source.has_workers {
-        singles.push(Change::Workers(usual_workers(source, program)));
-    }
+    singles.push(if source.has_workers {
+        Change::MoreWorkers(enough_times(source, program))
+    } else {
+        Change::Workers(usual_workers(source, program))
+    });
     singles.extend([
         Change::HostWork(enough_workers(source, program)),
         Change::SecondStream,
@@ -65,30 +67,41 @@ fn fused(source: &Source) -> Vec<Change> {
 
 /// Four workers; or five, where one of four would get most of what takes long: they take turns.
 fn usual_workers(source: &Source, program: &Program) -> usize {
-    let floor_ns = |count: usize| {
-        let mut changed = program.clone();
-        let profile = Profile::h200();
-        Change::Workers(count).apply(&mut changed, &profile, source.trace);
-        changed.loading_floor_ns()
-    };
-    match 4 * floor_ns(5) < 3 * floor_ns(4) {
-        true => 5,
-        false => 4,
+    let floor_ns = |count| loading_floor_ns(source, program, Change::Workers(count));
+    if 4 * floor_ns(5) < 3 * floor_ns(4) {
+        5
+    } else {
+        4
     }
+}
+
+/// Twice as many workers as there are, or four times and so on, as long as fewer would take longer than the rest of a step.
+fn enough_times(source: &Source, program: &Program) -> usize {
+    let loading = program.items.iter().map(|item| item.loading_ns);
+    let waited_ns = loading.fold(0, u64::saturating_add) / program.steps.max(1) as u64;
+    let step_ns = source.steps.mean_ns().unwrap_or(0);
+    let rest_ns = step_ns.saturating_sub(waited_ns);
+    let is_enough =
+        |times: &usize| loading_floor_ns(source, program, Change::MoreWorkers(*times)) <= rest_ns;
+    [2, 4, 8, 16, 32].into_iter().find(is_enough).unwrap_or(64)
 }
 
 /// Four for work of the host; or eight, where four would still take longer than the rest of a step.
 fn enough_workers(source: &Source, program: &Program) -> usize {
-    let floor_ns = |count: usize| {
-        let mut changed = program.clone();
-        Change::HostWork(count).apply(&mut changed, &Profile::h200(), source.trace);
-        changed.loading_floor_ns()
-    };
+    let floor_ns = |count| loading_floor_ns(source, program, Change::HostWork(count));
     let step_ns = source.steps.mean_ns().unwrap_or(0);
-    match floor_ns(4) > step_ns.saturating_sub(floor_ns(1)) {
-        true => 8,
-        false => 4,
+    if floor_ns(4) > step_ns.saturating_sub(floor_ns(1)) {
+        8
+    } else {
+        4
     }
+}
+
+/// What workers take of a step at the least, with this change.
+fn loading_floor_ns(source: &Source, program: &Program, change: Change) -> u64 {
+    let mut changed = program.clone();
+    change.apply(&mut changed, &Profile::h200(), source.trace);
+    changed.loading_floor_ns()
 }
 
 /// Waits that may stand in the wrong place: of uploads for kernels, and of kernels for downloads. The other way round they

@@ -72,10 +72,8 @@ impl Report {
             has_workers,
             changes: &[],
         };
-        let judged = match near.filter(|_| !is_launch_blocking).zip(speaker) {
-            Some((replay, of)) => judge(&grounds, of, replay),
-            None => Vec::new(),
-        };
+        let judged = near.filter(|_| !is_launch_blocking).zip(speaker);
+        let judged = judged.map_or(Vec::new(), |(replay, of)| judge(&grounds, of, replay));
         let changes: Vec<Change> = judged.iter().flat_map(|one| one.changes.clone()).collect();
         grounds.changes = &changes;
         let findings = match speaker.filter(|_| sampled(&trace).is_none()) {
@@ -100,6 +98,7 @@ impl Report {
             memory: memory(&trace),
             digest: Digest::of(&trace, &steps, &collectives, &Vec::from_iter(&idles)),
             devices: times.into_iter().zip(idles).collect(),
+            sms: sms(&trace),
             steps,
             copies,
             launches,
@@ -126,7 +125,8 @@ impl Report {
 /// The sets of changes that were asked for: those that cannot be predicted where there are workers already, and the others.
 fn asked(options: &Options, has_workers: bool) -> (Vec<Vec<Change>>, Vec<Vec<Change>>) {
     let sets = options.what_if.iter().flatten().cloned();
-    sets.partition(|set| has_workers && set.iter().any(Change::is_of_workers))
+    let is_unknown = |change: &Change| matches!(change, Change::Workers(_));
+    sets.partition(|set| has_workers && set.iter().any(is_unknown))
 }
 
 /// Of several devices, the one that idles most of those that do much speaks for the trace.
@@ -137,6 +137,12 @@ fn speaker<'t>(times: &'t [DeviceTime], idles: &'t [Idle]) -> Option<(&'t Device
     speakers
         .filter(|(device, _)| 10 * device.gpu_ops >= most)
         .min_by_key(|(_, idle)| Reverse(in_steps(idle)))
+}
+
+/// How many multiprocessors each device has.
+fn sms(trace: &Trace) -> Option<u32> {
+    let first = trace.devices.first()?.sms;
+    first.filter(|_| trace.devices.iter().all(|device| device.sms == first))
 }
 
 /// When the first row of a trace begins.

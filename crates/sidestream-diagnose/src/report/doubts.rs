@@ -12,7 +12,8 @@ pub fn unpredictable(sets: &[Vec<Change>]) -> Option<Warning> {
     (!names.is_empty()).then(|| Warning {
         code: "WORKERS",
         text: format!(
-            "{} cannot be predicted: batches come from workers already, and how long these load is not in the trace",
+            "{} cannot be predicted: batches come from workers already, and how many there are is not in the trace; ask for \
+             more-workers=N, N times as many",
             names.join("; ")
         ),
     })

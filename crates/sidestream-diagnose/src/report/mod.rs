@@ -46,6 +46,8 @@ pub struct Report {
     pub start_ns: i64,
     /// What each device did, and why it did nothing.
     pub devices: Vec<(DeviceTime, Idle)>,
+    /// How many multiprocessors the devices have, where the trace says that, and all have as many.
+    pub sms: Option<u32>,
     /// The streams, to be named.
     pub streams: Vec<Stream>,
     /// The threads, to be named.

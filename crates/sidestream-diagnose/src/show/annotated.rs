@@ -166,6 +166,7 @@ impl<W: Write> Viewer<'_, W> {
                     RangeKind::Overhead => "overhead",
                     RangeKind::Annotation | RangeKind::Step => "user_annotation",
                     RangeKind::Python => "python_function",
+                    RangeKind::System => "osrt",
                 },
                 name: self.name(range.name),
                 args: json!({}),

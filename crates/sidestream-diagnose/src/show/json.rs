@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::columns::{KERNELS, OPERATORS, Sort, fields};
 use super::table::{Table, View, kernels, operator_name, operators, range_name, ranges};
+use super::why::why;
 use crate::findings::{Evidence, Finding};
 use crate::idle::Idle;
 use crate::measure::{Blocking, Class, Copies, DeviceMemory, DeviceTime, Holder, Line};
@@ -161,7 +162,10 @@ impl Report {
 
     fn kernels_json(&self, sort: Option<Sort>, limit: usize) -> Vec<Value> {
         each(&kernels(self, sort, limit), |row| {
-            let head = json!({"name": self.names.text(row.name), "calls": row.calls});
+            let why = self.launched.get(&row.name).and_then(|l| why(l, self.sms));
+            let (why, measure) = why.unzip();
+            let head = json!({"name": self.names.text(row.name), "calls": row.calls, "why": why,
+                              "measure": measure});
             fields(head, KERNELS.iter(), self, row)
         })
     }

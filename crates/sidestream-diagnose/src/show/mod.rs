@@ -14,6 +14,7 @@ mod plain;
 mod table;
 mod text;
 mod together;
+mod why;
 mod worth;
 
 pub use annotated::annotated;

@@ -12,6 +12,7 @@ use super::columns::{
 };
 use super::figures::{Figures, LEAST_NAME, short};
 use super::plain::plain;
+use super::why::{COUNTERS, why};
 use crate::findings::{size, time};
 use crate::measure::{DeviceMemory, Line, Node, Operator, RowKind, by_name};
 use crate::model::{Name, Names};
@@ -23,6 +24,9 @@ use crate::words::words;
 const PICTURE: usize = 60;
 /// Letters of a name in a table, where there is room.
 const NAME_LETTERS: usize = 160;
+/// Of so many kernels the table says what may hold them back, by so many letters of their names.
+const MOST_WHYS: usize = 5;
+const WHY_NAME: usize = 60;
 /// Letters of a name that has a shape behind it.
 const SHAPED_NAME: usize = 60;
 
@@ -379,7 +383,30 @@ fn write_kernels(
         let name = short(report.names.text(row.name), NAME_LETTERS);
         table.row(figures, &name, "")?;
     }
-    Ok(())
+    let launched = rows.iter().filter_map(|row| {
+        let launched = report.launched.get(&row.name)?;
+        Some((row.name, why(launched, report.sms)?))
+    });
+    let launched: Vec<_> = launched.take(MOST_WHYS).collect();
+    if launched.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n  why a kernel may be far from its roofline, as far as its launch tells:"
+    )?;
+    for (name, (why, measure)) in launched {
+        let why = match why.join("; ") {
+            none if none.is_empty() => "nothing in its launch".to_owned(),
+            why => why,
+        };
+        let name = short(report.names.text(name), WHY_NAME);
+        writeln!(out, "  {name}: {why}; measure {measure}")?;
+    }
+    writeln!(
+        out,
+        "  accesses that are not aligned, conflicts of banks and misses of caches are in no trace: `ncu --metrics {COUNTERS}`"
+    )
 }
 
 fn write_memory(

@@ -364,9 +364,7 @@ fn condition(prediction: &Prediction) -> &'static str {
         () if has(|c| matches!(c, Change::DropWait(..))) => {
             ", if the wait is not needed, which no trace says"
         }
-        () if has(|c| matches!(c, Change::HostWork(_) | Change::Workers(_))) => {
-            ", if there are processors for the workers"
-        }
+        () if has(Change::is_of_the_host) => ", if there are processors for the workers",
         () => "",
     }
 }

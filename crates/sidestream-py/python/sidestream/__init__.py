@@ -83,6 +83,7 @@ from sidestream._tables import (
     OperatorRow as OperatorRow,
     RangeRow as RangeRow,
     RangeTimes as RangeTimes,
+    Table as Table,
 )
 from sidestream._together import (
     Diagnoses as Diagnoses,

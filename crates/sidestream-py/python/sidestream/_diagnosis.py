@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from sidestream import _sidestream
-from sidestream._arguments import file_name
+from sidestream._arguments import file_name, whole
 from sidestream._results import Told, made
-from sidestream._tables import KernelRow, MemoryRow, OperatorRow, RangeRow
+from sidestream._tables import KernelRow, MemoryRow, OperatorRow, RangeRow, Table
 from sidestream._unprofiled import Unprofiled
 
 _T = TypeVar("_T")
@@ -62,8 +62,17 @@ class Diagnosis(Told):
     JSON is ``sidestream.diagnose/2``.
     """
 
-    def __init__(self, as_json: str, as_text: str, as_html: str, in_short: str, rank: str) -> None:
-        """Take the report as JSON, as text, as a page, in short, and what is held against other ranks.
+    def __init__(
+        self,
+        as_json: str,
+        as_text: str,
+        as_html: str,
+        in_short: str,
+        rank: str,
+        tables: _sidestream.Tables | None = None,
+    ) -> None:
+        """Take the report as JSON, as text, as a page, in short, what is held against other ranks, and its
+        tables.
 
         ``diagnose`` makes these.
         """
@@ -72,6 +81,7 @@ class Diagnosis(Told):
         self._html = as_html
         self._short = in_short
         self._rank = rank
+        self._tables = tables
 
     def html(self) -> str:
         """Return the report as one page for a browser, which loads nothing and can be kept or sent."""
@@ -155,6 +165,38 @@ class Diagnosis(Told):
         """The memory of devices over time and who held it; empty where the profiler was not asked for it."""
         return self._table("memory", tuple[MemoryRow, ...])
 
+    def table(
+        self, name: str, *, sort: str | None = None, limit: int = 20, by_shape: bool = False
+    ) -> Table:
+        """Return one table of the trace, sorted and cut as ``sidestream diagnose --table`` does.
+
+        ::
+
+            print(report.table("operators", sort="host-self", limit=10, by_shape=True))
+
+        Args:
+            name: ``operators``, which has what ``key_averages`` of PyTorch's profiler has; ``ranges``,
+                ``kernels`` or ``memory``.
+            sort: The column that it is sorted by, the largest first: ``device``, ``device-self``, ``host``,
+                ``host-self``, ``idle``, ``idle-self`` or ``calls``, where the table has it. By default
+                time of devices, or of the host where there is none.
+            limit: How many rows it has at most.
+            by_shape: Whether operators with inputs of other shapes are rows of their own. The profiler
+                records shapes with ``record_shapes=True``.
+
+        Raises:
+            ValueError: There is no such table, it has no such column or no shapes, or ``limit`` is less
+                than 1.
+            RuntimeError: The diagnosis was unpickled, and the tables are not part of a pickle.
+        """
+        limit = whole("limit", limit, 1, "how many rows the table has at most")
+        if self._tables is None:
+            raise RuntimeError(
+                "a diagnosis that was unpickled has no tables to sort; make the table before, or diagnose "
+                "the trace again"
+            )
+        return Table(*self._tables.table(name, sort, limit, by_shape))
+
     @cached_property
     def warnings(self) -> tuple[TraceWarning, ...]:
         """What a reader has to know about the trace."""
@@ -172,10 +214,10 @@ class Diagnosis(Told):
         codes = ", ".join(finding.code for finding in self.findings)
         return f"<Diagnosis of {self.file}: {codes}>"
 
-    def __getstate__(self) -> dict[str, str]:
+    def __getstate__(self) -> dict[str, str | None]:
         # What was parsed is parsed again where it is wanted.
         texts = ("_json", "_text", "_html", "_short", "_rank")
-        return {name: getattr(self, name) for name in texts}
+        return {name: getattr(self, name) for name in texts} | {"_tables": None}
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,11 @@ class LoopOverlap(Result):
         return max(self.step_ns, self.upload_ns["pinned"])
 
     @property
+    def gb_per_s(self) -> dict[str, float]:
+        """The bytes of a batch by the time that it takes, for each form of the loop."""
+        return {form: self.batch_bytes / ns for form, ns in self.loop_ns.items()}
+
+    @property
     def verdict(self) -> str:
         """Whether the loop is worth changing, in a sentence or two."""
         before, pinned, ahead = (self.loop_ns[form] for form in ("pageable", "pinned", "prefetch"))
@@ -179,6 +184,7 @@ class LoopOverlap(Result):
             "schema": "sidestream.overlap.loop/1",
             **asdict(self),
             "limit_ns": self.limit_ns,
+            "gb_per_s": self.gb_per_s,
             "verdict": self.verdict,
         }
 
@@ -204,7 +210,7 @@ class LoopOverlap(Result):
             mark = "  <- best" if form == best else ""
             lines.append(
                 f"  {names[form]:<28} {units.time(ns):>10}   {100 * self.limit_ns / ns:.1f} % of the "
-                f"limit{mark}"
+                f"limit, {self.gb_per_s[form]:.1f} GB/s{mark}"
             )
         return "\n".join([*lines, self.verdict])
 

@@ -129,12 +129,14 @@ class Arrangement:
         k: How many streams, or slots.
         time_ns: The time of the whole job.
         share: The limit divided by the time: 1 is all that the device can do.
+        gb_per_s: The bytes that the job copies, up and down, by its time; none where only times are known.
     """
 
     layout: str
     k: int
     time_ns: int
     share: float
+    gb_per_s: float | None = None
 
 
 class Overlap(Told):

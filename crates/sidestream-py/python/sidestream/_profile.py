@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sidestream._arguments import file_name, whole
 from sidestream._diagnosis import Diagnosis, diagnose, sets_of, speed
 from sidestream._sidestream import TraceError, check_options
+from sidestream._tables import Table
 from sidestream._unprofiled import KEY, TOGETHER, Unprofiled, Windows, least_steps
 
 if TYPE_CHECKING:
@@ -322,6 +323,18 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """Return the diagnosis as ``Diagnosis.to_dict`` does, or ``{"problem": …}``."""
         return self.diagnosis.to_dict() if self.diagnosis is not None else {"problem": self.problem}
+
+    def table(
+        self, name: str, *, sort: str | None = None, limit: int = 20, by_shape: bool = False
+    ) -> Table:
+        """Return one table of the trace, as ``Diagnosis.table`` does.
+
+        Raises:
+            RuntimeError: There is no diagnosis; ``problem`` says why.
+        """
+        if self.diagnosis is None:
+            raise RuntimeError(f"there is no table: {self.problem}")
+        return self.diagnosis.table(name, sort=sort, limit=limit, by_shape=by_shape)
 
     def json(self) -> str:
         """Return the diagnosis as ``Diagnosis.json`` does, or ``{"problem": …}``."""

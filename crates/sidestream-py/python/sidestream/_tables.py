@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sidestream._results import Told, made
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,7 @@ class OperatorRow:
         host_self_ns: The same without what was inside it.
         device_ns: How long what was launched in it took on devices, one after the other.
         device_self_ns: The same without what operators inside it launched.
+        shapes: The shapes of its inputs, in a table ``by_shape`` of a trace that has them.
     """
 
     name: str
@@ -26,6 +32,7 @@ class OperatorRow:
     host_self_ns: int
     device_ns: int
     device_self_ns: int
+    shapes: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class KernelRow:
         shared_bytes: The shared memory that a block takes.
         occupancy_percent: How much of the warps that fit on a multiprocessor were there,
             as the profiler estimates it.
+        why: What in that launch may hold it back; empty where nothing does.
+        measure: The counters of Nsight Compute to measure next.
     """
 
     name: str
@@ -93,6 +102,8 @@ class KernelRow:
     registers: int | None
     shared_bytes: int | None
     occupancy_percent: int | None
+    why: tuple[str, ...] | None = None
+    measure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,3 +148,35 @@ class MemoryRow:
     given_back: int
     holders: tuple[MemoryHolder, ...]
     points: tuple[tuple[int, int], ...]
+
+
+#: The rows of each table.
+_ROWS = {"operators": OperatorRow, "ranges": RangeRow, "kernels": KernelRow, "memory": MemoryRow}
+
+
+class Table(Told):
+    """One table of a trace, sorted and cut. ``print`` shows it as ``sidestream diagnose --table`` does, and a
+    loop over it gives its rows.
+
+    The schema of its JSON is ``sidestream.diagnose.table/1``.
+    """
+
+    def __init__(self, as_json: str, as_text: str) -> None:
+        """Take the table as JSON and as text. ``Diagnosis.table`` makes these."""
+        self._json = as_json
+        self._text = as_text
+
+    @cached_property
+    def rows(self) -> tuple[Any, ...]:
+        """Its rows: ``OperatorRow``, ``RangeRow``, ``KernelRow`` or ``MemoryRow``."""
+        whole = self.to_dict()
+        return tuple(made(_ROWS[whole["table"]], row) for row in whole["rows"])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: int) -> Any:
+        return self.rows[at]

@@ -30,11 +30,12 @@ const RUNTIME: &str = "CUPTI_ACTIVITY_KIND_RUNTIME";
 const SYNC: &str = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
 const EVENT: &str = "CUPTI_ACTIVITY_KIND_CUDA_EVENT";
 const NVTX: &str = "NVTX_EVENTS";
+const SYSTEM: &str = "OSRT_API";
 const OVERHEAD: &str = "CUPTI_ACTIVITY_KIND_OVERHEAD";
 const PROFILER: &str = "PROFILER_OVERHEAD";
 /// The tables of rows with times, in the sequence in which they are read.
-const ACTIVITIES: [&str; 10] = [
-    KERNEL, MEMCPY, MEMSET, GRAPH, EVENT, SYNC, RUNTIME, NVTX, OVERHEAD, PROFILER,
+const ACTIVITIES: [&str; 11] = [
+    KERNEL, MEMCPY, MEMSET, GRAPH, EVENT, SYNC, RUNTIME, NVTX, SYSTEM, OVERHEAD, PROFILER,
 ];
 
 const STREAMS: &str = "TARGET_INFO_CUDA_STREAM";
@@ -191,6 +192,7 @@ impl Reader<'_> {
         })?;
         waits.finish(&mut self.builder);
         self.table(NVTX, &rows::NVTX, Reader::nvtx)?;
+        self.table(SYSTEM, &rows::OVERHEAD, Reader::system)?;
         self.table(OVERHEAD, &rows::OVERHEAD, Reader::overhead)?;
         self.table(PROFILER, &rows::OVERHEAD, Reader::overhead)
     }

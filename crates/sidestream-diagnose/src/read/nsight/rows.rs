@@ -83,6 +83,9 @@ pub(super) const OVERHEAD: [Column; 4] = [
     integer("nameId"),
 ];
 
+/// Shorter calls of the operating system are left out: there may be millions.
+const LEAST_OF_SYSTEM_NS: u64 = 100_000;
+
 /// What PyTorch's wrappers put behind a name, with numbers that no two ranges share.
 const NUMBERED: [&str; 2] = [", seq = ", ", op_id = "];
 
@@ -239,6 +242,30 @@ impl Reader<'_> {
             name,
             thread,
             kind,
+        });
+        Ok(true)
+    }
+
+    /// What the operating system was asked for, as far as it took long: what blocks, and so explains why nothing was launched.
+    pub(super) fn system(&mut self, row: &Row) -> Result<bool, Stop> {
+        let (Some((start_ns, duration_ns)), Some(thread)) = (times(row), row.integer(2)) else {
+            return Ok(false);
+        };
+        if duration_ns < LEAST_OF_SYSTEM_NS {
+            return Ok(true);
+        }
+        let named = self
+            .strings
+            .text(&mut self.builder, row.integer(3), |builder, text| {
+                builder.name(&format!("{text} (operating system)"))
+            });
+        let thread = self.thread(thread)?;
+        self.builder.range(Range {
+            start_ns,
+            duration_ns,
+            name: named.unwrap_or(Names::OTHER),
+            thread,
+            kind: RangeKind::System,
         });
         Ok(true)
     }
