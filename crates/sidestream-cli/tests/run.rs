@@ -536,6 +536,39 @@ fn an_op_that_is_not_there_cannot_be_late() {
     }
 }
 
+/// When op 2 of a program ends, whose stream is urgent or not: two kernels that fill the device are before it.
+fn third_kernel_ends_ns(urgent: &str) -> u64 {
+    let text = format!(
+        "\
+name: urgent
+streams: {{third: {urgent}}}
+buffers: {{X: {{kind: dev, bytes: 268435456}}, Y: {{kind: dev, bytes: 268435456}}}}
+ops:
+- {{do: kernel, s: s1, w: [X]}}
+- {{do: kernel, s: s2, w: [Y]}}
+- {{do: kernel, s: third, w: [A]}}
+"
+    );
+    let work = as_json(&text, "")["work"].clone();
+    let third = work.as_array().unwrap().iter().find(|w| w["op"] == 2);
+    third.unwrap()["end_ns"].as_u64().unwrap()
+}
+
+#[test]
+fn an_urgent_stream_goes_before_kernels_that_wait() {
+    let usual_ns = third_kernel_ends_ns("nb");
+    for urgent in ["{kind: nb, priority: -1}", "{kind: blk, priority: -5}"] {
+        let urgent_ns = third_kernel_ends_ns(urgent);
+        assert!(
+            urgent_ns < usual_ns / 2,
+            "{urgent}: {urgent_ns} of {usual_ns}"
+        );
+    }
+    // As CUDA does it, one that the device lacks is the nearest that it has.
+    let (least, beyond) = ("{kind: nb, priority: 0}", "{kind: nb, priority: 9}");
+    assert_eq!(third_kernel_ends_ns(least), third_kernel_ends_ns(beyond));
+}
+
 #[test]
 fn a_program_is_repeated_as_a_loop() {
     let once = as_json(ENGINES, "");

@@ -98,6 +98,9 @@ pub fn run(
     let last_device = lowered.last_device().0 as usize;
     let mut sim = Sim::new(vec![profile.clone(); last_device + 1], schedule, witness);
     lowered.declare(sim.order());
+    for (at, stream) in (0..).zip(&lowered.streams) {
+        sim.prioritize(StreamId(at), stream.priority);
+    }
     for buffer in &lowered.buffers {
         let added = sim.contents().add(buffer.size_bytes, buffer.over);
         added.map_err(CannotRun::Memory)?;

@@ -155,6 +155,14 @@ impl Sim {
         runs
     }
 
+    /// Gives a declared stream its priority, before its first work: lower is more urgent, and one that a device lacks
+    /// becomes the nearest that it has. Without this it is 0.
+    pub fn prioritize(&mut self, stream: StreamId, priority: i32) {
+        let (most_urgent, least_urgent) = Machine::PRIORITIES;
+        let priority = priority.clamp(most_urgent, least_urgent);
+        self.core.stream_lane(stream, priority);
+    }
+
     /// The device stops executing a stream.
     pub fn hold(&mut self, stream: StreamId) {
         let lane = self.core.lane(Chain::Stream(stream));
