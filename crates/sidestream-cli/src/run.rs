@@ -8,8 +8,8 @@ use sidestream::engine::Profile;
 use sidestream::sim::Schedule;
 use sidestream::trace::{Trace, What};
 use sidestream_program::{
-    BadProgram, Document, Expected, Level, Program, Run, check, mark_steps, record, run,
-    unmet as expected_of_check,
+    BadProgram, CONNECTIONS, Document, Expected, Level, Program, Run, check, mark_steps, record,
+    run_connected, unmet as expected_of_check,
 };
 
 mod explore;
@@ -34,7 +34,7 @@ use crate::width::Width;
 ///
 /// The timeline has a lane for each stream and, in brackets, for each engine; a host thread has one
 /// where it reads or writes memory for long. A bar too short for
-/// its name is a letter: U upload, K kernel, D download, C other copy, M memset, H host function.
+/// its name is a letter: U upload, K kernel, D download, P copy between devices, C other copy, M memset, H host function.
 /// A run shows no races; `sidestream check` does.
 ///
 /// On a real GPU (--device cuda:0) each op is the CUDA call that it stands for, and device n of the
@@ -68,6 +68,10 @@ pub struct Args {
     /// of op N is) or adversarial:call:N (the call of op N is)
     #[arg(long, default_value = "in-order")]
     schedule: Schedule,
+    /// How many connections a simulated device has, as CUDA_DEVICE_MAX_CONNECTIONS says it on a GPU: more streams than
+    /// that share them in turn, and may wait for each other without need; 8 without this
+    #[arg(long, value_name = "N", conflicts_with = "explore", value_parser = clap::value_parser!(u32).range(1..=32))]
+    connections: Option<u32>,
     /// Run it under this many legal schedules, and show two that disagree
     #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace", "log"],
           value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
@@ -112,6 +116,11 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     let device = device::named(&args.device, args.driver.as_deref())?;
     if let Named::Cuda(_) = device {
         real::refuse_choices(args)?;
+    }
+    if args.connections.is_some() && args.schedule != Schedule::InOrder {
+        return Err(Failure::input(
+            "--connections is for --schedule in-order: other schedules go by what is promised alone; leave one out",
+        ));
     }
     let document = read(&args.program)?;
     let wanted = |name: Option<&str>| args.case.is_none() || args.case.as_deref() == name;
@@ -221,7 +230,9 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Fai
     let repeated = args.repeat.map(|times| program.repeated(times.into()));
     let looped = repeated.as_ref().unwrap_or(program);
     let ran = has_late_op(args.schedule, looped).and_then(|()| {
-        run(looped, profile, args.schedule, false).map_err(|error| error.to_string())
+        let connections = args.connections.unwrap_or(CONNECTIONS);
+        let ran = run_connected(looped, profile, args.schedule, false, connections);
+        ran.map_err(|error| error.to_string())
     });
     let ran = match ran {
         Ok(ran) => ran,
@@ -357,6 +368,7 @@ fn as_text(
         trace.end_ns() as f64 / 1e3
     );
     out += &drawn(args, trace);
+    out += &shared_connections(args, trace);
     if let Some((at, misuse)) = ran.failed {
         out += &format!("  op {at} fails, the run ends before it: {misuse}\n");
     }
@@ -379,6 +391,32 @@ fn drawn(args: &Args, trace: &Trace) -> String {
         true => args.width.lines().timeline(trace).to_string(),
         false => "  no device has anything to do\n".to_owned(),
     }
+}
+
+/// Which devices have fewer connections than streams that work.
+fn shared_connections(args: &Args, trace: &Trace) -> String {
+    let connections = args.connections.unwrap_or(CONNECTIONS) as usize;
+    let mut out = String::new();
+    for device in trace
+        .devices
+        .iter()
+        .filter(|_| args.schedule == Schedule::InOrder)
+    {
+        let streams = trace
+            .streams
+            .iter()
+            .filter(|stream| stream.device == device.id)
+            .count();
+        if streams > connections {
+            out += &format!(
+                "  GPU {} has {streams} streams and {connections} connections: streams that share one may wait for each other \
+                 without need (a model; --connections {})\n",
+                device.id.0,
+                streams.min(32)
+            );
+        }
+    }
+    out
 }
 
 fn races(program: &Program) -> bool {

@@ -696,8 +696,12 @@ fn a_copy_between_devices_has_a_letter_of_its_own() {
     let path = file("peer.json", trace);
     let ran = sidestream(&["diagnose", path.to_str().expect("a path in letters")]);
     let lanes: Vec<&str> = ran.out.lines().filter(|line| line.contains(" |")).collect();
-    assert_eq!(lanes.len(), 2, "{}", ran.out);
+    assert_eq!(lanes.len(), 3, "{}", ran.out);
     assert!(lanes[0].contains("|KKKK") && lanes[0].ends_with("..|"));
     assert!(lanes[1].contains("|....") && lanes[1].ends_with("PP|"));
+    // Beside the lanes of streams, the copies between devices have one of their own.
+    let (name, bars) = lanes[2].split_once('|').unwrap();
+    assert_eq!(name.trim(), "GPU 0 (peer copy)");
+    assert!(lanes[1].ends_with(bars), "{}", ran.out);
     assert!(ran.out.contains("K kernel, P copy between GPUs\n"));
 }

@@ -476,6 +476,13 @@ fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
             let behind = ns("equal", "median_ns") - alone;
             assert!(behind > 10.0 * block_ns, "{row}");
         }
+        // With one of them in flight it waits for the rest of that one, four blocks at most.
+        assert_eq!(row["in_flight"], 1);
+        assert!(ns("limited", "worst_ns") - alone < 4.1 * block_ns, "{row}");
+        if row["streams"] == 4 {
+            let behind = ns("limited", "median_ns") - alone;
+            assert!(behind < (ns("equal", "median_ns") - alone) / 4.0, "{row}");
+        }
         // A graph has the priority of the stream that it is launched on.
         let by_graph = ns("urgent_graph", "median_ns") - ns("urgent", "median_ns");
         assert!(by_graph.abs() < 0.1 * block_ns + 5e3, "{row}");

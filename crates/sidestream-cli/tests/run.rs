@@ -1,7 +1,7 @@
 //! `sidestream run`: what it shows of a run, and its exit codes.
 
-use crate::command::Ran;
-use crate::input::ran_on;
+use crate::command::{Ran, sidestream};
+use crate::input::{file, ran_on};
 use serde_json::{Value, json};
 
 /// Runs a file with this text; it is called `FILE` in what comes out.
@@ -88,6 +88,97 @@ engines on a simulated NVIDIA H200, in-order: 34.9 µs
   (download) |.........................................................................[D==]......................|
   (host)     |..............................................H.....................................................|
 ",
+    );
+}
+
+#[test]
+fn copies_between_devices_have_an_engine_of_their_own() {
+    let text = "\
+name: peer
+streams: {far: nb@1}
+buffers: {A: {kind: dev, bytes: 67108864}, B: {kind: dev, bytes: 67108864}}
+ops:
+- {do: kernel, s: s1, w: [A]}
+- {do: copy_peer, s: s1, from: A, to: B, peer: 1, site: over}
+- {do: kernel, s: s2, w: [C]}
+";
+    let ran = ran(text, "--width 70");
+    let lane = |name: &str| {
+        let of_name = |line: &&str| line.trim_start().starts_with(name);
+        let found = ran.out.lines().find(of_name);
+        found
+            .unwrap_or_else(|| panic!("no lane {name} in {}", ran.out))
+            .to_owned()
+    };
+    assert!(lane("(peer copy)").contains("1 over"), "{}", ran.out);
+    assert!(!lane("(compute)").contains("1 over"), "{}", ran.out);
+    let work = as_json(text, "")["work"].clone();
+    assert_eq!(work[1]["engine"], "peer copy");
+    // In a trace it is what PyTorch's profiler calls such a copy, and `diagnose` has a lane for it.
+    let program = file(text);
+    let trace = format!("{program}.trace.json");
+    assert_eq!(sidestream(&["run", &program, "--trace", &trace]).code, 0);
+    let said = sidestream(&["diagnose", &trace]);
+    assert!(said.out.contains("GPU 0 (peer copy) |"), "{}", said.out);
+}
+
+/// Nine streams, of which the first has a kernel that waits for an upload and the last a kernel that waits for nothing.
+/// When that one ends, and when the upload does.
+fn ninth_and_upload_end_ns(options: &str) -> (u64, u64) {
+    let mut text = String::from(
+        "\
+name: nine
+buffers: {H: {kind: pinned, bytes: 8388608}, X: {kind: dev, bytes: 8388608}}
+ops:
+- {do: copy_async, s: s0, from: H, to: X}
+- {do: kernel, s: s0, r: [X]}
+",
+    );
+    for stream in 1..9 {
+        text += &format!("- {{do: kernel, s: s{stream}, w: [A{stream}]}}\n");
+    }
+    let work = as_json(&text, options)["work"].clone();
+    let end_ns = |op: u64| {
+        let mut all = work.as_array().unwrap().iter();
+        all.find(|w| w["op"] == op).unwrap()["end_ns"]
+            .as_u64()
+            .unwrap()
+    };
+    (end_ns(9), end_ns(0))
+}
+
+#[test]
+fn streams_that_share_a_connection_wait_for_what_is_at_its_head() {
+    let (shared_ns, upload_ns) = ninth_and_upload_end_ns("");
+    assert!(shared_ns > upload_ns, "{shared_ns} {upload_ns}");
+    let (own_ns, _) = ninth_and_upload_end_ns("--connections 9");
+    assert!(own_ns < upload_ns / 2, "{own_ns} {upload_ns}");
+    // It is no order: what goes by promises alone has none of it.
+    let (seeded_ns, upload_ns) = ninth_and_upload_end_ns("--schedule seeded:3");
+    assert!(seeded_ns < upload_ns, "{seeded_ns} {upload_ns}");
+}
+
+#[test]
+fn connections_are_for_the_usual_order_on_a_simulated_gpu() {
+    let program = file("name: x\nops: []\n");
+    let said = |options: &[&str]| {
+        sidestream(&[&["run", &program, "--connections", "4"], options].concat())
+    };
+    let refused = said(&["--schedule", "adversarial"]);
+    assert_eq!(refused.code, 2);
+    assert!(
+        refused
+            .err
+            .contains("--connections is for --schedule in-order"),
+        "{}",
+        refused.err
+    );
+    assert_eq!(said(&[]).code, 0);
+    let none = sidestream(&["run", &program, "--connections", "0"]);
+    assert!(
+        none.code == 2 && none.err.contains("1..=32"),
+        "{}",
+        none.err
     );
 }
 
@@ -534,6 +625,39 @@ fn an_op_that_is_not_there_cannot_be_late() {
             ran.err
         );
     }
+}
+
+/// When op 2 of a program ends, whose stream is urgent or not: two kernels that fill the device are before it.
+fn third_kernel_ends_ns(urgent: &str) -> u64 {
+    let text = format!(
+        "\
+name: urgent
+streams: {{third: {urgent}}}
+buffers: {{X: {{kind: dev, bytes: 268435456}}, Y: {{kind: dev, bytes: 268435456}}}}
+ops:
+- {{do: kernel, s: s1, w: [X]}}
+- {{do: kernel, s: s2, w: [Y]}}
+- {{do: kernel, s: third, w: [A]}}
+"
+    );
+    let work = as_json(&text, "")["work"].clone();
+    let third = work.as_array().unwrap().iter().find(|w| w["op"] == 2);
+    third.unwrap()["end_ns"].as_u64().unwrap()
+}
+
+#[test]
+fn an_urgent_stream_goes_before_kernels_that_wait() {
+    let usual_ns = third_kernel_ends_ns("nb");
+    for urgent in ["{kind: nb, priority: -1}", "{kind: blk, priority: -5}"] {
+        let urgent_ns = third_kernel_ends_ns(urgent);
+        assert!(
+            urgent_ns < usual_ns / 2,
+            "{urgent}: {urgent_ns} of {usual_ns}"
+        );
+    }
+    // As CUDA does it, one that the device lacks is the nearest that it has.
+    let (least, beyond) = ("{kind: nb, priority: 0}", "{kind: nb, priority: 9}");
+    assert_eq!(third_kernel_ends_ns(least), third_kernel_ends_ns(beyond));
 }
 
 #[test]

@@ -164,11 +164,10 @@ fn drawn(
     };
     let collectives = Collectives::of(trace);
     for work in &trace.work {
-        let place = Place::Stream(work.stream.0 as usize);
         let span = (work.start_ns, work.end_ns());
         let shade = shade(work, &collectives);
         for drawing in drawing.of(span) {
-            drawing.add(place, span, shade, Some(work.name));
+            drawing.add_work((trace, work), work.stream.0 as usize, span, shade);
         }
     }
     let names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
@@ -202,6 +201,7 @@ fn drawn(
         drawing.finish(*step, |place| match place {
             Place::Host(thread) => thread_name(trace, ThreadIndex(thread as u16)),
             Place::Stream(stream) => stream_name(trace, StreamIndex(stream as u16)),
+            Place::PeerCopies(device) => peer_copies(device),
         })
     })
     .collect()
@@ -258,6 +258,11 @@ pub fn stream_name(trace: &Trace, stream: StreamIndex) -> String {
     name
 }
 
+/// What the copies of a device to and from others are called.
+pub fn peer_copies(device: i64) -> String {
+    format!("GPU {device} (peer copy)")
+}
+
 /// What a thread is called.
 pub fn thread_name(trace: &Trace, thread: ThreadIndex) -> String {
     let thread = &trace.threads[thread.0 as usize];
@@ -291,6 +296,8 @@ pub enum Place {
     Host(usize),
     /// On a stream.
     Stream(usize),
+    /// Where a device copies to and from other devices. What is drawn there is on a stream too.
+    PeerCopies(i64),
 }
 
 /// A timeline under construction. Spans come in the order of their starts.
@@ -318,6 +325,21 @@ impl Drawing {
             length_ns,
             finest_ns: length_ns / finest.max(1),
             lanes: BTreeMap::new(),
+        }
+    }
+
+    /// Draws work of a device on a stream, and copies between devices on a lane of their own besides.
+    pub fn add_work(
+        &mut self,
+        (trace, work): (&Trace, &Work),
+        stream: usize,
+        span: (i64, i64),
+        shade: Shade,
+    ) {
+        self.add(Place::Stream(stream), span, shade, Some(work.name));
+        if shade == Shade::Peer {
+            let device = trace.streams[work.stream.0 as usize].device;
+            self.add(Place::PeerCopies(device), span, shade, Some(work.name));
         }
     }
 

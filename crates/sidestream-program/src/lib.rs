@@ -65,6 +65,6 @@ pub use read::{parse, parse_bytes};
 pub use record::record;
 pub use reduce::{CannotReduce, Pair, Recorded, Reduced, reduce};
 pub use repeat::mark_steps;
-pub use run::{CannotRun, ProgramNames, Run, Unmet, run};
+pub use run::{CONNECTIONS, CannotRun, ProgramNames, Run, Unmet, run, run_connected};
 pub use verbs::Verb;
 pub use write::{write, written};

@@ -9,7 +9,7 @@ use sidestream::op::{
 };
 use sidestream::order::Order;
 
-use crate::program::{Access, BufferRef, Fields, Program, StreamRef};
+use crate::program::{Access, BufferRef, Fields, Program, StreamDecl, StreamRef};
 use crate::verbs::Verb;
 
 /// How many streams PyTorch's pool holds; the next request gets the first one again (R51).
@@ -35,6 +35,8 @@ pub struct Stream {
     pub kind: StreamKind,
     /// Where it runs.
     pub device: DeviceId,
+    /// How urgent its kernels are; lower is more urgent.
+    pub priority: i32,
     /// The (first) name that the program gives it.
     pub name: String,
 }
@@ -163,12 +165,12 @@ impl<'a> Lowering<'a> {
                 StreamKind::Legacy => match legacy.get(&decl.device) {
                     Some(&known) => known,
                     None => {
-                        let id = lowering.new_stream(decl.kind, decl.device, &decl.name);
+                        let id = lowering.new_stream(decl);
                         legacy.insert(decl.device, id);
                         id
                     }
                 },
-                _ => lowering.new_stream(decl.kind, decl.device, &decl.name),
+                _ => lowering.new_stream(decl),
             };
             lowering.streams.push(id);
         }
@@ -356,7 +358,7 @@ impl<'a> Lowering<'a> {
     fn create_stream(&mut self, name: StreamRef) -> StreamId {
         let decl = &self.program.streams[name.0 as usize];
         if decl.kind != StreamKind::Legacy {
-            self.streams[name.0 as usize] = self.new_stream(decl.kind, decl.device, &decl.name);
+            self.streams[name.0 as usize] = self.new_stream(decl);
         }
         self.stream(name)
     }
@@ -371,8 +373,13 @@ impl<'a> Lowering<'a> {
             (last, (pool.asked + u64::from(count) - 1) % size),
         ];
         for (name, slot) in slots {
-            let label = &self.program.streams[name.0 as usize].name;
-            let new = || self.new_stream(StreamKind::NonBlocking, device, label);
+            // It is the pool's kind and device, whatever the name was declared for.
+            let decl = StreamDecl {
+                kind: StreamKind::NonBlocking,
+                device,
+                ..self.program.streams[name.0 as usize].clone()
+            };
+            let new = || self.new_stream(&decl);
             let id = *pool.streams.entry(slot).or_insert_with(new);
             self.streams[name.0 as usize] = id;
         }
@@ -382,11 +389,12 @@ impl<'a> Lowering<'a> {
         Command::PoolGet { asked }
     }
 
-    fn new_stream(&mut self, kind: StreamKind, device: DeviceId, name: &str) -> StreamId {
+    fn new_stream(&mut self, decl: &StreamDecl) -> StreamId {
         self.out.streams.push(Stream {
-            kind,
-            device,
-            name: name.to_owned(),
+            kind: decl.kind,
+            device: decl.device,
+            priority: decl.priority,
+            name: decl.name.clone(),
         });
         StreamId(self.out.streams.len() as u32 - 1)
     }

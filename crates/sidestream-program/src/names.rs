@@ -83,6 +83,7 @@ impl<'t> Names<'t> {
             name: name.to_owned(),
             kind,
             device,
+            priority: 0,
             origin,
         };
         StreamRef(add(&mut self.streams, &mut program.streams, name, decl))

@@ -73,6 +73,8 @@ pub struct StreamDecl {
     pub kind: StreamKind,
     /// Its device.
     pub device: DeviceId,
+    /// How urgent its kernels are, as declared: lower is more urgent. A device takes the nearest that it has.
+    pub priority: i32,
     /// How the program came by it.
     pub origin: Origin,
 }

@@ -93,11 +93,32 @@ pub fn run(
     schedule: Schedule,
     witness: bool,
 ) -> Result<Run, CannotRun> {
+    run_connected(program, profile, schedule, witness, CONNECTIONS)
+}
+
+/// Connections of a device, where `CUDA_DEVICE_MAX_CONNECTIONS` does not say another number.
+pub const CONNECTIONS: u32 = 8;
+
+/// [`run`] on devices of so many connections, which streams share ([`Sim::connect`]).
+///
+/// # Errors
+/// As [`run`].
+pub fn run_connected(
+    program: &Program,
+    profile: &Profile,
+    schedule: Schedule,
+    witness: bool,
+    connections: u32,
+) -> Result<Run, CannotRun> {
     let lowered = lower(program);
     fits(&lowered, profile)?;
     let last_device = lowered.last_device().0 as usize;
     let mut sim = Sim::new(vec![profile.clone(); last_device + 1], schedule, witness);
     lowered.declare(sim.order());
+    sim.connect(connections);
+    for (at, stream) in (0..).zip(&lowered.streams) {
+        sim.prioritize(StreamId(at), stream.priority);
+    }
     for buffer in &lowered.buffers {
         let added = sim.contents().add(buffer.size_bytes, buffer.over);
         added.map_err(CannotRun::Memory)?;

@@ -168,9 +168,13 @@ fn declared_streams(program: &Program) -> Vec<String> {
         .filter(|stream| stream.origin == Origin::Declared);
     let written = declared.map(|stream| {
         let kind = STREAM_KINDS.of(stream.kind);
-        match stream.device {
-            DeviceId(0) => format!("{}: {kind}", stream.name),
-            DeviceId(device) => format!("{}: {kind}@{device}", stream.name),
+        let kind = match stream.device {
+            DeviceId(0) => kind.to_owned(),
+            DeviceId(device) => format!("{kind}@{device}"),
+        };
+        match stream.priority {
+            0 => format!("{}: {kind}", stream.name),
+            priority => format!("{}: {{kind: {kind}, priority: {priority}}}", stream.name),
         }
     });
     written.collect()

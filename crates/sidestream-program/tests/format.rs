@@ -245,6 +245,22 @@ fn keys_and_declarations_that_break_the_format() {
         "line 1, key `streams`: a list stands where a mapping from names to kinds belongs",
     );
     check_key(
+        "streams: {b: {kind: nb, priority: high}}",
+        "line 1, key `priority`: `high` is not a whole number; write digits, without quotes",
+    );
+    check_key(
+        "streams: {b: {kind: legacy, priority: -1}}",
+        "line 1, key `priority`: `b` is a default stream, whose priority is 0; give one to a stream of kind `nb` or `blk`",
+    );
+    check_key(
+        "streams: {b: {priority: -1}}",
+        "line 1, key `streams`: stream `b` has no `kind`; add one",
+    );
+    check_key(
+        "streams: {b: {kind: nb, urgency: 1}}",
+        "line 1, key `urgency`: `urgency` is not known here; stream `b` has a `kind` and `priority`",
+    );
+    check_key(
         "buffers: {b: host}",
         "line 1, key `buffers`: `host` is not a kind for buffer `b`; use `dev`, `pinned`, `pageable` or `managed`",
     );

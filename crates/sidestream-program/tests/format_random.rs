@@ -118,7 +118,8 @@ const OPS: [&str; 40] = [
 ];
 
 fn random_program(dice: &mut Dice, name: usize) -> String {
-    let mut text = format!("{{name: p{name}, streams: {{y: nb@2, on1: nb}}, ");
+    let mut text =
+        format!("{{name: p{name}, streams: {{y: {{kind: nb@2, priority: -7}}, on1: nb}}, ");
     text.push_str(
         "buffers: {big: {kind: managed, bytes: 4096}}, events: {off: no_timing, timed: dev1}, ",
     );

@@ -30,6 +30,8 @@ const WAVES: u32 = 4;
 const THREADS: u32 = 512;
 /// How often each is tried; the kernel comes at so many moments of a block, evenly spread.
 const TRIES: u32 = 21;
+/// The limit that is tried: so many kernels of the background in flight, on all its streams together.
+const IN_FLIGHT: usize = 1;
 /// Until the first kernel has begun.
 const LEAD: Duration = Duration::from_micros(50);
 
@@ -48,6 +50,8 @@ struct Row {
     alone: Latency,
     /// On a stream of the background's priority.
     equal: Latency,
+    /// There, of which [`IN_FLIGHT`] are in flight at most.
+    limited: Latency,
     /// On a stream of the most urgent one.
     urgent: Latency,
     /// There, as a graph of this one kernel.
@@ -133,10 +137,12 @@ fn rows(own: &Own, threads_per_sm: u32) -> Result<Vec<Row>, Failure> {
                     block_us,
                     kernel_us,
                     streams,
-                    alone: job.latency(least_urgent, By::Call, false)?,
-                    equal: job.latency(least_urgent, By::Call, true)?,
-                    urgent: job.latency(most_urgent, By::Call, true)?,
-                    graph: job.latency(most_urgent, By::Graph, true)?,
+                    alone: job.latency(least_urgent, By::Call, 0)?,
+                    equal: job.latency(least_urgent, By::Call, KERNELS * streams)?,
+                    // The host launches the next ones later, which are then behind the kernel.
+                    limited: job.latency(least_urgent, By::Call, IN_FLIGHT)?,
+                    urgent: job.latency(most_urgent, By::Call, KERNELS * streams)?,
+                    graph: job.latency(most_urgent, By::Graph, KERNELS * streams)?,
                 });
             }
         }
@@ -154,8 +160,8 @@ struct Background<'a> {
 }
 
 impl Background<'_> {
-    /// How long the kernel takes on a stream of this priority.
-    fn latency(&self, priority: i32, by: By, is_beside: bool) -> Result<Latency, Failure> {
+    /// How long the kernel takes on a stream of this priority, beside so many kernels of the background.
+    fn latency(&self, priority: i32, by: By, beside: usize) -> Result<Latency, Failure> {
         let device = &self.own.device;
         let stream = device.stream_with_priority("kernel", priority)?;
         let (spin, small) = (library::spin(), Grid::new(self.own.sms, 128));
@@ -167,12 +173,10 @@ impl Background<'_> {
         // The first does not count: it loads the kernel.
         for moment in 0..=TRIES {
             device.synchronize()?;
-            if is_beside {
+            if beside > 0 {
                 let grid = Grid::new(self.full * WAVES, THREADS);
-                for _ in 0..KERNELS {
-                    for background in &self.streams {
-                        background.launch(&spin, grid, (ns(self.block),))?;
-                    }
+                for background in self.streams.iter().cycle().take(beside) {
+                    background.launch(&spin, grid, (ns(self.block),))?;
                 }
                 let within = self.block * (2 * moment + 1) / (2 * TRIES);
                 let last = self.streams[0].record_event()?;
@@ -214,8 +218,15 @@ fn pause(clock: &Clock, unfinished: &Event, time: Duration) -> Result<(), Failur
 
 fn table(rows: &[Row]) -> String {
     let mut out = format!(
-        "  {:>7} {:>7} {:>7}  {:>9}  {:>19}  {:>19}  {:>19}\n",
-        "blocks", "kernel", "streams", "alone", "same priority", "urgent", "urgent, as a graph"
+        "  {:>7} {:>7} {:>7}  {:>9}  {:>19}  {:>19}  {:>19}  {:>19}\n",
+        "blocks",
+        "kernel",
+        "streams",
+        "alone",
+        "same priority",
+        "same, 1 in flight",
+        "urgent",
+        "urgent, as a graph"
     );
     let both = |latency: Latency| {
         let (median, worst) = (latency.median_ns as u64, latency.worst_ns as u64);
@@ -223,12 +234,13 @@ fn table(rows: &[Row]) -> String {
     };
     for row in rows {
         out += &format!(
-            "  {:>7} {:>7} {:>7}  {:>9}  {:>19}  {:>19}  {:>19}\n",
+            "  {:>7} {:>7} {:>7}  {:>9}  {:>19}  {:>19}  {:>19}  {:>19}\n",
             format!("{} µs", row.block_us),
             format!("{} µs", row.kernel_us),
             row.streams,
             time(row.alone.median_ns as u64),
             both(row.equal),
+            both(row.limited),
             both(row.urgent),
             both(row.graph),
         );
@@ -248,6 +260,10 @@ fn verdict(rows: &[Row]) -> String {
         gains.clone().fold(f64::INFINITY, f64::min),
         gains.fold(0.0, f64::max),
     );
+    let limited = rows
+        .iter()
+        .map(|row| row.equal.median_ns / row.limited.median_ns);
+    let limited = limited.fold(0.0, f64::max);
     let longest = BLOCKS_US[BLOCKS_US.len() - 1];
     let waited = |block_us: u64| {
         let of = rows.iter().filter(move |row| row.block_us == block_us);
@@ -259,7 +275,8 @@ fn verdict(rows: &[Row]) -> String {
     }
     format!(
         "A priority makes the kernel {least:.1} to {most:.1} times as fast here. It stops no block: beside blocks of {} µs \
-         the kernel still waits {}, beside blocks of {longest} µs {}.",
+         the kernel still waits {}, beside blocks of {longest} µs {}. Without a priority it is up to {limited:.1} times as fast \
+         if {IN_FLIGHT} kernel of the background is in flight at most.",
         BLOCKS_US[0],
         time(waited(BLOCKS_US[0]) as u64),
         time(waited(longest) as u64),
@@ -271,6 +288,7 @@ impl Row {
         let latency = |of: Latency| json!({"median_ns": of.median_ns, "worst_ns": of.worst_ns});
         json!({"block_us": self.block_us, "kernel_us": self.kernel_us, "streams": self.streams,
                "alone": latency(self.alone), "equal": latency(self.equal),
+               "in_flight": IN_FLIGHT, "limited": latency(self.limited),
                "urgent": latency(self.urgent), "urgent_graph": latency(self.graph)})
     }
 }

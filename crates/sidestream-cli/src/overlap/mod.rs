@@ -83,7 +83,7 @@ pub struct Args {
     input: Option<PathBuf>,
     /// What a priority is worth instead: how long a kernel takes beside work that fills the device, on a stream of the same
     /// priority and on an urgent one, by the length of the kernel, of the blocks beside it, and the number of streams that
-    /// these are on. On a real GPU it is measured, and the simulated H200 stands beside it
+    /// these are on; and what a limit on the work beside it is worth. On a real GPU it is measured, and the simulated H200 stands beside it
     #[arg(long, conflicts_with_all = ["batch", "count", "work", "sweep", "no_download", "streams", "input", "trace", "kernel_ms"])]
     background: bool,
     /// Print one JSON object instead of the table

@@ -17,6 +17,11 @@ pub fn refuse_choices(args: &Args) -> Result<(), Failure> {
                 "--repeat is for a simulated GPU; give --device sim:h200 with it",
             ));
         }
+        _ if args.connections.is_some() => {
+            return Err(Failure::input(
+                "--connections is for a simulated GPU; for a real one set CUDA_DEVICE_MAX_CONNECTIONS before the command",
+            ));
+        }
         (Some(_), _) => "--explore",
         (None, Schedule::InOrder) => return Ok(()),
         (None, _) => "--schedule",

@@ -6,7 +6,7 @@ use super::program::{Item, Job, Node, Pool, Program};
 use crate::measure::{Collectives, quantile};
 use crate::model::{Direction, Name, StreamIndex, Trace};
 use crate::sort::order_by;
-use crate::timeline::{Drawing, FINEST, Place, Shade, Timeline, shade, stream_name};
+use crate::timeline::{Drawing, FINEST, Place, Shade, Timeline, peer_copies, shade, stream_name};
 
 /// So many batches ahead is each worker, as those of PyTorch's loader are by default.
 const AHEAD: usize = 2;
@@ -269,9 +269,8 @@ impl Run {
         order_by(&mut ran, |(span, _)| **span);
         for (span, node) in ran {
             let work = &trace.work[node.work];
-            let place = Place::Stream(node.stream);
             let shade = shade(work, &collectives);
-            drawing.add(place, spans(span), shade, Some(work.name));
+            drawing.add_work((trace, work), node.stream, spans(span), shade);
         }
         for part in &self.host {
             let place = Place::Host(part.lane);
@@ -288,6 +287,7 @@ impl Run {
                 stream_name(trace, StreamIndex(stream as u16))
             }
             Place::Stream(stream) => format!("{} (new)", program.added[stream - of_trace]),
+            Place::PeerCopies(device) => peer_copies(device),
         })
     }
 }

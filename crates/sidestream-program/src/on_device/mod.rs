@@ -23,7 +23,7 @@ use sidestream::log::Reader;
 use sidestream::op::{DeviceId, EventId, GraphId, Kind, Memory, Mode, Op, StreamKind};
 use sidestream::trace::{Trace, recorded};
 
-use crate::lower::Command;
+use crate::lower::{self, Command};
 
 pub use plan::{NotOnDevice, Plan};
 
@@ -356,7 +356,7 @@ impl Tables {
                 // Its thread makes it.
                 StreamKind::PerThread => None,
                 _ if is_created => None,
-                kind => Some(stream(device, kind, &declared.name)?),
+                _ => Some(stream(device, declared)?),
             });
         }
         for command in &plan.lowered.commands {
@@ -469,12 +469,18 @@ impl Tables {
     }
 }
 
-fn stream(device: &Device, kind: StreamKind, name: &str) -> Result<Stream> {
-    match kind {
+fn stream(device: &Device, declared: &lower::Stream) -> Result<Stream> {
+    // As CUDA does it: the nearest that the device has.
+    let (most_urgent, least_urgent) = device.caps().priorities;
+    let (name, priority) = (
+        &declared.name,
+        declared.priority.clamp(most_urgent, least_urgent),
+    );
+    match declared.kind {
         StreamKind::Legacy => Stream::legacy(device),
-        StreamKind::Blocking => Stream::blocking(device, name),
+        StreamKind::Blocking => Stream::blocking_with_priority(device, name, priority),
         StreamKind::PerThread => Stream::per_thread(device),
-        StreamKind::NonBlocking => Stream::non_blocking(device, name, 0),
+        StreamKind::NonBlocking => Stream::non_blocking(device, name, priority),
     }
 }
 

@@ -179,7 +179,7 @@ impl Machine<'_> {
             Kind::DestroyEvent { event } => tables.forget(event),
             Kind::CreateStream { stream: id } => {
                 let declared = &plan.lowered.streams[id.0 as usize];
-                let made = stream(self.device(declared.device), declared.kind, &declared.name)?;
+                let made = stream(self.device(declared.device), declared)?;
                 tables.streams[id.0 as usize] = Some(made);
             }
             Kind::DestroyStream { stream } => tables.streams[stream.0 as usize] = None,

@@ -6,7 +6,7 @@ use crate::error::{BadProgram, Fault, shown};
 use crate::expect::Expect;
 use crate::limits::Limits;
 use crate::names::{DEFAULT_BYTES, Names};
-use crate::program::{Op, Origin, Program};
+use crate::program::{Op, Origin, Program, StreamRef};
 use crate::words::{LEVELS, MEMORIES, STREAM_KINDS};
 use crate::yaml::{Items, Kind, View};
 
@@ -213,6 +213,7 @@ fn streams<'t>(
     limits: &Limits,
 ) -> Result<(), Fault> {
     for (name, value) in declared(view)? {
+        let (value, priority) = kind_with(value, "priority", &format!("stream `{name}`"))?;
         let text = scalars::text(value, "the kind of a stream")?;
         let (word, device) = match text.split_once('@') {
             Some((word, number)) => (word, device_number(number, limits)),
@@ -242,9 +243,45 @@ fn streams<'t>(
                 ),
             ));
         }
-        names.declare_stream(program, name, kind, device, Origin::Declared);
+        let StreamRef(at) = names.declare_stream(program, name, kind, device, Origin::Declared);
+        if let Some(view) = priority {
+            program.streams[at as usize].priority = priority_of(view, name, kind)?;
+        }
     }
     Ok(())
+}
+
+/// A kind, which stands alone or in a mapping that may have one key more.
+fn kind_with<'t>(
+    value: View<'t>,
+    key: &str,
+    whose: &str,
+) -> Result<(View<'t>, Option<View<'t>>), Fault> {
+    let Kind::Mapping(_) = value.kind() else {
+        return Ok((value, None));
+    };
+    let record = Record::read(value, &format!("a `kind` and `{key}`"))?;
+    record.only(
+        |found| found == "kind" || found == key,
+        || format!("{whose} has a `kind` and `{key}`"),
+    )?;
+    let kind = record.get("kind").ok_or_else(|| {
+        let message = format!("{whose} has no `kind`; add one");
+        Fault::new(record.line, message)
+    })?;
+    Ok((kind, record.get(key)))
+}
+
+fn priority_of(view: View<'_>, name: &str, kind: StreamKind) -> Result<i32, Fault> {
+    let number = scalars::signed(view, i32::MIN.into(), i32::MAX.into());
+    let number = number.map_err(|fault| fault.in_field("priority"))?;
+    if !matches!(kind, StreamKind::NonBlocking | StreamKind::Blocking) {
+        let message = format!(
+            "`{name}` is a default stream, whose priority is 0; give one to a stream of kind `nb` or `blk`"
+        );
+        return Err(Fault::new(view.line(), message).in_field("priority"));
+    }
+    Ok(number as i32)
 }
 
 fn buffers<'t>(
@@ -254,24 +291,11 @@ fn buffers<'t>(
     limits: &Limits,
 ) -> Result<(), Fault> {
     for (name, value) in declared(view)? {
-        let (kind, size_bytes) = match value.kind() {
-            Kind::Mapping(_) => {
-                let record = Record::read(value, "a kind and a size")?;
-                record.only(
-                    |key| key == "kind" || key == "bytes",
-                    || format!("buffer `{name}` has a `kind` and `bytes`"),
-                )?;
-                let kind = record.get("kind").ok_or_else(|| {
-                    let message = format!("buffer `{name}` has no `kind`; add one");
-                    Fault::new(record.line, message)
-                })?;
-                let bytes = record.get("bytes").map(|bytes| {
-                    scalars::integer(bytes, 0, limits.buffer_bytes).map_err(|f| f.in_field("bytes"))
-                });
-                (kind, bytes.transpose()?.unwrap_or(DEFAULT_BYTES))
-            }
-            _ => (value, DEFAULT_BYTES),
-        };
+        let (kind, bytes) = kind_with(value, "bytes", &format!("buffer `{name}`"))?;
+        let bytes = bytes.map(|bytes| {
+            scalars::integer(bytes, 0, limits.buffer_bytes).map_err(|f| f.in_field("bytes"))
+        });
+        let size_bytes = bytes.transpose()?.unwrap_or(DEFAULT_BYTES);
         let word = scalars::text(kind, "the kind of a buffer")?;
         let memory = MEMORIES.find(word).ok_or_else(|| {
             let what = format!("a kind for buffer `{name}`");

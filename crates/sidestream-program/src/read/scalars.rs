@@ -94,14 +94,17 @@ pub(crate) fn boolean(view: View<'_>) -> Result<bool, Fault> {
 
 /// A whole number between two bounds, both included.
 pub(crate) fn integer(view: View<'_>, least: u64, most: u64) -> Result<u64, Fault> {
+    signed(view, least.into(), most.into()).map(|number| number.unsigned_abs() as u64)
+}
+
+/// A whole number, which may be below zero.
+pub(crate) fn signed(view: View<'_>, least: i128, most: i128) -> Result<i128, Fault> {
     let written = match view.kind() {
         Kind::Scalar(text, true) => whole_number(text),
         _ => None,
     };
     match written {
-        Some(number) if (i128::from(least)..=i128::from(most)).contains(&number) => {
-            Ok(number.unsigned_abs() as u64)
-        }
+        Some(number) if (least..=most).contains(&number) => Ok(number),
         Some(_) => Err(Fault::new(
             view.line(),
             format!("{} is not within {least} to {most}", described(view)),

@@ -333,6 +333,7 @@ impl Lift<'_> {
             name,
             kind: stream.kind,
             device: stream.device,
+            priority: 0,
             origin,
         });
         let new = StreamRef(self.program.streams.len() as u32 - 1);

@@ -75,7 +75,7 @@ from sidestream._sidestream import (
     TraceError,
     __version__,
 )
-from sidestream._stream import Event, Stream
+from sidestream._stream import Event, InFlight, Stream
 from sidestream._tables import (
     KernelRow as KernelRow,
     MemoryHolder as MemoryHolder,
@@ -104,6 +104,7 @@ __all__ = [
     "Batcher",
     "DeviceError",
     "Event",
+    "InFlight",
     "Pipeline",
     "ProgramError",
     "RaceError",

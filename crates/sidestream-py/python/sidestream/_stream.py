@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +180,74 @@ class Stream(_sidestream.Stream):
 
     def __repr__(self) -> str:
         return f"<sidestream.Stream {self.name!r} device={self.device} priority={self.priority}>"
+
+
+class InFlight:
+    """A limit on what work in the background may have in flight, on all its streams together.
+
+    A kernel or a copy waits for all of its priority that was given to the device before it, and copies know
+    no priorities. So work that nobody waits for should not be put there far ahead::
+
+        background = sidestream.InFlight(2)
+        stream = sidestream.Stream(priority=0)
+        for batch in batches:
+            with background(stream):
+                step(batch)
+
+    Each ``with`` is a piece of work: it makes the stream current, as ``with stream:`` does. The host waits at
+    its beginning until fewer than ``most`` earlier pieces are in flight, on all streams and of all threads.
+    With one the device idles for some microseconds between two pieces; with two it does not.
+
+    Args:
+        most: So many pieces may be in flight, at least 1.
+
+    Raises:
+        TypeError: ``most`` is no whole number.
+        ValueError: ``most`` is less than 1.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Make a limit."""
+        if isinstance(most, bool) or not isinstance(most, int):
+            raise TypeError(f"most is {most!r}; give a whole number of pieces")
+        if most < 1:
+            raise ValueError(f"most is {most}; give at least 1, or work without a limit")
+        self.most = most
+        #: One for each piece that may be in flight: the event at the end of the last that had it.
+        self._turns: queue.Queue[Any] = queue.Queue()
+        for _ in range(most):
+            self._turns.put(None)
+        self._inside = threading.local()
+
+    @contextmanager
+    def __call__(self, stream: Any) -> Iterator[Any]:
+        """Wait for a turn, and make the stream current for one piece of work.
+
+        Args:
+            stream: A ``Stream`` of a real device or a ``torch.cuda.Stream``.
+
+        Raises:
+            DeviceError: Work of an earlier piece failed on the device.
+            RuntimeError: The thread is in a piece of this limit already.
+        """
+        if getattr(self._inside, "piece", False):
+            raise RuntimeError(
+                "this thread is in a piece of this limit already, and a second could wait for the first; "
+                "leave it first"
+            )
+        event, done = self._turns.get(), None
+        self._inside.piece = True
+        try:
+            if event is not None:
+                event.synchronize()
+            with stream if isinstance(stream, Stream) else _torch_cuda().stream(stream):
+                try:
+                    yield stream
+                finally:
+                    done = stream.record_event()
+        finally:
+            self._turns.put(done)
+            self._inside.piece = False
 
 
 class Event(_sidestream.Event):

@@ -92,7 +92,17 @@ impl Stream {
     /// What the driver answers.
     #[track_caller]
     pub fn blocking(device: &Device, name: &str) -> Result<Stream> {
-        Stream::create(device, StreamKind::Blocking, 0, name, Location::caller())
+        Stream::blocking_with_priority(device, name, 0)
+    }
+
+    /// `cudaStreamCreateWithPriority` with `cudaStreamDefault`: as [`Stream::blocking`]; a lower priority is more urgent.
+    ///
+    /// # Errors
+    /// If there is no such priority, or what the driver answers.
+    #[track_caller]
+    pub fn blocking_with_priority(device: &Device, name: &str, priority: i32) -> Result<Stream> {
+        let kind = StreamKind::Blocking;
+        Stream::create(device, kind, priority, name, Location::caller())
     }
 
     /// `cudaStreamCreateWithPriority` with `cudaStreamNonBlocking`: no implicit order at all (R15).

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use super::connections::Connections;
 use super::schedule::Schedule;
 use super::work;
 use crate::engine::{Delay, Engine, LaneId, Profile, Task, TaskId, Work};
@@ -22,6 +23,8 @@ pub(super) struct Core<P> {
     threads: Vec<Option<LaneId>>,
     /// By the stream's id in the rule book.
     streams: Vec<Option<LaneId>>,
+    /// None: each stream has one of its own.
+    pub connections: Option<Connections<P>>,
     // Kept from call to call for their memory.
     steps: Steps,
     before: Vec<TaskId>,
@@ -39,6 +42,7 @@ impl<P> Core<P> {
             random: schedule.seed(),
             threads: Vec::new(),
             streams: Vec::new(),
+            connections: None,
             steps: Steps::new(),
             before: Vec::new(),
         }
@@ -97,10 +101,41 @@ impl<P> Core<P> {
         self.before.clear();
         self.frontier
             .before(step, weakest, &self.order, &mut self.before);
+        let turn = self.push_turn(step.chain, &part);
+        self.before.extend(turn);
         let any_of = self.frontier.any_of(step, weakest);
         let task = Task::new(lane, work).after(&self.before).after_any(any_of);
         self.parts.push_back(part);
         self.engine.push(task.delay(delay))
+    }
+
+    /// The last of several launches: behind the first, and the call that made it.
+    pub(super) fn push_launch(
+        &mut self,
+        chain: Chain,
+        work: Work,
+        [first, call]: [TaskId; 2],
+        part: P,
+    ) -> TaskId {
+        let lane = self.lane(chain);
+        self.before.clear();
+        self.before.extend([first, call]);
+        let turn = self.push_turn(chain, &part);
+        let behind = [call, turn.unwrap_or(call)];
+        let after = &behind[..1 + usize::from(turn.is_some())];
+        self.push(Task::new(lane, work).after(after), part)
+    }
+
+    /// The turn of a part in the connection of its stream, behind all that the part stands behind; none where no other
+    /// stream has that connection. It is a point on a lane of the host, which takes no time and counts as no wait of the device.
+    fn push_turn(&mut self, chain: Chain, part: &P) -> Option<TaskId> {
+        let (Chain::Stream(stream), Some(connections)) = (chain, &mut self.connections) else {
+            return None;
+        };
+        let lane = connections.shared(stream, || self.engine.add_thread())?;
+        self.parts.push_back((connections.turn)(part));
+        let turn = Task::new(lane, Work::Marker).after(&self.before);
+        Some(self.engine.push(turn))
     }
 
     /// The lane of the engine on which a chain runs.
@@ -118,7 +153,12 @@ impl<P> Core<P> {
     pub(super) fn stream_lane(&mut self, stream: StreamId, priority: i32) -> LaneId {
         let device = self.order.device_of(stream);
         let lane = grow(&mut self.streams, stream.0);
-        *lane.get_or_insert_with(|| self.engine.add_stream(device.0, priority))
+        *lane.get_or_insert_with(|| {
+            if let Some(connections) = &mut self.connections {
+                connections.add(stream, device);
+            }
+            self.engine.add_stream(device.0, priority)
+        })
     }
 
     /// How many threads have called, or stand before one that has.

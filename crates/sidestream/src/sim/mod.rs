@@ -13,6 +13,7 @@
 //! memory that has addresses, kernels that are functions, and no more history than its unfinished
 //! work.
 
+mod connections;
 mod core;
 mod machine;
 mod memory;
@@ -22,10 +23,11 @@ mod work;
 
 use std::fmt;
 
-use crate::engine::{Engine, KernelCost, Profile, Task, TaskId, What};
+use crate::engine::{Engine, KernelCost, Profile, TaskId, What};
 use crate::op::{Access, Class, DeviceId, Kind, Mode, Op, OpId, StreamId};
 use crate::order::{After, Chain, Misuse, Order, Performs, Runs, Step};
 
+use connections::Connections;
 use core::Core;
 pub use machine::Machine;
 pub use memory::{Contents, Found, LIMIT_BYTES, Unplaceable};
@@ -74,6 +76,8 @@ struct Part {
     op: u32,
     performs: Performs,
     is_call: bool,
+    /// Whether it is only the turn of the next part in a connection.
+    is_turn: bool,
     /// The stream it runs on; none for the host's part.
     stream: Option<StreamId>,
 }
@@ -130,6 +134,21 @@ impl Sim {
         &self.core.engine
     }
 
+    /// Each device has so many connections, which its streams share in the order in which they are declared
+    /// ([`Sim::prioritize`]) or first used: what waits in one holds up other streams' later work there. It is a model, since
+    /// NVIDIA does not say which streams share, and it is no order that anything may rely on: only
+    /// [`Schedule::InOrder`] goes by it. Without this each stream has one of its own.
+    pub fn connect(&mut self, count: u32) {
+        let turn = |part: &Part| Part {
+            performs: Performs::Nothing,
+            is_turn: true,
+            stream: None,
+            ..*part
+        };
+        let is_used = self.core.schedule == Schedule::InOrder;
+        self.core.connections = is_used.then(|| Connections::new(count, turn));
+    }
+
     /// From here on only times are simulated: buffers need not be added, and results are not kept.
     pub fn times_only(&mut self) {
         self.computes = false;
@@ -153,6 +172,14 @@ impl Sim {
         }
         self.core.reuse(steps);
         runs
+    }
+
+    /// Gives a declared stream its priority, before its first work: lower is more urgent, and one that a device lacks
+    /// becomes the nearest that it has. Without this it is 0.
+    pub fn prioritize(&mut self, stream: StreamId, priority: i32) {
+        let (most_urgent, least_urgent) = Machine::PRIORITIES;
+        let priority = priority.clamp(most_urgent, least_urgent);
+        self.core.stream_lane(stream, priority);
     }
 
     /// The device stops executing a stream.
@@ -230,6 +257,7 @@ impl Sim {
             op: self.ops.len() as u32,
             performs: Performs::Nothing,
             is_call: true,
+            is_turn: false,
             stream: None,
         };
         let work = Core::<Part>::call_work(&op, steps);
@@ -264,7 +292,7 @@ impl Sim {
             }
             let mut task = self.core.push_step(step, work, delay, part);
             if launches.is_some() {
-                task = self.last_launch(&op, cost, step, part);
+                task = self.last_launch(&op, cost, step, (task, part));
             }
             self.core.frontier.advance(step, task);
         }
@@ -285,7 +313,7 @@ impl Sim {
         op: &Op,
         cost: Option<KernelCost>,
         step: &Step,
-        first: Part,
+        (task, first): (TaskId, Part),
     ) -> TaskId {
         let launching = work::further_launches(op, &self.devices[0]);
         let part = Part {
@@ -294,13 +322,13 @@ impl Sim {
             ..first
         };
         let launched = self.core.push_call(op, launching, part);
-        let lane = self.core.lane(step.chain);
-        let last = Task::new(lane, work::kernel(op, cost, 1));
         let part = Part {
             performs: Performs::Writes,
             ..first
         };
-        self.core.push(last.after(&[launched]), part)
+        let work = work::kernel(op, cost, 1);
+        self.core
+            .push_launch(step.chain, work, [task, launched], part)
     }
 
     /// Whose record an operation waits for.

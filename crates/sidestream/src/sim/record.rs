@@ -45,7 +45,7 @@ impl Sim {
         }
         let mut ended = vec![0; trace.streams.len()];
         for (task, part) in self.core.parts() {
-            let Some(span) = self.core.engine.scheduled(task) else {
+            let Some(span) = self.core.engine.scheduled(task).filter(|_| !part.is_turn) else {
                 continue;
             };
             let submitted = &self.ops[part.op as usize];

@@ -194,18 +194,26 @@ fn call_row(call: &Call, is_further: bool) -> Value {
            "args": args})
 }
 
+fn moved(args: &mut Value, bytes: u64, duration_ns: u64) {
+    args["bytes"] = bytes.into();
+    if duration_ns > 0 {
+        let rate = bytes as f64 / duration_ns as f64;
+        args["memory bandwidth (GB/s)"] = rate.into();
+    }
+}
+
 fn work_row(work: &Work, is_further: bool, pid: u32, tid: u32) -> Value {
     let duration_ns = work.end_ns - work.start_ns;
     let mut args = json!({"device": work.device.0, "context": 1, "stream": tid,
                           "op": work.op.0, "correlation": number(work.op, is_further)});
     let (cat, name) = match work.what {
         What::Kernel => ("kernel", work.name.clone()),
+        What::CopyPeer { bytes } => {
+            moved(&mut args, bytes, duration_ns);
+            ("gpu_memcpy", "Memcpy PtoP (Device -> Device)".to_owned())
+        }
         What::Copy { from, to, bytes } => {
-            args["bytes"] = bytes.into();
-            if duration_ns > 0 {
-                let rate = bytes as f64 / duration_ns as f64;
-                args["memory bandwidth (GB/s)"] = rate.into();
-            }
+            moved(&mut args, bytes, duration_ns);
             let side = |memory: Memory| if memory.is_host() { 'H' } else { 'D' };
             let name = format!(
                 "Memcpy {}to{} ({} -> {})",

@@ -168,6 +168,11 @@ pub enum What {
         /// How much.
         bytes: u64,
     },
+    /// A copy between two devices.
+    CopyPeer {
+        /// How much.
+        bytes: u64,
+    },
     /// A memset.
     Memset {
         /// How much.
@@ -191,6 +196,8 @@ pub enum Engine {
     Compute,
     /// Device to host.
     Download,
+    /// Device to device, by an engine of the device whose stream it is in.
+    PeerCopy,
     /// The host.
     Host,
 }
@@ -202,6 +209,7 @@ impl Engine {
             Engine::Upload => "upload",
             Engine::Compute => "compute",
             Engine::Download => "download",
+            Engine::PeerCopy => "peer copy",
             Engine::Host => "host",
         }
     }
@@ -218,6 +226,7 @@ impl What {
                 (false, false) => Engine::Compute,
                 (true, true) => Engine::Host,
             }),
+            What::CopyPeer { .. } => Some(Engine::PeerCopy),
             What::HostFunc => Some(Engine::Host),
             What::Wait { .. } => None,
         }

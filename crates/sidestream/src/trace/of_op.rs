@@ -16,6 +16,7 @@ impl What {
         match op.kind.class() {
             Class::Wait => Some(What::Wait { recorded_by }),
             Class::Kernel | Class::Graph => Some(What::Kernel),
+            Class::Copy { peer: Some(_), .. } => Some(What::CopyPeer { bytes: bytes() }),
             Class::Copy { from, to, .. } => Some(What::Copy {
                 from,
                 to,

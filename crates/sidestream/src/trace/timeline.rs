@@ -151,6 +151,7 @@ impl<'a> Timeline<'a> {
             Engine::Upload,
             Engine::Compute,
             Engine::Download,
+            Engine::PeerCopy,
             Engine::Host,
         ];
         let mut lanes = Vec::new();
@@ -251,6 +252,7 @@ fn bar(cells: &mut [char], name: &str, letter: char) {
 fn letter(what: What) -> char {
     match what {
         What::Kernel => 'K',
+        What::CopyPeer { .. } => 'P',
         What::Memset { .. } => 'M',
         What::HostFunc => 'H',
         What::Wait { .. } => 'w',
