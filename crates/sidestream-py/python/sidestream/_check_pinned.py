@@ -12,7 +12,7 @@ from typing import Any
 from sidestream import _prefetch
 from sidestream._check_hooks import put
 
-#: NVIDIA's CUDA C++ Best Practices Guide, "Pinned Memory", calls pinned memory scarce, and says that it should not be
+#: NVIDIA's CUDA C++ Best Practices Guide, "Pinned Memory", calls it scarce, and says that it should not be
 #: overused and that how much is too much is hard to know in advance. This share is remarked on.
 MOST_PINNED = 0.25
 
