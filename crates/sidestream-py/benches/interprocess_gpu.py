@@ -130,8 +130,9 @@ def main() -> None:
     consumer = Consumer(pipe)
     for wait in consumer.waits:
         wrong = consumer.wrong_behind(wait)
-        expected = ROUNDS if wait == "nothing" else 0
-        said = {"waits for": wait, "rounds": ROUNDS, "stale": wrong, "as expected": wrong == expected}
+        # Without a wait a value may be there in time.
+        expected = (wrong > 0) == (wait == "nothing")
+        said = {"waits for": wait, "rounds": ROUNDS, "stale": wrong, "as expected": expected}
         print(json.dumps(said), flush=True)
     for hosts_wait in (False, True, False, True):
         took, wrong = consumer.exchange_ms(hosts_wait)
