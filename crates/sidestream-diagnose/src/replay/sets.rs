@@ -75,7 +75,7 @@ fn usual_workers(source: &Source, program: &Program) -> usize {
     }
 }
 
-/// Twice as many workers as there are, or four or eight times, where fewer would still take longer than the rest of a step.
+/// Twice as many workers as there are, or four times and so on, as long as fewer would take longer than the rest of a step.
 fn enough_times(source: &Source, program: &Program) -> usize {
     let loading = program.items.iter().map(|item| item.loading_ns);
     let waited_ns = loading.fold(0, u64::saturating_add) / program.steps.max(1) as u64;
@@ -83,7 +83,7 @@ fn enough_times(source: &Source, program: &Program) -> usize {
     let rest_ns = step_ns.saturating_sub(waited_ns);
     let is_enough =
         |times: &usize| loading_floor_ns(source, program, Change::MoreWorkers(*times)) <= rest_ns;
-    [2, 4].into_iter().find(is_enough).unwrap_or(8)
+    [2, 4, 8, 16, 32].into_iter().find(is_enough).unwrap_or(64)
 }
 
 /// Four for work of the host; or eight, where four would still take longer than the rest of a step.
