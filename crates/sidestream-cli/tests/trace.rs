@@ -225,7 +225,11 @@ fn correlation(trace: &Trace, wrong: &mut Vec<String>) {
 }
 
 /// Whether a name is like `Memcpy HtoD (Pinned -> Device)`, with sides that go together.
+/// Between two devices it is a copy from peer to peer.
 fn is_memcpy(name: &str) -> bool {
+    if name == "Memcpy PtoP (Device -> Device)" {
+        return true;
+    }
     let side = |memory: &str| match memory {
         "Device" | "Managed" => Some('D'),
         "Pinned" | "Pageable" => Some('H'),
