@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 import sidestream
+import torch
 from sidestream import Choice, Pipeline, StageError, Sweep, SweepRow
 from test_pipeline_order import Gpu, clock as clock, gpu as gpu
+
+pytestmark = pytest.mark.torch
 
 
 def choice(mode: str, reason: str, notes: tuple[str, ...] = (), **seconds: float) -> Choice:
@@ -58,12 +61,9 @@ def test_a_sweep_exports_its_figures_and_shows_itself_in_a_notebook() -> None:
     assert "<li>batch 8: it &lt;is&gt; a note</li>" in page
 
 
-@pytest.mark.torch
 def test_two_stages_are_compared_at_each_size_and_a_pipeline_knows_it(
     gpu: Gpu, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
 
     class Stages:
@@ -99,10 +99,7 @@ def test_two_stages_are_compared_at_each_size_and_a_pipeline_knows_it(
         assert (pipe.choice.mode, pipe.choice.measured) == (mode, measured)
 
 
-@pytest.mark.torch
 def test_without_cuda_a_sweep_has_the_serial_figures_and_compares_nothing() -> None:
-    import torch
-
     layer = torch.nn.Linear(3, 3)
     before = layer.weight.detach().clone()
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
@@ -124,7 +121,6 @@ def test_without_cuda_a_sweep_has_the_serial_figures_and_compares_nothing() -> N
     assert not torch.equal(layer.weight, before)
 
 
-@pytest.mark.torch
 def test_a_size_that_does_not_fit_has_no_figures_and_any_other_error_is_raised() -> None:
     class OutOfMemoryError(RuntimeError):
         """As PyTorch names its own."""
@@ -141,7 +137,6 @@ def test_a_size_that_does_not_fit_has_no_figures_and_any_other_error_is_raised()
         Pipeline.sweep([lambda size: 1 // (size - 16)], lambda size: size, (8, 16), device="cpu")
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("make_batch", "sizes", "error", "why"),
     [
@@ -160,7 +155,6 @@ def test_what_makes_no_sweep_is_refused_with_the_remedy(
         Pipeline.sweep([abs], make_batch, sizes, device="cpu")
 
 
-@pytest.mark.torch
 def test_the_sweep_that_the_page_shows_runs_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[3] / "docs/python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
@@ -171,12 +165,9 @@ def test_the_sweep_that_the_page_shows_runs_as_it_is_printed(capsys: pytest.Capt
     assert [line.split()[0] for line in printed[2:5]] == ["8", "32", "128"]
 
 
-@pytest.mark.torch
 def test_graphs_that_were_found_faster_are_known_to_the_next_pipeline_and_compute_the_same(
     clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     def double(x: Any) -> Any:
         # A graph does what it launches, and not this.
         clock.now += 0.01

@@ -485,7 +485,7 @@ fn every_built_in_profile_has_a_source_for_every_value() {
             "{name}"
         );
     }
-    assert!(Profile::named("h100").is_none());
+    assert!(Profile::named("b200").is_none());
 }
 
 #[test]

@@ -362,7 +362,7 @@ fn machines_do_not_mix() {
 
 #[test]
 fn a_device_that_is_not_there_names_those_that_are() {
-    let error = Device::open("sim:h100").unwrap_err();
+    let error = Device::open("sim:b200").unwrap_err();
     assert!(error.to_string().contains("sim:h200"), "{error}");
 }
 

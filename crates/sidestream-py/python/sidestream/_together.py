@@ -50,10 +50,11 @@ def diagnose(
         link_gbps: How fast copies from and to pinned memory go, in GB/s. By default what the trace
             shows, or a table of devices.
         what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``async-output``,
-            ``fused=RANGE``, ``graphs``, ``workers=N``, ``host-work=N``, ``second-stream``,
-            ``pipeline=RANGE,RANGE``, ``non-blocking-streams``, ``drop-wait=STREAM:STREAM``. One text is one
-            prediction, of the changes in it together, as in ``"pinned,no-sync"``; several texts are several
-            predictions. By default, and with ``"all"``, the usual ones.
+            ``fused=RANGE``, ``graphs``, ``workers=N``, ``more-workers=N``, ``host-work=N``,
+            ``second-stream``, ``pipeline=RANGE,RANGE``, ``non-blocking-streams``,
+            ``drop-wait=STREAM:STREAM``. One text is one prediction, of the changes in it together, as in
+            ``"pinned,no-sync"``; several texts are several predictions. By default, and with ``"all"``, the
+            usual ones.
 
     Raises:
         TraceError: The file is no trace that can be read, or the folder has none. The text says what to
