@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,7 +165,7 @@ def test_the_sweep_that_the_page_shows_runs_as_it_is_printed(capsys: pytest.Capt
 
 
 def test_graphs_that_were_found_faster_are_known_to_the_next_pipeline_and_compute_the_same(
-    clock: Any, monkeypatch: pytest.MonkeyPatch
+    clock: Any,
 ) -> None:
     def double(x: Any) -> Any:
         # A graph does what it launches, and not this.
@@ -184,9 +183,6 @@ def test_graphs_that_were_found_faster_are_known_to_the_next_pipeline_and_comput
 
     expected = [2.0 * number + 1 for number in range(24)]
     with sidestream.check(simulate=1) as found:
-        # The simulated GPU draws from the processor's generator, which has no offset.
-        drawn = types.SimpleNamespace(get_offset=lambda: 0)
-        monkeypatch.setattr(torch.cuda, "default_generators", [drawn])
         pipe = Pipeline([double, plus], capture=True)
         for _ in range(8):
             assert [float(result[0]) for result in pipe(items(24))] == expected
