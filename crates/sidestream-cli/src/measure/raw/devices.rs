@@ -189,40 +189,18 @@ impl Chip {
 
     /// Each by its place in the file, with its source.
     pub fn figures(&self) -> Vec<(&'static str, f64, String)> {
+        let said = "reported by the driver";
+        let lanes = "multiprocessors, their lanes and the highest clock";
         [
-            ("chip.sms", self.sms, "reported by the driver"),
-            (
-                "chip.clock_ghz",
-                self.clock_ghz,
-                "reported by the driver: the highest",
-            ),
-            (
-                "chip.threads_per_sm",
-                self.threads_per_sm,
-                "reported by the driver",
-            ),
-            (
-                "chip.blocks_per_sm",
-                self.blocks_per_sm,
-                "reported by the driver",
-            ),
-            ("chip.memory_gib", self.memory_gib, "reported by the driver"),
-            (
-                "chip.memory_gb_s",
-                self.memory_gb_s,
-                "clock and width of the memory, reported by the driver",
-            ),
-            ("chip.l2_mib", self.l2_mib, "reported by the driver"),
-            (
-                "chip.fp32_tflops",
-                self.fp32_tflops,
-                "multiprocessors, their lanes and the highest clock",
-            ),
-            (
-                "chip.copy_engines",
-                self.copy_engines,
-                "reported by the driver",
-            ),
+            ("chip.sms", self.sms, said),
+            ("chip.clock_ghz", self.clock_ghz, said),
+            ("chip.threads_per_sm", self.threads_per_sm, said),
+            ("chip.blocks_per_sm", self.blocks_per_sm, said),
+            ("chip.memory_gib", self.memory_gib, said),
+            ("chip.memory_gb_s", self.memory_gb_s, said),
+            ("chip.l2_mib", self.l2_mib, said),
+            ("chip.fp32_tflops", self.fp32_tflops, lanes),
+            ("chip.copy_engines", self.copy_engines, said),
         ]
         .map(|(place, value, source)| (place, value, source.to_owned()))
         .into()
