@@ -374,6 +374,23 @@ fn more_workers_are_advised_where_those_that_there_are_do_not_keep_up() {
 }
 
 #[test]
+fn more_workers_are_not_predicted_for_a_program_that_has_none() {
+    let asked = report(
+        &folder().join("loader_starved.before.json.gz"),
+        "more-workers=2",
+    );
+    assert_eq!(asked.replay.expect("a replay").predictions, []);
+    let mut warnings = asked.warnings.iter();
+    let warning = warnings.find(|warning| warning.code == "WORKERS");
+    let text = &warning.expect("what was asked for is not passed over").text;
+    assert!(
+        text.starts_with("more-workers=2 cannot be predicted: "),
+        "{text}"
+    );
+    assert!(text.ends_with("ask for workers=N"), "{text}");
+}
+
+#[test]
 fn a_number_of_workers_is_not_predicted_for_a_program_that_has_some() {
     // Its batches come from workers: what the trace shows is how long the program waits for them.
     let path = folder().join("loader_starved.after.json.gz");

@@ -205,6 +205,9 @@ def test_a_large_pageable_source_that_goes_while_its_copy_may_read_it_is_a_warni
     if what == "freed":
         assert race.second.operator == "the end of the tensor"
         assert line(race.second) == "del x"
+        # A wait before the end of a source that one line makes, copies and drops would come too early.
+        assert race.fix.startswith("pin the source (`pin_memory()`")
+        assert [mend.call for mend in found.mends] == ["x = x.pin_memory()"]
 
 
 def line(side: Any) -> str:

@@ -82,6 +82,13 @@ def test_other_threads_wait_for_a_turn(log: list[str]) -> None:
     assert log == ["piece 1", "first thread", "wait for 1", "piece 2", "other thread"]
 
 
+@pytest.mark.parametrize("stream", ["x", None, sidestream.Stream])
+def test_what_is_no_stream_is_refused(stream: Any) -> None:
+    with pytest.raises(TypeError, match=r"^stream is .*; give a Stream or a torch.cuda.Stream$"):
+        with sidestream.InFlight(2)(stream):
+            raise AssertionError("it is not entered")
+
+
 def test_a_limit_that_could_never_let_go_is_refused(log: list[str]) -> None:
     limit = sidestream.InFlight(1)
     with limit(Background(log)), pytest.raises(RuntimeError, match="leave it first"), limit(Background(log)):

@@ -35,19 +35,25 @@ const HOLD: u32 = 4_000_000;
 
 /// The text of a device file: what is measured on the device, the rest from the text of another one.
 pub fn file(device: &Named, driver: Option<&Path>, like: &str) -> Result<String, Failure> {
-    let (own, chip, name) = match device {
+    let (own, chip, name, kind) = match device {
         Named::Cuda(number) => {
             let gpu = Gpu::open(driver, *number)?;
             let own = Own::cuda(&gpu, *number, driver)?;
-            (own, gpu.chip()?, gpu.name)
+            (own, gpu.chip()?, gpu.name, "")
         }
         Named::Simulated(profile) => {
             let (chip, name) = (Chip::of(profile), profile.name.clone());
-            (Own::simulated((**profile).clone()), chip, name)
+            (
+                Own::simulated((**profile).clone()),
+                chip,
+                name,
+                "a simulated ",
+            )
         }
     };
     let figures = Bench::new(own, &chip)?.all(&chip)?;
-    Ok(written(&name, &figures, like))
+    let head = format!("# {kind}{name}, measured by `sidestream devices --measure`.\n");
+    Ok(head + &written(&name, &figures, like))
 }
 
 /// A figure with its place in the file and where it comes from.
@@ -64,8 +70,7 @@ fn written(name: &str, figures: &[Figure], like: &str) -> String {
     };
     let of = like.lines().find_map(|line| line.strip_prefix("name = "));
     let of = of.unwrap_or("another device").trim_matches('"');
-    let mut out =
-        format!("# {name}, measured by `sidestream devices --measure`.\nname = {name:?}\n");
+    let mut out = format!("name = {name:?}\n");
     let mut section = "";
     for line in like.lines() {
         if let Some(title) = line

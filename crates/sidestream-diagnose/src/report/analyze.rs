@@ -53,7 +53,7 @@ impl Report {
         let near = replayed.filter(|replay| replay.is_ok());
         let mut warnings = trace.warnings.clone();
         warnings.extend(doubts(&trace, &links, is_launch_blocking, &launches));
-        warnings.extend(unpredictable(&unknown));
+        warnings.extend(unpredictable(&unknown, has_workers));
         warnings.extend(replayed.and_then(|replay| unlike(&trace.base, replay)));
         warnings.extend(unexplained(&trace, &times, &idles, launches.orphans));
 
@@ -122,11 +122,15 @@ impl Report {
     }
 }
 
-/// The sets of changes that were asked for: those that cannot be predicted where there are workers already, and the others.
+/// The sets of changes that were asked for: those that cannot be predicted with workers, or without, and the others.
 fn asked(options: &Options, has_workers: bool) -> (Vec<Vec<Change>>, Vec<Vec<Change>>) {
     let sets = options.what_if.iter().flatten().cloned();
-    let is_unknown = |change: &Change| matches!(change, Change::Workers(_));
-    sets.partition(|set| has_workers && set.iter().any(is_unknown))
+    let is_unknown = |change: &Change| match change {
+        Change::Workers(_) => has_workers,
+        Change::MoreWorkers(_) => !has_workers,
+        _ => false,
+    };
+    sets.partition(|set| set.iter().any(is_unknown))
 }
 
 /// Of several devices, the one that idles most of those that do much speaks for the trace.

@@ -6,16 +6,17 @@ use crate::measure::{DeviceTime, Launches, Links, copies, lost_of_graphs, sample
 use crate::model::{Base, Direction, Memory, Trace, Warning};
 use crate::replay::{Change, Replay};
 
-/// Said where changes were asked for that no trace with workers can predict.
-pub fn unpredictable(sets: &[Vec<Change>]) -> Option<Warning> {
+/// Said where changes were asked for that no trace with workers can predict, or none without.
+pub fn unpredictable(sets: &[Vec<Change>], has_workers: bool) -> Option<Warning> {
+    let why = if has_workers {
+        "batches come from workers already, and how many there are is not in the trace; ask for more-workers=N, N times as many"
+    } else {
+        "the trace shows no workers of a data loader that there could be more of; ask for workers=N"
+    };
     let names: Vec<String> = sets.iter().map(|set| Change::names(set)).collect();
     (!names.is_empty()).then(|| Warning {
         code: "WORKERS",
-        text: format!(
-            "{} cannot be predicted: batches come from workers already, and how many there are is not in the trace; ask for \
-             more-workers=N, N times as many",
-            names.join("; ")
-        ),
+        text: format!("{} cannot be predicted: {why}", names.join("; ")),
     })
 }
 

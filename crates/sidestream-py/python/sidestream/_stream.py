@@ -227,9 +227,12 @@ class InFlight:
             stream: A ``Stream`` of a real device or a ``torch.cuda.Stream``.
 
         Raises:
+            TypeError: It is no stream.
             DeviceError: Work of an earlier piece failed on the device.
             RuntimeError: The thread is in a piece of this limit already.
         """
+        if isinstance(stream, type) or not hasattr(stream, "record_event"):
+            raise TypeError(f"stream is {stream!r}; give a Stream or a torch.cuda.Stream")
         if getattr(self._inside, "piece", False):
             raise RuntimeError(
                 "this thread is in a piece of this limit already, and a second could wait for the first; "

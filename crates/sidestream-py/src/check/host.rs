@@ -18,6 +18,9 @@ use super::plan::{Plan, Touched};
 use super::touch::Touch;
 use crate::frames;
 
+/// The host's side where a pageable source ends while a copy may still read it.
+pub(super) const END_OF_SOURCE: &str = "the end of the tensor";
+
 /// More of one copy is not protected: setting the pages takes longer, the more there are.
 const MOST_BYTES: usize = 64 << 20;
 /// A range that cannot be protected is kept, if it is no longer than this.
@@ -573,7 +576,7 @@ impl Recorder {
             self.forget_watched(py, start, end)?;
             let is_read = frees && self.core.lock().watch.may_be_read(start, end);
             if is_read {
-                let site = self.named(py, "the end of the tensor");
+                let site = self.named(py, END_OF_SOURCE);
                 let found = self
                     .core
                     .lock()

@@ -9,6 +9,7 @@ use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
 use super::core::{COLLECTIVES, Core, RawStream, Site};
+use super::host::END_OF_SOURCE;
 use super::threads::{Deed, Unheard};
 use super::touch::{Real, Touch};
 use super::{Names, Recorder};
@@ -212,7 +213,7 @@ impl Recorder {
         let mends: Vec<Value> = report
             .mends(fix_of)
             .iter()
-            .filter_map(|mend| shown_mend(mend, &report, &places, &core))
+            .filter_map(|mend| shown_mend(mend, &report, &places, &core, &names))
             .collect();
         let lints = report.lints.iter();
         // PyTorch sets the device around each call, so where a stream's work is called from means nothing. Why the host waits
@@ -310,9 +311,9 @@ fn shown_race(
         "fix": match workspace {
             Some(_) => format!(
                 "capture each graph on a stream of its own (`torch.cuda.graph(graph, stream=torch.cuda.Stream())`), or {}",
-                fix(race, core)
+                fix(race, core, names)
             ),
-            None => fix(race, core),
+            None => fix(race, core, names),
         },
         "names": detail.names.as_ref().map(|(first, second)| [first, second]),
         "count": race.count,
@@ -410,6 +411,7 @@ fn shown_mend(
     report: &Report,
     places: &[Option<usize>],
     core: &Core,
+    names: &Names,
 ) -> Option<Value> {
     let mut races: Vec<usize> = Vec::new();
     for listed in mend.races.iter().filter_map(|&at| places[at]) {
@@ -423,6 +425,10 @@ fn shown_mend(
     let site = |id: SiteId| core.sites.get(id.0 as usize).map(|site| site.stack);
     let name = |stream| stream_in_code(stream, core);
     let (kind, call, at) = match mend.fix {
+        // A wait before the line would come before the copy, too, where one line has both.
+        Fix::SyncStream { .. } if is_end_of_source(race.second_site, core, names) => {
+            ("other", "x = x.pin_memory()".to_owned(), race.first_site)
+        }
         Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
             if is_collectives(source, core) =>
         {
@@ -456,8 +462,15 @@ fn shown_mend(
     Some(json!({"kind": kind, "call": call, "at": site(at), "first": first, "races": races}))
 }
 
+/// Whether the host's side is the end of a tensor whose copy may still read it.
+fn is_end_of_source(second: SiteId, core: &Core, names: &Names) -> bool {
+    let site = core.sites.get(second.0 as usize);
+    let name = site.and_then(|site| names.operators.get(site.name as usize));
+    name.is_some_and(|name| name == END_OF_SOURCE)
+}
+
 /// The call that orders the two, in PyTorch's words. `{second}` stands for the place of the second one.
-fn fix(race: &Race, core: &Core) -> String {
+fn fix(race: &Race, core: &Core, names: &Names) -> String {
     let name = |stream| stream_in_code(stream, core);
     if let Some(Fix::RecordStream { stream, .. }) = noted(race) {
         let (call, stream) = (name(stream), stream_name(stream, core));
@@ -466,6 +479,9 @@ fn fix(race: &Race, core: &Core) -> String {
         );
     }
     match race.fix {
+        Fix::SyncStream { .. } if is_end_of_source(race.second_site, core, names) => {
+            "pin the source (`pin_memory()`, `pin_memory=True` of a loader), or keep it until the host has waited for {first}".to_owned()
+        }
         Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
             if is_collectives(source, core) =>
         {

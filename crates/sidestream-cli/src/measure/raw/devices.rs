@@ -145,6 +145,8 @@ pub struct Chip {
     l2_mib: f64,
     fp32_tflops: f64,
     copy_engines: f64,
+    /// Who says so.
+    said: &'static str,
 }
 
 impl Chip {
@@ -169,6 +171,7 @@ impl Chip {
             l2_mib: of(L2_BYTES)? / f64::from(1 << 20),
             fp32_tflops: (2.0 * sms * lanes * clock_ghz / 1e2).round() / 10.0,
             copy_engines: of(COPY_ENGINES)?,
+            said: "reported by the driver",
         })
     }
 
@@ -184,12 +187,13 @@ impl Chip {
             l2_mib: profile.l2_mib,
             fp32_tflops: profile.fp32_tflops,
             copy_engines: profile.copy_engines,
+            said: "the simulated device's own",
         }
     }
 
     /// Each by its place in the file, with its source.
     pub fn figures(&self) -> Vec<(&'static str, f64, String)> {
-        let said = "reported by the driver";
+        let said = self.said;
         let lanes = "multiprocessors, their lanes and the highest clock";
         [
             ("chip.sms", self.sms, said),
