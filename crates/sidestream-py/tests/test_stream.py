@@ -68,7 +68,7 @@ def test_priorities_are_those_of_the_device() -> None:
 
 
 def test_a_device_that_there_is_not_is_refused_with_those_there_are() -> None:
-    with pytest.raises(sidestream.DeviceError, match="sim:h200, sim:a100"):
+    with pytest.raises(sidestream.DeviceError, match="sim:h200, sim:h100"):
         Stream("tpu")
     with pytest.raises(sidestream.DeviceError, match="simulated GPU that runs anywhere"):
         Stream("cuda:77")

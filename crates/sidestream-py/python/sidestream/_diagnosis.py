@@ -276,6 +276,7 @@ class Finding:
         evidence: Places in the trace that show it.
         floor_ns: No change of this kind leads a step below this.
         changes: The changes that remove it, as ``what_if`` takes them; empty where none was tried.
+        is_aside: Whether it is said beside the causes: of the trace itself, or only under a condition.
     """
 
     code: str
@@ -285,6 +286,7 @@ class Finding:
     evidence: tuple[Evidence, ...]
     floor_ns: int = 0
     changes: tuple[str, ...] = ()
+    is_aside: bool = False
 
 
 @dataclass(frozen=True)
