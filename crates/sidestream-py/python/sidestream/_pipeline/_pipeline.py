@@ -72,7 +72,7 @@ class Pipeline:
             tuple of them is parallel branches: each gets the same input, on a stream of its own, and the next
             stage gets the tuple of their results. Stages return tensors that require no grad: a backward pass
             stays inside its stage.
-        mode: ``"auto"`` measures, which costs the first run 2 % at most, and keeps the fastest;
+        mode: ``"auto"`` measures, which is to cost the first run 2 % at most, and keeps the fastest;
             ``"serial"``, ``"streams"``, ``"serial-graphs"`` and ``"graphs"`` are the single ways to run, and
             are not measured. Those with graphs need a stage with ``capture``.
         capture: Whether stages that do not say so themselves are captured into CUDA graphs.
