@@ -88,7 +88,7 @@ def main() -> None:
         optimizer.step()
         return loss.detach()
 
-    # Captured stages run their Python once. SGD may be captured as it is; see docs/python.md.
+    # Captured stages run their Python once. SGD may be captured as it is; see docs/guide/python.md.
     pipe = sidestream.Pipeline([encode, train], device=args.device, capture=on_gpu)
     start = time.perf_counter()
     losses = torch.stack(list(pipe(batches(steps, args.batch, size)))).cpu()

@@ -17,9 +17,9 @@ use crate::{input, output, reduce, text};
 
 /// Find races between streams, host threads and the allocator
 ///
-/// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
+/// A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md
 /// describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed,
-/// and a race is found even where it happens not to bite. The op log of a run (docs/op-log.md), and
+/// and a race is found even where it happens not to bite. The op log of a run (docs/reference/op-log.md), and
 /// a trace that carries one, are checked in the same way. Of a text in Markdown, the blocks of code are checked: each
 /// stream program, and each program of PyTorch, which then runs on simulated GPUs.
 ///
@@ -216,7 +216,7 @@ fn source(start: &[u8]) -> Source {
 }
 
 /// What is read, for who gave something else.
-const READ: &str = "stream programs (YAML, docs/stream-programs.md), op logs, traces that carry one, and texts (.md)";
+const READ: &str = "stream programs (YAML, docs/reference/stream-programs.md), op logs, traces that carry one, and texts (.md)";
 
 fn no_text(path: &Path) -> Failure {
     // Those of Nsight Systems are the ones that people try.
@@ -317,7 +317,7 @@ pub fn read(path: &Path) -> Result<Document, Failure> {
     match source(start) {
         Source::Program => document(path, file),
         Source::Binary => Err(Failure::input(format!(
-            "{} is no text, and a stream program is one (YAML, docs/stream-programs.md)",
+            "{} is no text, and a stream program is one (YAML, docs/reference/stream-programs.md)",
             shown(path)
         ))),
         Source::Gzip => Err(Failure::input(format!(
@@ -353,7 +353,7 @@ fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
     let refused = |why: &dyn Display| {
         // How to mend its line helps nobody who gave another file.
         let other = if is_other {
-            "; it has neither `ops:` nor `cases:`, so it may be no stream program (YAML, docs/stream-programs.md); \
+            "; it has neither `ops:` nor `cases:`, so it may be no stream program (YAML, docs/reference/stream-programs.md); \
              `sidestream check` reads op logs and texts (.md) too, and `sidestream diagnose` traces"
         } else {
             ""

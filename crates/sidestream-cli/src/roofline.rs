@@ -255,7 +255,7 @@ fn of_gpu(args: &Args, number: u32) -> Result<Profile, Failure> {
     };
     Profile::of_gpu(&found.name).ok_or_else(|| {
         Failure::device(format!(
-            "there are no figures of {}; describe it in a file and give --device sim:FILE.toml, as docs/devices.md says",
+            "there are no figures of {}; describe it in a file and give --device sim:FILE.toml, as docs/reference/devices.md says",
             found.name
         ))
     })

@@ -23,7 +23,7 @@ use crate::width::Width;
 
 /// Run a stream program on a GPU, simulated or real, and show what ran when
 ///
-/// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
+/// A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md
 /// describes the format. For example:
 ///
 ///   name: result_read_too_early
@@ -44,7 +44,7 @@ use crate::width::Width;
 /// is compared with the same run on sim:h200. Refused, before anything runs: programs of level `runtime` and the
 /// ops that need it, begin_capture and end_capture, calls that CUDA refuses, managed memory, kernels
 /// that touch more than 12 pieces of memory, and memory that is used before it is allocated or after it
-/// was freed. docs/stream-programs.md has the whole list.
+/// was freed. docs/reference/stream-programs.md has the whole list.
 ///
 /// Exit code: 0 if all went as the program expects, 1 if not, 2 if a program or an argument is at
 /// fault. If several apply, the largest.

@@ -6,14 +6,14 @@ use sidestream::Error;
 use sidestream::pipeline::Cause;
 use sidestream::prelude::*;
 
-/// The first program of docs/runtime.md.
+/// The first program of docs/guide/rust.md.
 mod first {
     include!("data/first_program.rs");
 
     #[test]
     fn it_runs_and_is_what_the_guide_shows() {
         main().expect("it works on the simulated GPU");
-        let page = include_str!("../../../docs/runtime.md");
+        let page = include_str!("../../../docs/guide/rust.md");
         assert!(page.contains(include_str!("data/first_program.rs")));
     }
 }

@@ -149,7 +149,7 @@ fn every_list_of_changes_has_them_all_in_their_order() {
         assert_eq!(&change.to_string(), arg);
     }
     assert!(parsed.is_sorted_by_key(|change| change.as_ref().ok()));
-    let docs = read("docs/diagnose.md");
+    let docs = read("docs/guide/diagnose.md");
     let table = docs.split("| change | what it does |").nth(1);
     let rows = table.expect("the table").lines().skip(2);
     let rows = rows.map_while(|row| row.strip_prefix("| `")?.split(['`', '=']).next());

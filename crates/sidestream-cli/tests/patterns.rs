@@ -1,4 +1,4 @@
-//! The serial programs of docs/patterns.md, run as loops and diagnosed: is the cause named, and does what it is
+//! The serial programs of docs/guide/patterns.md, run as loops and diagnosed: is the cause named, and does what it is
 //! said to be worth lead to the step of the repaired twin?
 
 use serde_json::Value;

@@ -42,13 +42,20 @@ fn the_readme_and_the_pages_show_real_output() {
     }
 }
 
-/// The README and what lies in `docs`.
+/// The README and the pages under `docs`.
 fn pages() -> Vec<PathBuf> {
-    let docs = std::fs::read_dir(format!("{ROOT}/docs")).expect("the folder is there");
-    let docs = docs.map(|entry| entry.expect("an entry").path());
-    let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
-    let mut pages: Vec<PathBuf> = pages.collect();
-    pages.push(Path::new(ROOT).join("README.md"));
+    let mut pages = vec![Path::new(ROOT).join("README.md")];
+    let mut folders = vec![Path::new(ROOT).join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("the folder exists") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|end| end == "md") {
+                pages.push(path);
+            }
+        }
+    }
     pages
 }
 
@@ -58,13 +65,13 @@ fn fences(page: &str) -> impl Iterator<Item = (&str, &str)> {
     fenced.filter_map(|block| block.split_once('\n'))
 }
 
-/// Where the commands of the pages run: beside the examples, and the files that docs/devices.md describes.
+/// Where the commands of the pages run: beside the examples, and the files that docs/reference/devices.md describes.
 fn folder() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("sidestream-pages-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let _ = std::os::unix::fs::symlink(format!("{ROOT}/examples"), folder.join("examples"));
     let h200 = include_str!("../../sidestream/profiles/h200.toml");
-    let page = std::fs::read_to_string(format!("{ROOT}/docs/devices.md")).expect("the page");
+    let page = std::fs::read_to_string(format!("{ROOT}/docs/reference/devices.md")).expect("the page");
     let changes = fences(&page).find(|(language, _)| *language == "toml");
     let (_, changes) = changes.expect("it shows what is changed");
     let file = changed(h200, changes);

@@ -142,7 +142,7 @@ impl Comparison {
         (baseline.time_ns > 0).then(|| now.time_ns as f64 / baseline.time_ns as f64)
     }
 
-    /// The comparison as JSON; docs/diagnose.md lists the fields.
+    /// The comparison as JSON; docs/guide/diagnose.md lists the fields.
     pub fn json(&self) -> Value {
         let Two { now, baseline } = &self.per_step;
         let codes = |codes: &[Code]| codes.iter().map(|code| code.as_str()).collect::<Vec<_>>();

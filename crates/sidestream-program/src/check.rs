@@ -105,7 +105,7 @@ impl Checked {
 /// The version of what is printed; keys may be added to it.
 const SCHEMA: &str = "sidestream.check/1";
 
-/// What is printed about a program: the object that `docs/stream-programs.md` describes, with two
+/// What is printed about a program: the object that `docs/reference/stream-programs.md` describes, with two
 /// more keys for each race, `count` and `sites` (where the program names them), `spans` where an operation of a log was called in one, and `why` beside an
 /// error.
 pub fn checked_json(checked: &Checked) -> Value {

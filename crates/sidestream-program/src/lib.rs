@@ -3,7 +3,7 @@
 //! A stream program is a YAML document that lists CUDA calls in the order in
 //! which they are made, so that a checker can say whether the work they submit
 //! is ordered. [`parse`] reads a document into [`Program`]s, [`write()`] turns
-//! programs back into text. The format is described in `docs/stream-programs.md`.
+//! programs back into text. The format is described in `docs/reference/stream-programs.md`.
 //!
 //! Two failures are kept apart. Text that is not one YAML document of this
 //! format at all is an [`Error`]. A program inside a document that breaks the

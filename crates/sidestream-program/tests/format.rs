@@ -55,7 +55,7 @@ fn ops_that_break_the_format() {
     );
     check_op(
         "{do: x1}",
-        "line 1, op 0 (`x1`), field `do`: `x1` is not an op; docs/stream-programs.md lists the ops",
+        "line 1, op 0 (`x1`), field `do`: `x1` is not an op; docs/reference/stream-programs.md lists the ops",
     );
     check_op(
         "{s: s1}",
@@ -373,7 +373,7 @@ fn a_bad_program_still_says_its_name_and_what_it_expects() {
 fn cases_are_read_one_by_one() {
     check(
         "version: 1\ncases:\n- {name: a, ops: []}\n- {name: b, ops: [{do: fly}]}\n- {name: c, ops: []}\n- {name: a, ops: []}\n- 5\n",
-        "ok\nline 4, op 0 (`fly`), field `do`: `fly` is not an op; docs/stream-programs.md lists the ops\nok\nline 6, key `name`: a case further up has the same name; give each case a name of its own\nline 7: `5` stands where a program, a mapping with `name` and `ops`, belongs",
+        "ok\nline 4, op 0 (`fly`), field `do`: `fly` is not an op; docs/reference/stream-programs.md lists the ops\nok\nline 6, key `name`: a case further up has the same name; give each case a name of its own\nline 7: `5` stands where a program, a mapping with `name` and `ops`, belongs",
     );
     check("cases: []", "");
     check(
@@ -533,7 +533,7 @@ fn text_that_is_no_document() {
 #[test]
 fn line_ends_and_byte_order_marks_change_nothing() {
     let text = "name: x\nops:\n- {do: kernel, s: s1}\n- {do: fly}\n";
-    let says = "line 4, op 1 (`fly`), field `do`: `fly` is not an op; docs/stream-programs.md lists the ops";
+    let says = "line 4, op 1 (`fly`), field `do`: `fly` is not an op; docs/reference/stream-programs.md lists the ops";
     check(text, says);
     check(&text.replace('\n', "\r\n"), says);
     check(&format!("\u{feff}{text}"), says);
@@ -610,9 +610,9 @@ fn nothing_makes_the_reader_use_more_than_its_limits() {
 
 #[test]
 fn the_page_about_the_format_is_right() {
-    let page = include_str!("../../../docs/stream-programs.md");
+    let page = include_str!("../../../docs/reference/stream-programs.md");
     // The kinds and the remarks stand with the checker.
-    let checking = include_str!("../../../docs/checking.md");
+    let checking = include_str!("../../../docs/guide/check.md");
     let samples: Vec<_> = page.split("```yaml\n").skip(1).collect();
     assert!(!samples.is_empty());
     for sample in samples {

@@ -179,7 +179,7 @@ fn random_programs_survive_writing() {
 fn every_op_is_read_and_written() {
     for op in OPS {
         println!("{op}");
-        let page = include_str!("../../../docs/stream-programs.md");
+        let page = include_str!("../../../docs/reference/stream-programs.md");
         assert!(page.contains(&format!("`{}`", op.split(' ').next().unwrap())));
         let mut dice = Dice(0);
         let mut words = op.split(' ');

@@ -11,7 +11,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 #[test]
 fn the_times_in_the_table_are_those_of_the_simulator() {
-    let page = read(&Path::new(ROOT).join("docs/patterns.md"));
+    let page = read(&Path::new(ROOT).join("docs/guide/patterns.md"));
     let mut compared = 0;
     for row in page.lines().filter(|line| line.starts_with('|')) {
         let programs: Vec<&str> = row

@@ -3,7 +3,7 @@
     python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
 
 Parts: pinned, unpinned, small, epochs, ten_loops, stress, memory. One JSON object a line; times
-are medians of rounds in which the things compared take turns. docs/performance.md has the figures.
+are medians of rounds in which the things compared take turns. docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations

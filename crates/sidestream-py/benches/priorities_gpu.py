@@ -5,7 +5,7 @@ graph.
 
 A graph's kernels have the priority of the stream that they were captured on; which stream replays it is
 another question. Both are varied apart. Each figure is the median of the milliseconds from the first call
-until the host knows that the work is over. One JSON object a line; docs/performance.md has the figures.
+until the host knows that the work is over. One JSON object a line; docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python crates/sidestream-py/benches/requests_gpu.py [--quick] [PART …]
 
 Parts: alone, closed, threads, opened, start, memory, overload, right, urgent. One JSON object a line. Latency
-of the open loop counts from when a request was to arrive, not from when it could be sent. docs/performance.md
+of the open loop counts from when a request was to arrive, not from when it could be sent. docs/benchmarks.md
 has the figures.
 """
 

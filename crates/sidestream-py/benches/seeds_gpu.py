@@ -4,9 +4,9 @@ and, where the text states one, its own figure. At most eight minutes.
     python crates/sidestream-py/benches/seeds_gpu.py [PART ...]
     python crates/sidestream-py/benches/seeds_gpu.py --tiny    # on a simulated GPU: no time means anything
 
-Parts: loader, overlap, pair, augmentation, serving, profile. docs/seeds.md says what the texts are. Variants
-of a job take turns; a figure is the median of them. With `--tiny` the whole of it runs under the check, and a
-race is an error.
+Parts: loader, overlap, pair, augmentation, serving, profile. docs/developers/seeds.md says what the texts
+are. Variants of a job take turns; a figure is the median of them. With `--tiny` the whole of it runs under
+the check, and a race is an error.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def again(batches: list[Any]) -> Callable[[int], Iterator[Any]]:
     return lambda steps: (batches[at % len(batches)] for at in range(steps))
 
 
-# Texts 0 to 3: a loop that uploads its batches, the one of docs/tutorial.md.
+# Texts 0 to 3: a loop that uploads its batches, the one of docs/guide/tutorial.md.
 
 
 def loader() -> None:

@@ -1,5 +1,5 @@
-"""The programs of the five texts that docs/judged.md judges: which one of its text each is, as the check
-finds them, and what it needs besides.
+"""The programs of the five texts that docs/developers/judged.md judges: which one of its text each is, as the
+check finds them, and what it needs besides.
 
 The texts are not part of this repository. Three of them have lost the marks of their blocks,
 and the indentation.

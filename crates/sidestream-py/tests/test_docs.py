@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[3]
 
 PAGES = [
     "README.md",
-    "docs/python.md",
-    "docs/images.md",
-    "docs/augmentation.md",
-    "docs/migration.md",
-    "docs/tutorial.md",
+    "docs/guide/python.md",
+    "docs/guide/images.md",
+    "docs/guide/augmentation.md",
+    "docs/guide/migration.md",
+    "docs/guide/tutorial.md",
 ]
 
 
@@ -101,7 +101,7 @@ def test_what_the_readme_shows_of_an_example_is_what_it_prints() -> None:
 
 @pytest.mark.torch
 def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> None:
-    text = (ROOT / "docs/tutorial.md").read_text()
+    text = (ROOT / "docs/guide/tutorial.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 7
     program = tmp_path / "tutorial.py"
@@ -140,18 +140,19 @@ def known_tests() -> set[str]:
 
 
 def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
-    text = (ROOT / "docs/seeds.md").read_text()
+    text = (ROOT / "docs/developers/seeds.md").read_text()
     rows = [line for line in text.splitlines() if re.match(r"\| [0-4]\.[0-9]+ ", line)]
     numbers = [f"{text}.{item}" for text, count in enumerate(ITEMS) for item in range(1, count + 1)]
     assert [row.split("|")[1].strip() for row in rows] == numbers
     tests = known_tests()
-    judged = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/judged.md").read_text(), re.MULTILINE)
+    judged = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/developers/judged.md").read_text(), re.MULTILINE)
     blocks = [re.split(r", and |, | and | to ", each) for each in re.findall(r"judged \(([^)]+)\)", text)]
     assert not (missing := {each for of in blocks for each in of} - set(judged)), f"not judged: {missing}"
     # Behind the items stand tests, too: their names are the long ones.
     behind = set(re.findall(r"`(\w+(?:_\w+){3,})`", text[text.index("## Where a text is wrong") :]))
     assert not (missing := behind - tests), f"no test is called {missing}"
-    measured = "".join((ROOT / f"docs/{page}.md").read_text() for page in ("performance", "reliability"))
+    pages = ("benchmarks", "developers/reliability")
+    measured = "".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
     for row in rows:
         _, number, what, how, test, seen, _ = map(str.strip, row.split("|"))
         assert what and ("`" in how or "](" in how), row

@@ -1,5 +1,5 @@
-"""What docs/judged.md says of the programs of five texts. The texts are not here: with `SIDESTREAM_TEXTS`,
-the folder that they are in, each program is judged again.
+"""What docs/developers/judged.md says of the programs of five texts. The texts are not here: with
+`SIDESTREAM_TEXTS`, the folder that they are in, each program is judged again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import sidestream
 from judged import BLOCKS, Block
 
-PAGE = (Path(__file__).parents[3] / "docs/judged.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/developers/judged.md").read_text(encoding="utf-8")
 TEXTS = os.environ.get("SIDESTREAM_TEXTS")
 
 
@@ -35,7 +35,7 @@ def test_the_stream_programs_of_the_page_are_what_it_says() -> None:
 
 
 def test_the_gains_are_those_of_the_patterns() -> None:
-    patterns = (Path(__file__).parents[3] / "docs/patterns.md").read_text(encoding="utf-8")
+    patterns = (Path(__file__).parents[3] / "docs/guide/patterns.md").read_text(encoding="utf-8")
     times = re.findall(r"\d+ µs → \d+ µs", PAGE)
     assert times and not [time for time in times if time not in patterns]
 

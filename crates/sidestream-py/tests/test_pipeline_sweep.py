@@ -155,10 +155,10 @@ def test_what_makes_no_sweep_is_refused_with_the_remedy(
 
 
 def test_the_sweep_that_the_page_shows_runs_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[3] / "docs/python.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/guide/python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     (block,) = [block for block in blocks if "Pipeline.sweep(" in block]
-    exec(compile(block, "docs/python.md", "exec"), {})
+    exec(compile(block, "docs/guide/python.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("augment > train on ") and printed[1].split()[:2] == ["batch", "serial"]
     assert [line.split()[0] for line in printed[2:5]] == ["8", "32", "128"]

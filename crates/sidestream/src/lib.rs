@@ -1,7 +1,7 @@
 //! GPU work on side streams that is ordered correctly by construction.
 //!
 //! A program in the safe API cannot race: each call says what it reads and writes, and from that the
-//! library finds what the call has to wait for. The guide is `docs/runtime.md`. Devices are NVIDIA's,
+//! library finds what the call has to wait for. The guide is `docs/guide/rust.md`. Devices are NVIDIA's,
 //! through their driver, or simulated.
 //!
 //! ```

@@ -372,10 +372,10 @@ fn declarations_between_operations_are_kept_in_their_place() {
     assert_eq!(read(&log.finish().unwrap()).0, records);
 }
 
-/// The example in `docs/op-log.md`, byte by byte.
+/// The example in `docs/reference/op-log.md`, byte by byte.
 #[test]
 fn the_documented_example_is_what_is_written() {
-    let page = include_str!("../../../docs/op-log.md");
+    let page = include_str!("../../../docs/reference/op-log.md");
     let (_, example) = page.split_once("## An example").unwrap();
     let rows = example.lines().filter_map(|line| line.strip_prefix("| `"));
     let hex = rows.map(|row| row.split_once('`').unwrap().0);

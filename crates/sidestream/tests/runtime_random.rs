@@ -14,7 +14,7 @@ use sidestream::op::{EventId, Kind, Op, ThreadId};
 use sidestream::order::{Chain, Clocks, Force, Order, Steps};
 
 /// Programs on one host thread, and programs on several: what `cargo xtask nightly` tries, and what every change does.
-/// How many of them notice a broken runtime is in docs/reliability.md.
+/// How many of them notice a broken runtime is in docs/developers/reliability.md.
 const ON_ONE_THREAD: (u64, u64) = (60_000, 3_000);
 const ON_SEVERAL: (u64, u64) = (40_000, 1_500);
 

@@ -1,5 +1,5 @@
 //! What safe code may do to the runtime without doing harm: forget, panic, drop anything in any
-//! sequence and on any thread. Small enough for Miri (docs/reliability.md says how to run it).
+//! sequence and on any thread. Small enough for Miri (docs/developers/reliability.md says how to run it).
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
 //! What `sidestream diagnose` has to reach on jobs of which the truth is known.
 //!
-//! Each figure has a bar; docs/reliability.md says what more jobs reach.
+//! Each figure has a bar; docs/developers/reliability.md says what more jobs reach.
 
 use truth::many;
 

@@ -28,7 +28,7 @@ pub fn run() -> Result<bool> {
     let mut run = Run::new()?;
     let mut left_out = Vec::new();
     if let Some(built) = run.build()? {
-        // Tests with random programs draw as many as docs/reliability.md says.
+        // Tests with random programs draw as many as docs/developers/reliability.md says.
         run.tests(&built, &[("SIDESTREAM_NIGHTLY", "1")])?;
     }
     run.step("model", "cargo xtask model", |_| model::run())?;

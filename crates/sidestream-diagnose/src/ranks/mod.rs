@@ -427,7 +427,7 @@ impl Ranks {
         }
     }
 
-    /// The ranks as JSON; docs/diagnose.md lists the fields.
+    /// The ranks as JSON; docs/guide/diagnose.md lists the fields.
     pub fn json(&self) -> Value {
         let number = |at: usize| self.ranks[at].rank;
         let rank = |at: usize| {

@@ -1,4 +1,4 @@
-//! The report as JSON, and one of its tables; docs/diagnose.md lists the fields.
+//! The report as JSON, and one of its tables; docs/guide/diagnose.md lists the fields.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ fn each<T>(list: &[T], one: impl Fn(&T) -> Value) -> Vec<Value> {
 }
 
 impl Report {
-    /// The report as JSON; docs/diagnose.md lists the fields.
+    /// The report as JSON; docs/guide/diagnose.md lists the fields.
     pub fn json(&self) -> Value {
         let line = |line: &Line| {
             json!({"name": self.names.text(line.name), "calls": line.calls,

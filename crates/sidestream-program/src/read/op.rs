@@ -288,7 +288,7 @@ fn verb(record: &Record<'_>) -> Result<Verb, Fault> {
     Verb::named(word).ok_or_else(|| {
         let remedy = match closest(word, Verb::ALL.iter().map(|verb| verb.name())) {
             Some(verb) => format!("did you mean `{verb}`?"),
-            None => "docs/stream-programs.md lists the ops".to_owned(),
+            None => "docs/reference/stream-programs.md lists the ops".to_owned(),
         };
         let message = format!("`{}` is not an op; {remedy}", shown(word));
         Fault::new(view.line(), message).in_field("do")

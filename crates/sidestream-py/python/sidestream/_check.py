@@ -58,7 +58,7 @@ def check(
     Inside the block, PyTorch's operators, streams, events and memory, and the host's own uses of tensors that
     take part in asynchronous copies, are heard and judged by CUDA's documented rules: a race is found even
     where it happens not to bite. No waits are added, and results do not change. Threads that start meanwhile
-    are heard as well. docs/python.md says what cannot be seen.
+    are heard as well. docs/guide/python.md says what cannot be seen.
 
     The object that it gives fills while the block runs, and stays valid afterwards.
 

@@ -182,8 +182,8 @@ def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
             text = (
                 f"the program uses {len(stacks)} streams on cuda:{device}, and by default CUDA has "
                 f"{CONNECTIONS} connections to a device: work of streams that share one may wait for each "
-                "other though nothing orders it (docs/stream-programs.md, Connections, has a program that "
-                "shows it); use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS, up to 32"
+                "other though nothing orders it (Connections in docs/reference/stream-programs.md has a "
+                "program that shows it); use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS, up to 32"
             )
             yield "MANY_STREAMS", text, places(max(stacks, key=stacks.count))
 

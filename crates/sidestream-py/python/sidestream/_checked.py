@@ -67,7 +67,7 @@ class CheckedRace:
     """Two accesses to the same bytes, one of them writing, that nothing orders.
 
     Attributes:
-        kind: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/checking.md.
+        kind: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/guide/check.md.
         text: What the kind means.
         severity: ``error``, or ``warn`` where it is not certain that it can happen.
         doubt: With ``warn``, why it is not.
@@ -179,7 +179,7 @@ class Remark:
     """A call that races with nothing and does not do what it seems to.
 
     Attributes:
-        code: The kind of remark, as in docs/checking.md.
+        code: The kind of remark, as in docs/guide/check.md.
         text: What the call does, and what to do instead.
         stack: Where it was called, the innermost line first.
     """

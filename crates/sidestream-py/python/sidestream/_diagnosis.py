@@ -58,8 +58,8 @@ def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
 class Diagnosis(Told):
     """All that is said about a trace. ``print`` shows it, the worst first.
 
-    docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The schema of its
-    JSON is ``sidestream.diagnose/2``.
+    docs/guide/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The
+    schema of its JSON is ``sidestream.diagnose/2``.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class Finding:
     """One thing that costs time.
 
     Attributes:
-        code: The kind of finding, as in docs/diagnose.md.
+        code: The kind of finding, as in docs/guide/diagnose.md.
         text: What costs time, how much, and what to do.
         share: The part of a step that it takes, from 0 to 1. Of ``STARTUP``, ``INITIALISATION`` and
             ``PROFILER_OVERHEAD`` the part of all that the device did from first to last, and of

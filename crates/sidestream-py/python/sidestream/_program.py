@@ -17,7 +17,7 @@ def check_program(
 ) -> CheckReport:
     """Find every pair of operations of a stream program that nothing orders.
 
-    A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
+    A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md
     describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed, and a
     race is found even where it happens not to bite. Other threads run meanwhile.
 
@@ -48,7 +48,7 @@ class Race:
     """Two operations that touch the same bytes, one of them writing, and that nothing orders.
 
     Attributes:
-        kind: ``RAW``, ``WAR``, ``WAW`` and the others of docs/checking.md.
+        kind: ``RAW``, ``WAR``, ``WAW`` and the others of docs/guide/check.md.
         buffer: The name of the buffer, where the program gives one.
         first: The number of the operation that comes first in the program, from 0.
         second: The number of the other one.
@@ -75,7 +75,7 @@ class Lint:
     """A call that does not do what it seems to, though nothing races for it.
 
     Attributes:
-        code: The kind of remark, as in docs/checking.md.
+        code: The kind of remark, as in docs/guide/check.md.
         op: The number of the operation.
     """
 

@@ -6,7 +6,7 @@
 //!
 //! What it reports is a pair of operations that touch a common byte, one of them writing it (or
 //! ending or beginning its life), that the rules do not order: a [`Race`], with the call that
-//! orders it. A pair that the rules do order is never reported. `docs/checking.md` says what the
+//! orders it. A pair that the rules do order is never reported. `docs/guide/check.md` says what the
 //! kinds and remarks mean to a user.
 //!
 //! ```

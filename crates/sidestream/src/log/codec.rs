@@ -1,4 +1,4 @@
-//! The bytes of a record, both ways: each field is listed once, for the writer and the reader. `docs/op-log.md` is the
+//! The bytes of a record, both ways: each field is listed once, for the writer and the reader. `docs/reference/op-log.md` is the
 //! same in words.
 
 #![deny(clippy::wildcard_enum_match_arm)]

@@ -2,7 +2,7 @@
 //!
 //! A [`Writer`] takes [`Record`]s, which are declarations (streams, events, buffers, threads, call sites) and
 //! operations, as they happen; a [`Reader`] gives the same ones back. A file holds everything that a checker
-//! needs and nothing that it can work out. `docs/op-log.md` describes every byte, for readers in
+//! needs and nothing that it can work out. `docs/reference/op-log.md` describes every byte, for readers in
 //! other languages.
 //!
 //! A log that was cut off is readable up to its last whole record; the reader then ends with an

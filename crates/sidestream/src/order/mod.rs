@@ -6,7 +6,7 @@
 //! readers can use it: [`Clocks`] fold the edges into vector clocks and answer "is this ordered
 //! before that?"; a [`Frontier`] turns them into edges between nodes of a graph, for a simulator.
 //!
-//! The rules R1 to R60 and where each is kept and tested are listed in `docs/order.md`. No other
+//! The rules R1 to R60 and where each is kept and tested are listed in `docs/explanation/order.md`. No other
 //! module may know a rule of CUDA's.
 //!
 //! # How an operation becomes steps
@@ -44,7 +44,7 @@ pub use misuse::{Code, Misuse};
 pub use open::Open;
 pub use rules::may_hold_up;
 
-/// A rule of order, by its number in `docs/order.md`.
+/// A rule of order, by its number in `docs/explanation/order.md`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Rule(pub u8);
 

@@ -1,4 +1,4 @@
-//! docs/budget.md: how many lines of code each capability may have, and what else is counted.
+//! docs/developers/budget.md: how many lines of code each capability may have, and what else is counted.
 //!
 //! A ceiling is lowered by `cargo xtask budget --lower` and raised by hand, with a reason beside it.
 
@@ -11,7 +11,7 @@ use super::Complaint;
 use super::count;
 use super::tree::Tree;
 
-const PAGE: &str = "docs/budget.md";
+const PAGE: &str = "docs/developers/budget.md";
 const LOWER: &str = "`cargo xtask budget --lower` lowers it";
 
 /// What rows count that count no lines of code.

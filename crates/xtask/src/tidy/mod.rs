@@ -125,7 +125,7 @@ mod tests {
             ("crates/new/tests/main.rs", ""),
             ("crates/new/tests/other.rs", ""),
             (
-                "docs/order.md",
+                "docs/explanation/order.md",
                 "| R1 | stream order | `nobody` | `nothing` |\n",
             ),
         ]);
@@ -140,7 +140,7 @@ mod tests {
             ("crates/sidestream/src/op.rs", 2),
             ("crates/sidestream/src/order/mod.rs", 1),
             ("crates/sidestream/src/util.rs", 1),
-            ("docs/order.md", 1),
+            ("docs/explanation/order.md", 1),
             ("kernels/new.cu", 1),
         ];
         assert_eq!(files, expected.map(|(file, line)| (file.to_owned(), line)));

@@ -110,7 +110,7 @@ mod tests {
     fn dead_links_are_named() {
         let tree = Tree::of(&[
             ("README.md", ""),
-            ("docs/order.md", ""),
+            ("docs/explanation/order.md", ""),
             ("docs/a/b.md", ""),
         ]);
         let good = "[a](order.md#r14) [b](../README.md) [c](a/) [d](https://x.org/y) [e](#top)\n`[f](gone)`\n```\n[g](gone)\n```\n[h]: a/b.md\n";

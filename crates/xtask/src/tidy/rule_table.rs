@@ -1,10 +1,10 @@
-//! docs/order.md: every rule names the function that keeps it and the test that tries it.
+//! docs/explanation/order.md: every rule names the function that keeps it and the test that tries it.
 
 use super::Complaint;
 use super::rust::Item;
 use super::tree::Tree;
 
-const PAGE: &str = "docs/order.md";
+const PAGE: &str = "docs/explanation/order.md";
 
 /// Complaints about rows `| R14 | … | `module::function` | `test` |` that name what does not exist: functions and types in the module of
 /// that name, tests anywhere.

@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn folders_exist_through_their_files() {
-        let tree = Tree::of(&[("docs/order.md", "")]);
-        assert!(tree.has("docs") && tree.has("docs/order.md") && tree.has(""));
+        let tree = Tree::of(&[("docs/explanation/order.md", "")]);
+        assert!(tree.has("docs") && tree.has("docs/explanation/order.md") && tree.has(""));
         assert!(!tree.has("doc") && !tree.has("docs/order"));
     }
 
