@@ -235,7 +235,8 @@ def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
     behind = [row.strip("|").split("|")[-1].strip() for row in re.findall(r"^\| \d.*$", wrong, re.MULTILINE)]
     assert behind
     shown = set(re.findall(r"`(\w+)`", " ".join(behind)))
-    blocks |= {each for row in behind for each in re.split(r", (?!without)", row) if "`" not in each} - {"below"}
+    behind = [each for row in behind for each in re.split(r", (?!without)", row)]
+    blocks |= {each for each in behind if "`" not in each} - {"below"}
     assert blocks and not (missing := blocks - set(judged)), f"not judged: {missing}"
     assert shown and not (missing := shown - tests), f"no test is called {missing}"
     measured = devices_and_days()
@@ -246,7 +247,7 @@ def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
         assert row["a reader wants"] and ("`" in how or "](" in how), row
         # A row without a test says what is missing.
         assert row["test"] or "Not done" in how, row
-        assert not (missing := set(filter(None, row["test"].split(", "))) - tests), f"{number}: no test {missing}"
+        assert not (missing := {*row["test"].split(", ")} - {"", *tests}), f"{number}: no test {missing}"
         for place in row["seen on"].split(", "):
             device = re.fullmatch(SEEN, place)
             assert device, f"{number}: {place}"
