@@ -71,7 +71,8 @@ fn folder() -> PathBuf {
     std::fs::create_dir_all(&folder).expect("a folder");
     let _ = std::os::unix::fs::symlink(format!("{ROOT}/examples"), folder.join("examples"));
     let h200 = include_str!("../../sidestream/profiles/h200.toml");
-    let page = std::fs::read_to_string(format!("{ROOT}/docs/reference/devices.md")).expect("the page");
+    let page =
+        std::fs::read_to_string(format!("{ROOT}/docs/reference/devices.md")).expect("the page");
     let changes = fences(&page).find(|(language, _)| *language == "toml");
     let (_, changes) = changes.expect("it shows what is changed");
     let file = changed(h200, changes);
