@@ -53,7 +53,8 @@ def program_of(page: str) -> str:
     text = (ROOT / page).read_text()
     lines = [""] * (text.count("\n") + 1)
     shown = re.compile(
-        r"^(?:<!-- needs: (?P<needs>\w+) -->\n+)?(?:<!-- python\n(?P<hidden>.*?)^-->|```python\n(?P<block>.*?)^```)",
+        r"^(?:<!-- needs: (?P<needs>\w+) -->\n+)?"
+        r"(?:<!-- python\n(?P<hidden>.*?)^-->|```python\n(?P<block>.*?)^```)",
         re.MULTILINE | re.DOTALL,
     )
     for found in shown.finditer(text):
