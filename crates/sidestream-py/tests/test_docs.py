@@ -257,3 +257,5 @@ def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
             assert there, f"{number}: nothing was measured on {place}"
         for path in re.findall(r"\]\((\.\./[^)#]+)", how):
             assert (ROOT / "docs/developers" / path).exists(), path
+        for path in re.findall(r"\b(?:examples|crates)/[\w./-]+\.(?:py|yaml)\b", how):
+            assert (ROOT / path).exists(), path
