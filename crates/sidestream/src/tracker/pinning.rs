@@ -78,7 +78,7 @@ impl Registered {
     /// Unpins and frees all of it, once its uses are over.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     pub(crate) fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
         if !runtime.is_tracking || is_host_func() {
             return Ok(());
