@@ -122,7 +122,7 @@ pub unsafe trait Backend: Send + Sync {
     /// [`Error::Submitted`](crate::error::Error::Submitted), or that the device is lost.
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
 
-    /// Returns whether a stream takes part in a capture, or is the legacy stream beside one; also callable after a
+    /// Returns whether a stream takes part in a capture, or is the legacy stream during one; also callable after a
     /// call was refused, which may or may not have ended the capture. The question does not invalidate a capture. If
     /// the driver gives no answer the result is true.
     fn is_captured(&self, stream: StreamId) -> bool {

@@ -53,7 +53,7 @@ impl Event {
         if self.whose != Whose::Shared {
             return Err(Error::Invalid {
                 call: "ipc_handle",
-                why: "only an event that was made for other processes has a handle; make it with `Event::interprocess` \
+                why: "only an event that was made for other processes has a handle; make it by `Event::interprocess` \
                       (in Python: `Event(interprocess=True)`)"
                     .into(),
             });
@@ -145,7 +145,7 @@ impl Event {
         }
         Err(Error::Invalid {
             call: "record",
-            why: "the event was opened from another process, which records it; make an event for the other direction, \
+            why: "the event was opened from another process, which records it; make one for the other direction, \
                   and send its handle there"
                 .into(),
         })

@@ -437,7 +437,7 @@ impl Stream {
                     .into(),
             });
         }
-        self.own.stream.stand_behind(touch, at)?;
+        self.own.stream.order_after(touch, at)?;
         Ok(Region::lent(
             touch.block,
             touch.start,

@@ -31,10 +31,10 @@ impl Stream {
     /// Allocates device memory for `len` values, all zero.
     ///
     /// # Ordering
-    /// As [`Stream::alloc`]; the zeros are written in stream order.
+    /// As for [`Stream::alloc`]; the zeros are written in stream order.
     ///
     /// # Errors
-    /// As [`Stream::alloc`] and [`Stream::memset`].
+    /// As for [`Stream::alloc`] and [`Stream::memset`].
     #[track_caller]
     pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<DeviceBuf<T>> {
         let at = Location::caller();
@@ -50,7 +50,7 @@ impl Stream {
     /// As for [`Stream::memcpy_h2d`]: blocks the host for the copy into pinned memory, not for the device.
     ///
     /// # Errors
-    /// As [`Stream::alloc`] and [`Stream::memcpy_h2d`].
+    /// As for [`Stream::alloc`] and [`Stream::memcpy_h2d`].
     #[track_caller]
     pub fn alloc_from<T: Pod>(&self, values: &[T]) -> Result<DeviceBuf<T>> {
         let mut buffer = self.alloc(values.len())?;
@@ -101,7 +101,7 @@ impl Stream {
     /// ```
     ///
     /// # Ordering
-    /// As [`Stream::upload`].
+    /// As for [`Stream::upload`].
     ///
     /// # Errors
     /// As for [`Stream::upload`]; also if the total length of the pieces is not that of the destination.
@@ -123,7 +123,7 @@ impl Stream {
     /// Copies rows of pinned host memory into rows on the device.
     ///
     /// # Ordering
-    /// As [`Stream::upload`].
+    /// As for [`Stream::upload`].
     ///
     /// # Errors
     /// As for [`Stream::upload`]; also if a side is too small for its rows, or the rows of the two sides do not
@@ -149,7 +149,7 @@ impl Stream {
     /// Runs after the earlier work of the stream and the last writes of the source. Does not block the host.
     ///
     /// # Errors
-    /// As [`Stream::upload`].
+    /// As for [`Stream::upload`].
     #[track_caller]
     pub fn download<T: Pod>(
         &self,
@@ -166,10 +166,10 @@ impl Stream {
     /// Copies rows on the device into rows of pinned host memory.
     ///
     /// # Ordering
-    /// As [`Stream::download`].
+    /// As for [`Stream::download`].
     ///
     /// # Errors
-    /// As [`Stream::upload_rows`].
+    /// As for [`Stream::upload_rows`].
     #[track_caller]
     pub fn download_rows<T: Pod>(
         &self,
@@ -212,7 +212,7 @@ impl Stream {
     /// Blocks the host until the copy is complete.
     ///
     /// # Errors
-    /// As [`Stream::memcpy_h2d`].
+    /// As for [`Stream::memcpy_h2d`].
     #[track_caller]
     pub fn memcpy_d2h<T: Pod>(&self, from: View<'_, T>, to: &mut [T]) -> Result<()> {
         CopyPlan::all::<T>("memcpy_d2h", from.len(), to.len())?;
@@ -267,10 +267,10 @@ impl Stream {
     /// Copies rows on the device into other rows on the device.
     ///
     /// # Ordering
-    /// As [`Stream::memcpy_d2d`].
+    /// As for [`Stream::memcpy_d2d`].
     ///
     /// # Errors
-    /// As [`Stream::upload_rows`].
+    /// As for [`Stream::upload_rows`].
     #[track_caller]
     pub fn memcpy_d2d_rows<T: Pod>(
         &self,
@@ -303,7 +303,7 @@ impl Stream {
     /// four bytes, as zero and -1 do.
     ///
     /// # Ordering
-    /// As [`Stream::memset`].
+    /// As for [`Stream::memset`].
     ///
     /// # Errors
     /// As for [`Stream::memset`]; [`Error::Invalid`] for values of another size.

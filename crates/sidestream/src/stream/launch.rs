@@ -40,7 +40,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::NoForm`] if the kernel has no form for this device, [`Error::Invalid`] if a buffer
-    /// lies on another device or the grid is empty, or any error that the driver returns.
+    /// is on another device or the grid is empty, or any error that the driver returns.
     #[track_caller]
     pub fn launch<A: KernelArgs>(
         &self,

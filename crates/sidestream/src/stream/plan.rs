@@ -1,4 +1,4 @@
-//! What a copy or a fill does. It is checked once, for the safe API, the explicit style and graphs.
+//! Copies and fills as data, checked once for the safe API, the explicit style and graphs.
 
 use std::ops::Range;
 

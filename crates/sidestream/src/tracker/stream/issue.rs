@@ -119,7 +119,7 @@ impl Stream {
     /// Makes the stream wait for a mark, unless it is known to be ordered after it already.
     #[track_caller]
     pub(crate) fn wait_for(&self, mark: &Mark, at: Place) -> Result<()> {
-        self.begin(at, |step| step.stand_behind(mark))
+        self.begin(at, |step| step.order_after(mark))
     }
 
     /// Makes the stream wait for the current end of another stream.
@@ -129,7 +129,7 @@ impl Stream {
             other,
             at,
             |step| step.mark_link(),
-            |step, event| step.stand_behind_link(event),
+            |step, event| step.order_after_link(event),
         )
     }
 
@@ -323,7 +323,7 @@ impl Stream {
     }
 
     /// Makes the stream wait for all uses that an access to these bytes would have to be ordered after.
-    pub(crate) fn stand_behind(&self, touch: Touch<'_>, at: Place) -> Result<()> {
+    pub(crate) fn order_after(&self, touch: Touch<'_>, at: Place) -> Result<()> {
         let touches = [touch];
         self.begin(at, |step| {
             step.refuse_captured()?;
@@ -612,7 +612,7 @@ impl Step<'_> {
 
     /// Makes the stream wait for a mark, unless it is known to be ordered after it.
     #[inline]
-    fn stand_behind(&mut self, mark: &Mark) -> Result<()> {
+    fn order_after(&mut self, mark: &Mark) -> Result<()> {
         if self.knows(mark.epoch()) {
             return Ok(());
         }
@@ -675,7 +675,7 @@ impl Step<'_> {
 
     /// Makes the stream wait for the thread's link, unless it is known to be ordered after it.
     #[inline]
-    fn stand_behind_link(&mut self, event: EventId) -> Result<()> {
+    fn order_after_link(&mut self, event: EventId) -> Result<()> {
         if self.knows(self.thread.link.epoch()) {
             return Ok(());
         }
