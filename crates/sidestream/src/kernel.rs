@@ -355,8 +355,7 @@ fn host_form<A: KernelArgs>(
     run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
 ) -> crate::backend::HostForm {
     Box::new(move |grid, args| {
-        let args =
-            A::host(args).expect("the back end passes the arguments of the launch unchanged");
+        let args = A::host(args).expect("the back end passes the launch's arguments");
         as_kernel(|| run(grid, args));
     })
 }

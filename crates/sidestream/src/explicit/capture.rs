@@ -29,10 +29,9 @@ impl Capture {
         let kept: Option<Vec<Kept>> = kept.collect();
         let kept = kept.ok_or_else(|| Error::Invalid {
             call,
-            why:
-                "memory of the safe API cannot be captured, because the graph would use it without \
-                  tracking; use memory of the explicit style"
-                    .into(),
+            why: "memory of the safe API cannot be captured, because the graph would use it \
+                  without tracking; use memory of the explicit style"
+                .into(),
         })?;
         self.touched.lock().extend(kept);
         Ok(())

@@ -127,7 +127,7 @@ impl Stream {
                 call: "launch",
                 why: format!(
                     "an argument of kernel `{}` is pageable or on another device, where the \
-                     kernel cannot access it; copy it to the stream's device first",
+                     kernel cannot access it; copy it first",
                     kernel.name()
                 ),
             });
@@ -277,9 +277,7 @@ pub(super) fn copy_of(call: &'static str, from: Region<'_>, to: Region<'_>) -> R
     if bytes != room {
         return Err(Error::Invalid {
             call,
-            why: format!(
-                "{bytes} bytes cannot be copied into {room} bytes; use equal sizes on both sides"
-            ),
+            why: format!("{bytes} bytes cannot be copied into {room}; use equal sizes"),
         });
     }
     let plan = CopyPlan::values::<u8>(bytes as usize);

@@ -129,8 +129,7 @@ impl GraphBuilder {
             why: why.into(),
         };
         if pieces.iter().any(|p| self.block(p).device != self.device) {
-            let why =
-                "a buffer is on another device than the graph; copy it to the graph's device first";
+            let why = "a buffer is on another device than the graph; copy it first";
             return Err(self.at_node(&what, refuse(why)));
         }
         (not_empty(grid, kernel.name()))
@@ -362,8 +361,7 @@ impl GraphBuilder {
         }
         Err(Error::Invalid {
             call: "graph update",
-            why: "the description is for another device than the graph; build a new graph from it"
-                .into(),
+            why: "the description is for another device; build a new graph from it".into(),
         })
     }
 

@@ -106,10 +106,7 @@ impl Stream {
     /// # Errors
     /// As for [`Stream::upload`]; also if the total length of the pieces is not that of the destination.
     #[track_caller]
-    #[expect(
-        clippy::type_complexity,
-        reason = "the pieces, in both the success and the error"
-    )]
+    #[expect(clippy::type_complexity, reason = "the error returns the pieces")]
     pub fn upload_pieces<T: Pod>(
         &self,
         pieces: Vec<Pinned<T>>,

@@ -57,7 +57,7 @@ impl Stream {
             return Err(Error::Invalid {
                 call: "launch",
                 why: format!(
-                    "a buffer of kernel `{}` is on another device than the stream; copy it to the stream's device first",
+                    "a buffer of kernel `{}` is on another device than the stream; copy it first",
                     kernel.name()
                 ),
             });

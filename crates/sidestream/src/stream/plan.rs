@@ -38,9 +38,7 @@ impl CopyPlan {
         }
         Err(Error::Invalid {
             call,
-            why: format!(
-                "{from} values cannot be copied to {to} values; take a slice of the longer side"
-            ),
+            why: format!("{from} values cannot be copied to {to} values; take a slice"),
         })
     }
 
