@@ -36,7 +36,7 @@ impl Event {
     /// Returns whether all work before the event is complete.
     ///
     /// # Ordering
-    /// Does not block the host. A result of `true` orders later calls as [`Event::synchronize`].
+    /// Does not block the host. A result of `true` orders later calls as [`Event::synchronize`] does.
     ///
     /// # Errors
     /// The error of work that failed on the device.

@@ -143,7 +143,7 @@ impl Event {
     /// `cudaEventQuery`: returns whether the event's latest record is complete.
     ///
     /// # Ordering
-    /// Does not block the host. A result of `true` orders later calls as [`Event::synchronize`].
+    /// Does not block the host. A result of `true` orders later calls as [`Event::synchronize`] does.
     ///
     /// # Errors
     /// The error of work that failed on the device, or that the event was recorded in a capture.

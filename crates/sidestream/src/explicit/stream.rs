@@ -358,7 +358,7 @@ impl Stream {
     /// `cudaStreamQuery`: returns whether all work submitted to the stream so far is complete.
     ///
     /// # Ordering
-    /// Does not block the host. A result of `true` orders later calls as [`Stream::synchronize`].
+    /// Does not block the host. A result of `true` orders later calls as [`Stream::synchronize`] does.
     ///
     /// # Errors
     /// The error of work that failed on the device, or that the stream is being captured.

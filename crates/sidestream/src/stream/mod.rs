@@ -89,7 +89,7 @@ impl Stream {
     /// Returns whether all work submitted to the stream so far is complete.
     ///
     /// # Ordering
-    /// Does not block the host. A result of `true` orders later calls as [`Stream::synchronize`].
+    /// Does not block the host. A result of `true` orders later calls as [`Stream::synchronize`] does.
     ///
     /// # Errors
     /// The error of work that failed on the device.

@@ -328,7 +328,7 @@ impl Runtime {
     }
 }
 
-/// While this value exists, captures of other threads forbid this thread nothing.
+/// While this value exists, captures of other threads do not restrict this thread.
 struct Relaxed<'a> {
     runtime: &'a Runtime,
     before: i32,
