@@ -272,7 +272,7 @@ def test_a_race_with_a_kernel_is_a_warning_that_names_the_argument(waits: bool) 
             (race.kind, race.severity, race.first.operator, race.second.operator)
             == ("RAW", "warn", "add", "sum")
         )
-        assert race.doubt == "the kernel `add` gets all of it by its argument `out_ptr`, and may touch less"
+        assert race.doubt == "the kernel `add` receives all of it as its argument `out_ptr`, and may touch only a part"
         assert race.fix.startswith("call `torch.cuda.default_stream().wait_stream(stream")
 
 

@@ -458,7 +458,7 @@ def test_a_workspace_is_named_by_the_stream_of_the_captures() -> None:
     (race,) = found(run)
     assert race["workspace"] == "stream0" and race["shape"] is None
     assert race["fix"].startswith(
-        "capture each graph on a stream of its own (`torch.cuda.graph(graph, stream="
+        "capture each graph on a separate stream (`torch.cuda.graph(graph, stream="
     )
     assert race["fix"].endswith("or call `stream2.wait_stream(torch.cuda.default_stream())` before {second}")
 

@@ -168,7 +168,7 @@ def test_what_is_handed_over_orders_two_threads(kind: str | None, found: sidestr
         == ("RAW", "warn", "add_", "sum")
     )
     assert (race.first.thread, race.second.thread) == ("MainThread", "reader")
-    assert race.doubt == "no order of the two threads was heard" and found.is_clean
+    assert race.doubt == "no order between the two threads was observed" and found.is_clean
     assert race.bytes is not None and race.bytes[1] - race.bytes[0] == 4096
 
 
@@ -340,7 +340,7 @@ x.sum()
     ran = python("-m", "sidestream.check", "--simulate", path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.startswith("no race and 1 warning in 3 operations on a simulated GPU\n"), ran.stderr
-    assert "no order of the two threads was heard" in ran.stderr and "thread writer" in ran.stderr
+    assert "no order between the two threads was observed" in ran.stderr and "thread writer" in ran.stderr
 
 
 def test_all_is_put_back() -> None:

@@ -95,7 +95,7 @@ def test_a_loop_without_a_gpu_is_led_to_the_processor_and_not_to_a_simulated_gpu
         prefetch([], "cuda:99")
     first = (
         'device "cuda:99" cannot be opened; in a training loop give "cpu", '
-        "where batches are read ahead and stay on the host, or leave the device out,"
+        "where batches are read ahead and stay on the host, or omit the device,"
     )
     assert str(refused.value).startswith(first) and "sim:" not in str(refused.value)
 

@@ -199,7 +199,7 @@ def test_options_of_another_kind_are_refused_and_all_means_the_usual_changes(tra
 
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])
 def test_what_is_no_speed_is_refused(speed: float, traces: Path) -> None:
-    with pytest.raises(ValueError, match="link_gbps is .*, which is no speed"):
+    with pytest.raises(ValueError, match="link_gbps is .*, which is not the speed of a link"):
         sidestream.diagnose(traces / "copy_bound.before.json.gz", link_gbps=speed)
 
 

@@ -85,7 +85,7 @@ def test_a_simulated_gpu_gives_arrays_that_say_what_they_are() -> None:
     ):
         image.__dlpack__()
     assert not hasattr(image, "__cuda_array_interface__")
-    with pytest.raises(TypeError, match=r"only streams of sidestream\.Stream"):
+    with pytest.raises(TypeError, match=r"accepts only a sidestream\.Stream"):
         image.record_stream(7)
 
 
@@ -735,7 +735,7 @@ class Wants(list[Any]):
 
 def test_a_class_that_cannot_be_made_anew_is_named() -> None:
     with pytest.raises(
-        TypeError, match="a Wants cannot be made anew .*missing 1 required.*give the arrays in a dict"
+        TypeError, match="a Wants cannot be rebuilt with other arrays .*missing 1 required.*give the arrays in a dict"
     ):
         list(prefetch([Wants([np.ones(2)], 3)], "sim:h200"))
 

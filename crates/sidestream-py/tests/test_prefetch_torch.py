@@ -207,7 +207,7 @@ def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
     assert (half.dtype, half.nbytes) == ("bfloat16", 48)
     with pytest.raises(
         TypeError,
-        match=r"numpy has no type bfloat16: .* cannot reach a simulated device; convert it in the loader",
+        match=r"numpy has no type for bfloat16: .* cannot reach a simulated device; convert it in the loader",
     ):
         half.numpy()
 

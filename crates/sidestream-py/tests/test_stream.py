@@ -77,7 +77,7 @@ def test_a_device_that_there_is_not_is_refused_with_those_there_are() -> None:
 def test_what_is_no_stream_of_a_simulated_device_is_refused() -> None:
     stream = Stream("sim:h200")
     for other in (7, None, object()):
-        with pytest.raises(TypeError, match="has only streams of sidestream.Stream"):
+        with pytest.raises(TypeError, match="accepts only a sidestream.Stream"):
             stream.wait_stream(other)
     with pytest.raises(ValueError, match="belongs to sim:a100 and not to sim:h200"):
         stream.wait_stream(Stream("sim:a100"))

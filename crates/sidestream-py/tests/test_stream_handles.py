@@ -69,7 +69,7 @@ class Later:
 class Odd:
     def __cuda_stream__(self): return 5
 stream = Stream()
-for other, why in [(-1, "no handle of a stream"), (1 << 64, "no handle of a stream"), ("x", "is no stream"),
+for other, why in [(-1, "not the handle of a stream"), (1 << 64, "not the handle of a stream"), ("x", "is not a stream"),
                    (Later(), "version 1 of the protocol"), (Odd(), "no pair"), (Stream("cuda:1"), None)]:
     if why is None:
         continue

@@ -126,5 +126,5 @@ def test_what_is_asked_for_holds_for_each(ranks: Path) -> None:
     assert [[w.changes for w in one.what_if] for one in report.reports] == [[("second-stream",)]] * 3
     with pytest.raises(ValueError, match="there is no change `faster`"):
         sidestream.diagnose(ranks, what_if="faster")
-    with pytest.raises(ValueError, match="which is no speed"):
+    with pytest.raises(ValueError, match="which is not the speed of a link"):
         sidestream.diagnose(ranks, link_gbps=0)

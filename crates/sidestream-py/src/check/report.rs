@@ -300,7 +300,7 @@ fn shown_race(
         },
         "doubt": match (&detail.doubt, race.severity) {
             (Some(doubt), _) => Some(doubt.as_str()),
-            (None, Severity::Warn) => Some("CUDA does not specify whether the call waits"),
+            (None, Severity::Warn) => Some("CUDA leaves open whether the call waits"),
             (None, Severity::Error) => None,
         },
         "dtype": detail.tensor.as_ref().map(|tensor| &tensor.0),
