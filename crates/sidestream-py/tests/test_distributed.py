@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.torch
 
-# What each of the two runs: three epochs over its shard, by a plain loop and prefetched.
+# The program of each process: three epochs over its shard, with a plain loop and prefetched.
 RANK = """
 import contextlib, datetime, json, os, sys, threading, time
 from pathlib import Path
@@ -109,8 +109,8 @@ def test_two_ranks_train_as_without_prefetching(tmp_path: Path) -> None:
 
 
 def both_ranks(folder: Path) -> list[dict[str, Any]]:
-    """Run the two, and return what each says. Neither outlives this call."""
-    # The name of the machine may not lead to an address of it.
+    """Run both processes, and return what each prints. Neither outlives this call."""
+    # The machine's name may not resolve to one of its addresses.
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What the pages for Python users show is Python, and the names in it are there."""
+"""Checks that the Python in the pages for users parses, and that the names in it exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_page_shows_python_with_names_that_are_there(page: str) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert blocks, page
     for block in blocks:
-        # An example may have an `…` where the reader's own code stands.
+        # An example may have an `…` in place of the reader's own code.
         ast.parse(textwrap.dedent(block).replace("…", "..."))
     names = set(re.findall(r"\bsidestream\.([A-Za-z_]\w*)", text)) - {"toml", "py", "git"}
     # A module that needs another library is not imported with the package.
@@ -94,7 +94,7 @@ def test_what_the_readme_shows_of_an_example_is_what_it_prints() -> None:
             [sys.executable, ROOT / script, *options], capture_output=True, text=True, check=True, timeout=300
         )
         printed = ran.stdout.splitlines()
-        # An ellipsis stands for what is left out.
+        # An ellipsis marks what is left out.
         missing = [line for line in lines.splitlines() if line != "…" and line not in printed]
         assert not missing, command
 
@@ -106,7 +106,7 @@ def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> N
     assert len(blocks) >= 7
     program = tmp_path / "tutorial.py"
     program.write_text("\n".join(blocks))
-    # A simulated GPU is entered in the middle, which takes a process that has used none.
+    # A simulated GPU is entered in the middle, which requires a process that has not used a GPU.
     ran = python(program)
     assert ran.returncode == 0, ran.stderr
     assert "no race" in ran.stdout and "Worth it: " in ran.stdout
@@ -119,11 +119,11 @@ def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> N
     assert "the loader keeps up" in ran.stdout or "your loader is the limit" in ran.stdout
 
 
-#: How many things each of the five texts does.
+#: The number of items in each of the five texts.
 ITEMS = [14, 14, 61, 66, 22]
-#: Where something was seen to work: a GPU has the day, which a page of measurements has, too.
+#: Where an item was seen to work: a GPU has a date, which a page of measurements has, too.
 SEEN = r"CPU|sim|stand-in|trace|(H[12]00) (2026-\d\d-\d\d)"
-#: A function that a test runner runs, in each language.
+#: Test functions, in each language.
 TESTS = {
     "test_*.py": r"^(?:async )?def (test_\w+)\(",
     "*.rs": r"#\[test\]\s*(?:(?://[^\n]*|#\[[^\]]*\])\s*)*fn (\w+)\(",
@@ -148,7 +148,7 @@ def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
     judged = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/judged.md").read_text(), re.MULTILINE)
     blocks = [re.split(r", and |, | and | to ", each) for each in re.findall(r"judged \(([^)]+)\)", text)]
     assert not (missing := {each for of in blocks for each in of} - set(judged)), f"not judged: {missing}"
-    # Behind the items stand tests, too: their names are the long ones.
+    # Tests are listed after the items, too: their names are the long ones.
     behind = set(re.findall(r"`(\w+(?:_\w+){3,})`", text[text.index("## Where a text is wrong") :]))
     assert not (missing := behind - tests), f"no test is called {missing}"
     measured = "".join((ROOT / f"docs/{page}.md").read_text() for page in ("performance", "reliability"))

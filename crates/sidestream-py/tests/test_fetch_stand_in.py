@@ -1,4 +1,4 @@
-"""Small results that a kernel brings to the host, on a driver without a GPU."""
+"""Small results that a kernel writes to host memory, on a driver without a GPU."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ print(batches.statistics.batches, batches.statistics.slots, batches.statistics.d
 
 
 @pytest.mark.torch
-def test_a_transform_is_issued_behind_the_step_before_it_and_waits_for_the_one_before_that(
+def test_a_transform_is_issued_after_the_previous_step_and_waits_for_the_one_before(
     on_stand_in: OnStandIn,
 ) -> None:
     assert on_stand_in(

@@ -74,7 +74,7 @@ def test_a_device_that_there_is_not_is_refused_with_those_there_are() -> None:
         Stream("cuda:77")
 
 
-def test_what_is_no_stream_of_a_simulated_device_is_refused() -> None:
+def test_a_stream_that_a_simulated_device_does_not_have_is_refused() -> None:
     stream = Stream("sim:h200")
     for other in (7, None, object()):
         with pytest.raises(TypeError, match="accepts only a sidestream.Stream"):
@@ -130,7 +130,7 @@ def test_arguments_of_another_kind_are_refused() -> None:
             make()
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_an_object_that_is_not_an_event_is_refused() -> None:
     stream = Stream("sim:h200")
     for use in (stream.wait_event, stream.record_event):
         with pytest.raises(TypeError, match="7 is no event"):

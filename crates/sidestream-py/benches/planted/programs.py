@@ -31,7 +31,7 @@ LOOPS_ON_GPU: list[Callable[[int], None]] = []
 
 
 @planted
-def a_thread_that_nobody_told(right: bool) -> None:
+def a_thread_handover_that_is_not_reported(right: bool) -> None:
     """A warning: on one stream, in the order in which two threads happened to call."""
     x = torch.zeros(N, device="cuda")
     done: queue.Queue[int] = queue.Queue()
@@ -260,7 +260,7 @@ def group() -> Any:
 
 
 @planted
-def a_collective_that_nobody_waits_for(right: bool) -> None:
+def a_collective_that_is_not_waited_for(right: bool) -> None:
     distributed = group()
     x = torch.ones(N, device="cuda")
     work = distributed.all_reduce(x, async_op=True)
