@@ -108,11 +108,11 @@ gc.collect()
 assert home() is not None
 stream.synchronize()
 other, kept = posted()
-assert home() is None, "what is over is let go of by the next one"
+assert home() is None, "the next fetch drops the owner of complete work"
 other.synchronize()
 assert other.query()
 del other
-assert kept() is None, "nobody waits for what is known to be over"
+assert kept() is None, "the owner of work that is known to be complete is dropped at once"
 assert target.tolist() == [1.0] * 4
 print("ok")
 """

@@ -1,5 +1,5 @@
-"""A child of a fork has the handles of its parent, and neither its threads nor its devices:
-it is told so, and nothing hangs.
+"""A forked child has the handles of its parent, but neither its threads nor its devices: it gets an error,
+and nothing hangs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prefetching around the loaders of other frameworks, with these as they are.
+"""Prefetching around the loaders of other frameworks, which are unmodified.
 
 They are installed by `cargo xtask python --frameworks`, and run on the processor and a simulated GPU.
 """

@@ -1,5 +1,5 @@
-"""Augmentation of tensors: on the processor, on a stand-in for CUDA's driver, under a check,
-and beside torchvision.
+"""Augmentation of tensors: on the processor, on a stand-in for CUDA's driver, under a check, and compared
+with torchvision.
 """
 
 from __future__ import annotations

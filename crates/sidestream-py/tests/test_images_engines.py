@@ -1,5 +1,5 @@
-"""Pictures that a GPU's engines decode: on a simulated GPU, where the processor stands in for them,
-and by a stand-in for nvJPEG.
+"""Pictures that a GPU's engines decode: on a simulated GPU, where the processor does their work, and on a
+stand-in for nvJPEG.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, silent: Any) ->
 def test_what_engines_are_at_is_neither_counted_nor_kept(
     mixed: Path, silent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop is left while its thread has the engines decode: its batch was given by the loader, and comes
-    again.
+    """A loop is left while its thread has the engines decode: the loader has returned this batch, and
+    returns it again.
     """
     with loader(mixed, decode="gpu") as whole:
         expected = epoch(whole, "cuda")
@@ -220,7 +220,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(mixed: Path) -> None:
 def test_a_stand_in_for_nvjpeg_decodes_to_where_pictures_belong(
     mixed: Path, tmp_path: Path, on_stand_in: Callable[[str], str]
 ) -> None:
-    """The calls of the library, by addresses in memory of the device, as tensors of PyTorch would give them.
+    """Call the library with addresses in device memory, as PyTorch tensors would give them.
     """
     printed = on_stand_in(
         f"""

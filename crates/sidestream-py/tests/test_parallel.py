@@ -1,4 +1,4 @@
-"""Branches of a model side by side: the same values and gradients, no race, and streams only where they pay.
+"""Concurrent branches of a model: equal values and gradients, no race, and streams only where they pay.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ TWO = (SERIAL, STREAMS)
 
 
 class Device:
-    """Issues items that take as long as a table says, and counts what ran in which mode. Its host never runs
+    """Issues items that take the times in a table, and counts what ran in which mode. Its host never runs
     ahead.
     """
 

@@ -1,5 +1,4 @@
-"""What measuring costs a pipeline's first epoch, and what it has chosen by the third, on a clock that is
-computed.
+"""What measuring costs a pipeline's first epoch, and what it has chosen by the third, on a simulated clock.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ CAPTURED = (SERIAL_GRAPHS, GRAPHS)
 
 @dataclass
 class Job:
-    """Stages for which the device takes so long an item, in the steady state, and the host so long to issue
-    it.
+    """Stages with given times per item for the device, in the steady state, and for the host to issue it.
     """
 
     items: int

@@ -1,5 +1,5 @@
-"""What a pipeline issues on which stream, judged by the checker:
-a double of PyTorch's streams tells it each call.
+"""What a pipeline issues on which stream, judged by the checker: a double of PyTorch's streams reports each
+call.
 """
 
 from __future__ import annotations
@@ -191,8 +191,7 @@ def test_what_is_hidden_in_an_object_waits_for_the_caller(gpu: Gpu) -> None:
 
 
 class Timed:
-    """Stages that turn the clock of the pipelines by 10 ms on a stream of their own, and by 20 on the
-    caller's.
+    """Stages that advance the pipelines' clock by 10 ms on a side stream, and by 20 on the caller's.
     """
 
     def __init__(self, gpu: Gpu, clock: types.SimpleNamespace) -> None:

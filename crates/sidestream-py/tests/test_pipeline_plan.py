@@ -31,11 +31,10 @@ SHAPES: list[Levels] = [
 
 
 class Program:
-    """The stream program of runs of a pipeline, as PyTorch's allocator and the stages' kernels make it.
+    """The stream program of a pipeline's runs, as PyTorch's allocator and the stages' kernels make it.
 
-    Memory that the pipeline held is taken again at once. What the caller had is taken again only if
-    ``polls``: the allocator then has seen the GPU finish, and what the host knows would hide that a wait is
-    missing.
+    Memory that the pipeline had is reused at once. What the caller had is reused only if ``polls``: the
+    allocator has then seen the GPU finish, and what the host knows would hide a missing wait.
     """
 
     def __init__(
@@ -76,10 +75,10 @@ class Program:
         return f"caller{self.calls % self.callers}"
 
     def run(self, items: int, breaks: bool = False) -> None:
-        """One run. A caller of one stream writes the weights before it and reads them behind it.
+        """Add one run. A caller with one stream writes the weights before it and reads them after it.
 
-        A caller of two streams takes another one for each item, and does not let one wait for the other. Such
-        a caller writes the weights only before the first run.
+        A caller with two streams takes another one for each item, and does not let one wait for the other.
+        Such a caller writes the weights only before the first run.
         """
         self.latest = len(self.ops)
         weights = ", ".join(f"w{stage}" for stage in self.stages)
@@ -165,7 +164,7 @@ class Program:
         self.op(step.do, f"s: {stream}, ev: {event}")
 
     def memory(self, slot: int, use: str, home: str) -> str:
-        """The slot's buffer if stages are captured, otherwise memory that the slot holds until its next item.
+        """Return the slot's buffer if stages are captured, otherwise memory that the slot keeps until its next item.
         """
         if self.captured:
             name = f"{use}_{slot}"

@@ -25,7 +25,7 @@ x, empty = batch["x"], batch["empty"]
 assert (x.numpy() == 0).all() and x.__dlpack_device__() == (2, 0)
 
 for stream in (None, 1, 2, -1, sidestream.Stream("cuda:0").cuda_stream):
-    x.__dlpack__(stream=stream)  # Nobody takes these.
+    x.__dlpack__(stream=stream)  # These capsules are not consumed.
 expected = ((2, 0), (2, 32, 1), (3, 4), (4, 1))
 for form, arguments in (
     (Legacy, {}),
@@ -124,7 +124,7 @@ def transform(x):
 count = 8
 for at, x in enumerate(sidestream.prefetch([torch.ones(100)] * count, "cuda", transform=transform)):
     issue(("step", at))
-    # Whoever counts on the device's work so far finds it in the current stream.
+    # Code that relies on the device's work so far finds it in the current stream.
     assert ("transform", at) in main.seen
 
 # In the sequence of a plain loop, in which random numbers are drawn, too.
