@@ -200,10 +200,7 @@ impl DeviceArray {
             )));
         }
         let dtype = DataType::named(&self.dtype).ok_or_else(|| {
-            PyBufferError::new_err(format!(
-                "DLPack has no type that all libraries know for {}",
-                self.dtype
-            ))
+            PyBufferError::new_err(format!("DLPack has no common type for {}", self.dtype))
         })?;
         self.wait_for_consumer(py, stream)?;
         let form = match max_version {

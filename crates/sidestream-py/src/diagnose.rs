@@ -126,9 +126,7 @@ fn together(each: Vec<String>, title: &str) -> PyResult<Option<(String, String, 
     let rank = |text: String| Rank::of_json(&serde_json::from_str::<Value>(&text).ok()?);
     let each: Option<Vec<Rank>> = each.into_iter().map(rank).collect();
     let each = each.ok_or_else(|| {
-        PyValueError::new_err(
-            "this is not the digest of a rank; give one that the same version of `diagnose` made",
-        )
+        PyValueError::new_err("this is not a rank; give one that this version of `diagnose` made")
     })?;
     Ok(Ranks::of(each).map(|ranks| {
         (

@@ -270,7 +270,8 @@ unsafe extern "C" fn destroy_versioned(capsule: *mut ffi::PyObject) {
 /// # Safety
 /// A capsule with this name points to an `Exported<M>`.
 unsafe fn destroy<M>(capsule: *mut ffi::PyObject, name: &CStr) {
-    // SAFETY: the interpreter passes a capsule that it destroys. If the capsule still has its first name, no consumer has taken the content.
+    // SAFETY: the interpreter passes a capsule that it destroys. If the capsule still has its first name, no consumer has
+    // taken the content.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()).cast::<M>());

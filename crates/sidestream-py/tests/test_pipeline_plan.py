@@ -164,7 +164,8 @@ class Program:
         self.op(step.do, f"s: {stream}, ev: {event}")
 
     def memory(self, slot: int, use: str, home: str) -> str:
-        """Return the slot's buffer if stages are captured, otherwise memory that the slot keeps until its next item.
+        """Return the slot's buffer if stages are captured, otherwise memory that it keeps until its next
+        item.
         """
         if self.captured:
             name = f"{use}_{slot}"

@@ -70,8 +70,8 @@ class Odd:
     def __cuda_stream__(self): return 5
 stream = Stream()
 for other, why in [(-1, "not the handle of a stream"), (1 << 64, "not the handle of a stream"),
-                   ("x", "is not a stream"), (Later(), "version 1 of the protocol"), (Odd(), "a pair of a version"),
-                   (Stream("cuda:1"), None)]:
+                   ("x", "is not a stream"), (Later(), "version 1 of the protocol"),
+                   (Odd(), "a pair of a version"), (Stream("cuda:1"), None)]:
     if why is None:
         continue
     try:

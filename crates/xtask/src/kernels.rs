@@ -224,10 +224,7 @@ impl Compiler {
                 std::ptr::null(),
             )
         };
-        ensure!(
-            code == 0,
-            "{file}: NVRTC could not create a program, code {code}"
-        );
+        ensure!(code == 0, "{file}: NVRTC made no program, code {code}");
         let ptx = self.built(program, file);
         // SAFETY: the program is valid, and not used after this.
         unsafe { (self.destroy)(&mut program) };

@@ -68,9 +68,7 @@ pub fn run(torch: bool) -> Result<bool> {
 pub fn frameworks() -> Result<bool> {
     let version = version_of_python()?;
     let environment = Environment::of("python-frameworks")?;
-    println!(
-        "python: PyTorch and the frameworks take up to 3 GB, unless they are installed already"
-    );
+    println!("python: PyTorch and the frameworks may take 3 GB, unless they are installed");
     environment.make(&version, REQUIREMENTS_FRAMEWORKS)?;
     environment.install_package()?;
     environment.test("torch or frameworks", ALL, 1, &stand_in()?)

@@ -166,11 +166,7 @@ fn run_one<'a>(program: &'a Program, environment: &[(&str, &str)], log: &Path) -
 
 /// Runs an example, which must succeed on any machine.
 pub fn example(program: &Program) -> Result<bool> {
-    ensure!(
-        program.path.is_file(),
-        "{} does not exist any more",
-        program.path.display()
-    );
+    ensure!(program.path.is_file(), "{} is gone", program.path.display());
     let status = Command::new(&program.path)
         .current_dir(cargo::root())
         .status()

@@ -29,7 +29,7 @@ pub fn check(file: &str, source: &Source) -> Vec<Complaint> {
                 format!("`{last}!` does not belong in finished code")
             }
             [.., "thread", "sleep"] if path.in_test => {
-                "a test that sleeps is slow and still fails at times; wait for the event itself"
+                "a test that sleeps is slow and still fails at times; wait for the condition itself"
                     .into()
             }
             ["std", "env", ..] | ["env", "var" | "var_os" | "vars" | "vars_os"] if library => {
@@ -77,7 +77,7 @@ mod tests {
         let text = "fn f() { std::thread::sleep(d) }";
         assert_eq!(complaints("crates/a/src/b.rs", text), [""; 0]);
         let what =
-            "1: a test that sleeps is slow and still fails at times; wait for the event itself";
+            "1: a test that sleeps is slow and still fails at times; wait for the condition itself";
         assert_eq!(complaints("crates/a/tests/b.rs", text), [what]);
         let inner = "#[cfg(test)] mod tests { use std::{thread::sleep, fmt}; }";
         assert_eq!(complaints("crates/a/src/b.rs", inner), [what]);

@@ -23,9 +23,7 @@ pub fn check(file: &str, text: &str) -> Vec<Complaint> {
         }
         let reason = line.contains(" # ") || above.starts_with('#');
         if let Some(name) = dependency.filter(|_| !reason) {
-            let what = format!(
-                "`{name}` has no reason; write a comment above it that says what it is for"
-            );
+            let what = format!("`{name}` has no reason; say in a comment above it what it is for");
             out.push(Complaint::new(file, index + 1, what));
         }
         above = line;
@@ -79,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_dependency_without_a_reason_is_named() {
-        let reason = "has no reason; write a comment above it that says what it is for";
+        let reason = "has no reason; say in a comment above it what it is for";
         let text = "[dev-dependencies]\n# For a only.\na = \"1\"\nb = { version = \"1#\", features = [\n  \"x\",\n] }\nc.workspace = true";
         assert_eq!(
             complaints(text),
