@@ -15,7 +15,7 @@ from pathlib import Path
 
 import sidestream
 
-#: The same loop as a list of CUDA calls, for machines without PyTorch.
+#: The loop as a list of CUDA calls, for machines without PyTorch.
 PROGRAMS = Path(__file__).parents[1] / "streams"
 
 

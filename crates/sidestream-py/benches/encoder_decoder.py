@@ -52,7 +52,7 @@ class Size:
         self.checked = 60 if quick else 300
 
 
-# Jobs: an encoder without gradients, and a step of training on what it returns.
+# Jobs: an encoder without gradients, and a training step on its results.
 
 
 class Job:
@@ -232,7 +232,7 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     return serial, piped
 
 
-# Ours.
+# The package's variants.
 
 
 def ours(

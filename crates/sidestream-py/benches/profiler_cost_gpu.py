@@ -408,7 +408,7 @@ def mixed_precision() -> Step:
 
 @job
 def tokens() -> Step:
-    # Greedy decoding with a cache that grows, a token read each time.
+    # Greedy decoding with a growing cache; each token is read.
     model = Gpt(of(4, 1), of(256, 32), of(4, 2)).to(DEVICE).eval()
 
     def step(_: int) -> None:

@@ -94,7 +94,7 @@ async def closed_loop(batcher: Batcher, callers: int, lasting: float) -> float:
 async def open_loop(
     batcher: Batcher, rate: float, lasting: float, deadline: float | None = None, by_task: bool = False
 ) -> dict[str, Any]:
-    """Poisson arrivals. An answer counts when its callback hears of it, or a task of the loop that waits for
+    """Poisson arrivals. An answer counts when its callback is called, or when a task of the loop that waits for
     it.
     """
     drawn = random.Random(7)

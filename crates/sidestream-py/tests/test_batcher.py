@@ -442,7 +442,7 @@ class Behind:
 
 
 async def turns() -> None:
-    """Let the event loop go on."""
+    """Let the event loop continue."""
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -377,7 +377,7 @@ def test_to_ask_for_a_name_keeps_no_tensor_alive(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (1, "None\n"), ran.stderr
 
 
-#: The host reads in a loop what the device copies to it.
+#: In a loop, the host reads results that the device copies to it.
 READS = """
 import torch
 x = torch.ones(1 << 10, device="cuda")
@@ -453,7 +453,7 @@ def test_no_name_of_a_program_moves_the_cursor() -> None:
         )
 
 
-#: Streams that are made in each step, and a line with two statements.
+#: Streams that are created in each step, and a line with two statements.
 BRANCHES = """
 import torch
 from torch import nn

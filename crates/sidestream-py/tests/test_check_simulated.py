@@ -332,7 +332,7 @@ def test_the_profiler_has_the_processors_part(capfd: pytest.CaptureFixture[str])
     assert "Failed to record CUDA event" not in capfd.readouterr().err
 
 
-#: What a build of PyTorch for the processor alone does not have.
+#: Hides what PyTorch's CPU build does not have.
 WITHOUT_CUDA = """
 import importlib.abc, sys
 GONE = (

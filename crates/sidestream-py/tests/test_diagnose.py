@@ -124,7 +124,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(copy_bound: Diagnosis) 
 
 
 def test_it_survives_a_pickle(copy_bound: Diagnosis) -> None:
-    assert copy_bound.findings  # Parsed before: that is not part of the pickle.
+    assert copy_bound.findings  # Parsed first: the parsed findings are not part of the pickle.
     other = pickle.loads(pickle.dumps(copy_bound))
     assert other == copy_bound and hash(other) == hash(copy_bound)
     assert (other.findings, str(other)) == (copy_bound.findings, str(copy_bound))

@@ -39,7 +39,7 @@ for values in (
         with double.on(stream):
             x = double.on_device(values)
             fetched = sidestream.fetch(x)
-            # In the order of the stream: the host has not to wait for anything else.
+            # In stream order: the host need not wait for anything else.
             stream.synchronize()
             assert fetched.done()
             x.zero_()
@@ -66,7 +66,7 @@ waiting = []
 for at in range(1500):
     x.fill_(at)
     waiting.append(sidestream.fetch(x))
-    # The double writes at once, and the kernel reads when the stream comes to it.
+    # The double writes at once, and the kernel reads when it runs.
     double.current.synchronize()
 assert [int(one.result()) for one in waiting] == list(range(1500))
 assert len(double.pages) == 12, double.pages

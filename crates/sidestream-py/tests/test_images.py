@@ -94,7 +94,7 @@ def test_a_state_resumes_and_says_where_it_does_not_fit(samples: Path) -> None:
     rest = digest(loader)
     resumed = Loader(samples, batch_size=8, seed=3, workers=1)
     resumed.load_state_dict(state)
-    resumed.set_epoch(0)  # As loops do; it is in that epoch.
+    resumed.set_epoch(0)  # As loops do; the loader is in that epoch already.
     assert digest(resumed) == rest
     with pytest.raises(
         ValueError, match="the state has seed 3, and this loader 4; make the loader with the same options"

@@ -62,7 +62,7 @@ def loader(data: Path, **more: Any) -> Loader:
 
 
 def epoch(loader: Loader, device: str) -> list[tuple[Any, list[int]]]:
-    """The rest of it, from a loop as people write it."""
+    """Return the rest of the epoch, from an ordinary loop."""
     return [(pictures.cpu().clone(), labels.tolist()) for pictures, labels in loader.prefetch(device)]
 
 

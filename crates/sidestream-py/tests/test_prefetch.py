@@ -553,7 +553,7 @@ STUCK = """
 import atexit, os, signal, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the background of a shell ignores it.
 waits, waiting = [], threading.Event()
-atexit.register(lambda: print(waits))  # What is registered later runs before.
+atexit.register(lambda: print(waits))  # Functions that are registered later run first.
 import numpy as np
 from sidestream import _feed, prefetch
 waited = _feed.Feed._wait
@@ -588,7 +588,7 @@ for one in kept:
 
 def test_a_second_interrupt_ends_the_wait_for_a_loader_that_does_not_return() -> None:
     code = """
-# A wait that goes on ends with the limit of the test.
+# A wait that does not end is stopped by the time limit of the test.
 _feed.PATIENCE_S = 3600.0
 try:
     with prefetch(loader(interrupts=True), "sim:h200") as batches:

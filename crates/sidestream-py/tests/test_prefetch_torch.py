@@ -1,4 +1,4 @@
-"""Prefetching beside PyTorch's DataLoader, on the processor and on a simulated GPU."""
+"""Prefetching with PyTorch's DataLoader, on the processor and on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def test_a_terminal_interrupt_ends_a_program_with_workers_as_without_the_prefetc
     # The terminal's interrupt goes to all processes of the program. The limit only ends a test that failed.
     code = f"""
 import os, signal, sys
-# What runs in the background inherits that it is ignored.
+# A background process inherits that the signal is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_prefetch_torch import Stuck, loader, prefetch

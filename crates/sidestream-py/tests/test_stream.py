@@ -86,7 +86,7 @@ def test_a_stream_that_a_simulated_device_does_not_have_is_refused() -> None:
 def test_an_event_is_a_point_in_a_stream() -> None:
     first, second = Stream("sim:h200"), Stream("sim:h200")
     event = Event(device="sim:h200")
-    assert event.query()  # It stands for nothing yet.
+    assert event.query()  # It has no record yet.
     event.record(first)
     event.wait(second)
     second.wait_event(event)

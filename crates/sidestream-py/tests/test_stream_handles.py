@@ -1,4 +1,4 @@
-"""Streams with handles, on a driver without a GPU, and beside a double of PyTorch."""
+"""Streams with handles, on a driver without a GPU, and with a double of PyTorch."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def side_and_main() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
 
 
 def side_after_main() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Of these the side stream is ordered after what the main one has by now."""
+    """Return both streams; the side stream is ordered after the work enqueued so far in the main one."""
     side, main = side_and_main()
     side.wait_stream(main)
     return side, main
