@@ -377,7 +377,7 @@ unsafe extern "C" fn sigaction(
     done
 }
 
-/// Like [`sigaction`], by the older call.
+/// Like `sigaction`, by the older call.
 unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
     // SAFETY: the arguments are those of the replaced call.
     let old = unsafe { libc::signal(signal, new) };

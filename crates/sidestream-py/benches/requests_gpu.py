@@ -94,8 +94,8 @@ async def closed_loop(batcher: Batcher, callers: int, lasting: float) -> float:
 async def open_loop(
     batcher: Batcher, rate: float, lasting: float, deadline: float | None = None, by_task: bool = False
 ) -> dict[str, Any]:
-    """Poisson arrivals. An answer counts when its callback is called, or when a task of the loop that waits for
-    it.
+    """Poisson arrivals. An answer counts when its callback is called, or when a task of the loop that waits
+    for it resumes.
     """
     drawn = random.Random(7)
     row = rows(64)
