@@ -88,8 +88,8 @@ impl Requests {
             .submit(of, answer, now, deadline(now, deadline_s), home);
         match taken {
             Ok(waiting) => {
-                // Other requests do not change when the next batch is due, unless they are first in the queue or fill
-                // a batch.
+                // A request of an event loop changes when the next batch is due only if it is first in the queue or
+                // fills a batch.
                 if home.is_none() || waiting == 1 || waiting == state.all.rule().largest() {
                     self.look(&mut state);
                 }

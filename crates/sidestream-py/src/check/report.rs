@@ -426,7 +426,7 @@ fn shown_mend(
     let site = |id: SiteId| core.sites.get(id.0 as usize).map(|site| site.stack);
     let name = |stream| stream_in_code(stream, core);
     let (kind, call, at) = match mend.fix {
-        // If the host's access is the end of the tensor, a wait before its line could come before the copy, too.
+        // If one line has both the copy and the end of its source, a wait before that line comes before the copy, too.
         Fix::SyncStream { .. } if is_end_of_source(race.second_site, core, names) => {
             ("other", "x = x.pin_memory()".to_owned(), race.first_site)
         }
