@@ -1,4 +1,4 @@
-"""What overlap is worth, and the command from the wheel."""
+"""What overlap gains, and the command from the wheel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-m", "sidestream"]
 
 
 def command(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command of the wheel."""
+    """Run the command from the wheel."""
     return subprocess.run([*COMMAND, *args], capture_output=True, text=True, check=False)
 
 
@@ -193,7 +193,7 @@ def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
 def test_ctrl_c_ends_the_command() -> None:
     running = subprocess.Popen([*COMMAND, "check", "-"], stdin=subprocess.PIPE)
     assert running.stdin is not None
-    # More than a pipe holds: once it is written, the command is reading, and waits for the rest.
+    # More than a pipe's buffer: once it is written, the command is reading, and waits for the rest.
     running.stdin.write(b"# A comment of a program that does not go on.\n" * 10_000)
     running.stdin.flush()
     running.send_signal(signal.SIGINT)

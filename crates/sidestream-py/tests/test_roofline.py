@@ -1,4 +1,4 @@
-"""The least time of work on a device, by its figures."""
+"""The minimum time of work on a device, by the device's figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sidestream
 
 
 def test_computing_and_memory_are_told_apart() -> None:
-    # A product of two square matrices of 8192 in half precision, each read once.
+    # A product of two square matrices of size 8192 in half precision, each read once.
     product = sidestream.roofline(2 * 8192**3, 3 * 8192**2 * 2, "fp16", "sim:a100")
     assert product.bound == "arithmetic" and product.floor_ns == pytest.approx(2 * 8192**3 / 312e12 * 1e9)
     assert product.ridge == pytest.approx(312e12 / 1935e9) and product.intensity == pytest.approx(8192 / 3)
