@@ -42,6 +42,20 @@ fn the_readme_and_the_pages_show_real_output() {
     }
 }
 
+/// The picture in the README is what the command draws of the trace beside it.
+#[test]
+fn the_picture_is_drawn_from_the_trace() {
+    let folder = folder();
+    let drawn = run(
+        &folder,
+        "diagnose examples/traces/both_ways.before.json.gz --svg drawn.svg",
+    );
+    assert!(drawn.status.success(), "{}", shown(&drawn));
+    let read = |path: &Path| std::fs::read_to_string(path).expect("a picture");
+    let kept = Path::new(ROOT).join("docs/pictures/both_ways.svg");
+    assert_eq!(read(&folder.join("drawn.svg")), read(&kept));
+}
+
 /// The README and the pages under `docs`.
 fn pages() -> Vec<PathBuf> {
     let mut pages = vec![Path::new(ROOT).join("README.md")];
@@ -71,7 +85,8 @@ fn folder() -> PathBuf {
     std::fs::create_dir_all(&folder).expect("a folder");
     let _ = std::os::unix::fs::symlink(format!("{ROOT}/examples"), folder.join("examples"));
     let h200 = include_str!("../../sidestream/profiles/h200.toml");
-    let page = std::fs::read_to_string(format!("{ROOT}/docs/reference/devices.md")).expect("the page");
+    let page =
+        std::fs::read_to_string(format!("{ROOT}/docs/reference/devices.md")).expect("the page");
     let changes = fences(&page).find(|(language, _)| *language == "toml");
     let (_, changes) = changes.expect("it shows what is changed");
     let file = changed(h200, changes);

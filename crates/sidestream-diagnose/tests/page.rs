@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::browser::Browser;
 use serde_json::{Value, json};
-use sidestream_diagnose::{Limits, Options, Report, html, read, read_json};
+use sidestream_diagnose::{Limits, Options, Report, html, picture, read, read_json};
 
 const WIDE: (u32, u32) = (1200, 900);
 const NARROW: (u32, u32) = (400, 800);
@@ -343,6 +343,10 @@ fn a_page_holds_no_name_as_it_came() {
         assert!(!page.contains(name), "{name}");
     }
     assert_eq!(page.matches("<script>").count(), 1);
+    let drawn = picture(HOSTILE[1], &hostile()).expect("a step");
+    for name in HOSTILE {
+        assert!(!drawn.contains(name), "{name}");
+    }
     let plain = html("x", &example("copy_bound.before"));
     assert!(!plain.contains("http:") && !plain.contains("https:"));
 }

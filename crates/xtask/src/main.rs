@@ -9,6 +9,7 @@ mod miri;
 mod model;
 mod nightly;
 mod python;
+mod site;
 mod steps;
 mod test;
 mod test_programs;
@@ -29,6 +30,7 @@ usage: cargo xtask <command>
                   its tests beside accelerate, Lightning and others, with the newest PyTorch; installs them
   python --oldest some of its tests with the oldest PyTorch; installs it
   wheel           the Python package as a file for any Linux; fetches its linker
+  site            the documents as a site in the target folder; fetches Sphinx once
   tidy            the rules of the house that the compiler does not know
   budget [--lower]
                   the lines of code of each capability beside their ceilings; --lower lowers those
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         ["python", "--torch"] => python::run(true),
         ["python", "--frameworks"] => python::frameworks(),
         ["python", "--oldest"] => python::oldest(),
+        ["site"] => site::run(),
         ["wheel"] => wheel::run(),
         ["tidy"] => tidy::run(),
         ["budget"] => tidy::budget::run(false),

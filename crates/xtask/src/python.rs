@@ -16,6 +16,8 @@ use crate::cargo;
 /// The package, and the lists of what it is tested with.
 const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
+/// What the site is made with, which has a test.
+const REQUIREMENTS_SITE: &str = "requirements-site.txt";
 const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 const REQUIREMENTS_FRAMEWORKS: &str = "requirements-frameworks.txt";
 const REQUIREMENTS_OLDEST: &str = "requirements-oldest.txt";
@@ -163,21 +165,27 @@ impl Environment {
     }
 
     /// Makes the environment and installs what the tests need, unless an earlier run did.
-    fn make_ready(&self, version: &str, torch: bool) -> Result<()> {
+    pub fn make_ready(&self, version: &str, torch: bool) -> Result<()> {
         self.make(version, REQUIREMENTS)?;
+        if !torch {
+            let with_site = Stamp::of(self, REQUIREMENTS_SITE, version)?;
+            if !with_site.is_there() {
+                self.install_beside(REQUIREMENTS_SITE)?;
+                with_site.write()?;
+            }
+        }
         let with_torch = Stamp::of(self, REQUIREMENTS_TORCH, version)?;
         if torch && !with_torch.is_there() {
             println!("python: installing PyTorch and Ray, which may be 2.5 GB");
-            // The versions that the other list states stay.
-            self.install(&[
-                "--requirement",
-                REQUIREMENTS_TORCH,
-                "--constraint",
-                REQUIREMENTS,
-            ])?;
+            self.install_beside(REQUIREMENTS_TORCH)?;
             with_torch.write()?;
         }
         Ok(())
+    }
+
+    /// Installs another list; the versions that the first one states stay.
+    fn install_beside(&self, list: &str) -> Result<()> {
+        self.install(&["--requirement", list, "--constraint", REQUIREMENTS])
     }
 
     /// Makes the environment and installs this list, unless an earlier run did.
@@ -207,7 +215,7 @@ impl Environment {
     }
 
     /// Builds the wheel and installs it.
-    fn install_package(&self) -> Result<()> {
+    pub fn install_package(&self) -> Result<()> {
         let wheels = self.folder.join("wheels");
         clear(&wheels)?;
         let mut build = self.python(&["-m", "maturin", "build", "--quiet", "--locked"]);

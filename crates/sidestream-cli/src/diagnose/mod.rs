@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Say what changed from this trace, the baseline, to each TRACE, step by step
-    #[arg(long, value_name = "BASELINE", conflicts_with_all = ["what_if", "html", "trace"])]
+    #[arg(long, value_name = "BASELINE", conflicts_with_all = ["what_if", "html", "svg", "trace"])]
     against: Option<PathBuf>,
     /// How fast copies from and to pinned memory go, in GB/s, from 0.1 to 10000; by default what the
     /// trace shows, or a table of devices

@@ -15,7 +15,7 @@ pub struct Tables {
     /// operators has what `key_averages` of PyTorch's profiler has, calls and steps included. ranges has the time of
     /// the host, of devices, and the idle time of devices. A trace without any work of a GPU will do for operators, ranges and
     /// memory.
-    #[arg(long, value_name = "TABLE", value_parser = tables(), conflicts_with_all = ["what_if", "against", "html", "trace", "link_gbps"])]
+    #[arg(long, value_name = "TABLE", value_parser = tables(), conflicts_with_all = ["what_if", "against", "html", "svg", "trace", "link_gbps"])]
     table: Option<Table>,
     /// The column that the table is sorted by; by default time of devices, or of the host where there is none
     #[arg(long, value_name = "COLUMN", requires = "table", value_parser = sorts())]

@@ -21,12 +21,13 @@ use crate::measure::DeviceTime;
 use crate::model::Source;
 use crate::report::Report;
 use crate::sort::order_by;
-use escape::esc;
+pub use escape::esc;
 use parts::{
     MOST_WARNINGS, STYLE, TITLE_LETTERS, WARNING_LETTERS, changes, fact, factor, swatch,
     than_without_profiler,
 };
 pub use ranks::ranks_html;
+pub use steps::{best, tick_ns, tick_time};
 
 const SCRIPT: &str = include_str!("page.js");
 /// By this number a browser knows our script from any other:

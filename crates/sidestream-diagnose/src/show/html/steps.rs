@@ -499,7 +499,7 @@ impl<'p> Drawing<'p> {
 }
 
 /// The time between two marks of the axis: 1, 2 or 5 times a power of ten, with some six on it.
-fn tick_ns(scale_ns: u64) -> u64 {
+pub fn tick_ns(scale_ns: u64) -> u64 {
     let mut power: u64 = 1;
     loop {
         for part in [1, 2, 5] {
@@ -513,7 +513,7 @@ fn tick_ns(scale_ns: u64) -> u64 {
 }
 
 /// The time at a mark, with as many places as the distance of marks has.
-fn tick_time(at_ns: u64, tick_ns: u64) -> String {
+pub fn tick_time(at_ns: u64, tick_ns: u64) -> String {
     let (unit, word) = match tick_ns {
         0..1_000 => (1, "ns"),
         1_000..1_000_000 => (1_000, "µs"),

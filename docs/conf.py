@@ -1,0 +1,98 @@
+"""The site, made by Sphinx from the Markdown of this folder: ``cargo xtask site``.
+
+Python's reference comes from docstrings, the command's from its own help. Links of pages to files outside
+this folder go to the repository, whose address Cargo.toml states.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import sidestream
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+PACKAGE = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]
+
+project = "Sidestream"
+author = copyright = "The authors of Sidestream"
+version = release = sidestream.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["conf.py"]
+html_theme = "furo"
+html_title = f"Sidestream {release}"
+html_copy_source = False
+html_show_sphinx = False
+# Anchors are those of GitHub, so that a link works in both places.
+myst_heading_anchors = 4
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+# Lightning need not be installed.
+autodoc_mock_imports = ["lightning", "pytorch_lightning"]
+autodoc_class_signature = "mixed"
+# Fields of results are documented in one list of their class.
+napoleon_use_ivar = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+# A block without a language is what a command prints.
+highlight_language = "none"
+# An ellipsis for what is left out is no code.
+suppress_warnings = ["misc.highlighting_failure"]
+
+#: Where a release's files are looked at. No address is public before the first release.
+REPOSITORY = "" if ".invalid/" in PACKAGE["repository"] else f"{PACKAGE['repository']}/blob/v{release}/"
+
+
+def _linked(page: Path, text: str) -> str:
+    """The text of a page; its links to files outside this folder go to the repository, or are taken out."""
+
+    def sent(link: re.Match[str]) -> str:
+        shown, target = link["shown"], link["target"]
+        path, mark, anchor = target.partition("#")
+        path = Path(os.path.normpath(page.parent / path))
+        if "://" in target or not target.partition("#")[0]:
+            return link[0]
+        if path.is_relative_to(DOCS):
+            return (
+                f"{link['picture']}[{shown}]({path.relative_to(DOCS)}{mark}{anchor})"
+                if page.parent == ROOT
+                else link[0]
+            )
+        return f"[{shown}]({REPOSITORY}{path.relative_to(ROOT)})" if REPOSITORY else shown
+
+    return re.sub(r"(?P<picture>!?)\[(?P<shown>[^\]]+)\]\((?P<target>[^)\s]*)\)", sent, text)
+
+
+def _help() -> str:
+    """The help of the command and of each of its verbs, as sections."""
+
+    def asked(*verb: str) -> str:
+        command = [sys.executable, "-m", "sidestream", *verb, "--help"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    verbs = re.findall(r"^  (\w+) ", asked().partition("Commands:")[2].partition("Options:")[0], re.MULTILINE)
+    shown = [
+        f"## sidestream {verb}\n\n```\n{asked(verb).rstrip()}\n```\n" for verb in verbs if verb != "help"
+    ]
+    return "\n".join(shown)
+
+
+def _source(app: Any, page: str, text: list[str]) -> None:
+    text[0] = _linked(DOCS / f"{page}.md", text[0])
+    if page == "index":
+        # The first page is the repository's.
+        text[0] = _linked(ROOT / "README.md", (ROOT / "README.md").read_text()) + "\n" + text[0]
+    if page == "reference/command":
+        text[0] += "\n" + _help()
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", _source)
