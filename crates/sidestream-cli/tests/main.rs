@@ -8,6 +8,7 @@ mod dependent;
 mod devices;
 mod diagnose;
 mod diagnose_files;
+mod guide;
 mod input;
 mod json;
 mod overlap;

@@ -30,14 +30,9 @@ PAGES = sorted(
 NOT_YET = {
     "README.md",
     "crates/sidestream-py/README.md",
-    "docs/guide/augmentation.md",
     "docs/guide/check.md",
     "docs/guide/diagnose.md",
-    "docs/guide/images.md",
-    "docs/guide/migration.md",
-    "docs/guide/pipelines.md",
     "docs/guide/python.md",
-    "docs/guide/serving.md",
 }
 #: What a block may need beside PyTorch. A block that needs a library runs where the library is installed.
 LIBRARIES = {"accelerate", "fastapi", "lightning", "ray", "torchvision", "transformers"}
