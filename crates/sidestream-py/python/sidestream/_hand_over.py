@@ -19,12 +19,14 @@ _idle_streams: dict[int | None, list[Any]] = {}
 
 
 def empty_cache() -> None:
-    """Give back the memory that prefetchers have left for the next.
+    """Free the memory that prefetchers have left for the next one.
 
     A prefetcher that is closed or gone leaves its memory, streams and threads to the next one on the same
-    device: at most 512 MiB of device memory and 512 MiB of pinned memory, in eight pieces of each. When there
-    is no memory for a batch they are given back without being asked for. Like ``torch.cuda.empty_cache()``,
-    this takes nothing away from prefetchers and batches that are there.
+    device: at most 512 MiB of device memory and 512 MiB of pinned memory, in at most eight pieces of each.
+    Prefetchers that exist never share it, and a forked child has none. The memory is also freed when there is
+    none for a batch, and when PyTorch's allocator has run out of memory: that call of PyTorch fails all the
+    same, and the next one finds the memory. Like ``torch.cuda.empty_cache()``, this takes nothing from
+    prefetchers and batches that exist. Do not call it during a capture.
 
     Blocks until the uses of the memory are complete on the device.
     """

@@ -1,4 +1,4 @@
-"""Which mode a pipeline runs in, and the measurement that decides it. Knows nothing of PyTorch, and reads no
+"""Which mode a pipeline runs in, and the measurement that decides it. Does not use PyTorch, and reads no
 clock.
 """
 
@@ -48,16 +48,17 @@ CAPTURE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Choice(Result):
-    """How a pipeline runs, and why. ``print`` shows it.
+    """The mode in which a pipeline, or the branches of ``parallel``, run, and why. ``print`` shows it.
 
     Attributes:
         mode: ``serial``, ``streams``, ``serial-graphs`` or ``graphs``.
-        measured: Whether it was measured. While it is being measured, ``mode`` is the one that items run in
-            now.
-        reason: Why, in a sentence.
-        seconds_per_item: The median of the segments that were measured, in seconds an item, by mode.
-        segments: How many segments of each mode were measured.
-        notes: What else a reader has to know: captures that failed, items that ran otherwise.
+        measured: Whether the mode was chosen by a measurement. During the measurement it is False, and
+            ``mode`` is the one that items run in now.
+        reason: Why this mode, in a sentence.
+        seconds_per_item: Seconds for an item, the median of the measured segments, by mode.
+        segments: Number of segments that were measured, by mode.
+        notes: Further facts: captures that failed, items that ran in another way, an earlier measurement that
+            was taken over.
     """
 
     mode: str
