@@ -222,7 +222,7 @@ def _simulated(count: int) -> contextlib.AbstractContextManager[Any]:
     try:
         from sidestream._simulated import simulated
     except ImportError as error:
-        raise ModuleNotFoundError("check hears PyTorch, which is not installed; pip install torch") from error
+        raise ModuleNotFoundError("check needs PyTorch, which is not installed; pip install torch") from error
     return simulated(count)
 
 
@@ -238,7 +238,7 @@ def _mode(
     try:
         import torch
     except ImportError as error:
-        raise ModuleNotFoundError("check hears PyTorch, which is not installed; pip install torch") from error
+        raise ModuleNotFoundError("check needs PyTorch, which is not installed; pip install torch") from error
     from torch.utils._python_dispatch import TorchDispatchMode
 
     global _Mode

@@ -258,7 +258,7 @@ class HostAccesses:
             )
         if self.problem is not None:
             parts.append(
-                f"loads and stores of the host by other means than operators are not heard: {self.problem}"
+                f"loads and stores of the host by other means than operators are not observed: {self.problem}"
             )
         if self.refused is not None:
             at = printable(f" at {self.refused[0].file}:{self.refused[0].line}") if self.refused else ""

@@ -251,7 +251,7 @@ class Feed:
             with modes:
                 while not self.is_stopped and self._feed(index, sent):
                     index += 1
-        except BaseException as raised:  # noqa: BLE001 - errors of the loader are raised in the caller's thread.
+        except BaseException as raised:  # noqa: BLE001 - errors of the loader belong to the caller.
             error = raised
         try:
             while sent:
