@@ -129,7 +129,7 @@ class _Run:
         return None
 
     def source(self) -> str:
-        """The program: as it stands, or with its indentation rebuilt."""
+        """Return the program as it is, or with its indentation rebuilt."""
         lines = [self._cut.get(at, self._lines[at]) for at in range(self._start, self.end)]
         kept = textwrap.dedent("\n".join(lines)) + "\n"
         return kept if _parses(kept) else self._rebuilt(lines)

@@ -76,8 +76,8 @@ _IDLE = {
     "explicit": (
         "the host blocks here each time until the device has no kernels left to run, and nothing was "
         "observed that needs it: no time is taken after it, no value is read, and no memory of the host's "
-        "that a copy used is used again; leave the wait out, or, if it orders streams, let one wait for the other "
-        "(`wait_stream`), which does not block the host"
+        "that a copy used is used again; leave the wait out, or, if it orders streams, let one wait for the "
+        "other (`wait_stream`), which does not block the host"
     ),
 }
 
@@ -243,8 +243,9 @@ def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
         all_of = "it was" if count == 1 else f"{followed:,} of {count:,} such waits were"
         text = (
             f"no access that was observed in this run needs this wait of {wait['stream']} for "
-            f"{wait['source']}: {all_of} followed until the host had waited for {wait['source']} or the program had ended, and "
-            "every two accesses to the same bytes are ordered without, too. Kernels that are no operators "
-            "may need it; `drop-wait` of `sidestream diagnose` on a trace shows what it costs"
+            f"{wait['source']}: {all_of} followed until the host had waited for {wait['source']} or the "
+            "program had ended, and every two accesses to the same bytes are ordered without, too. Kernels "
+            "that are no operators may need it; `drop-wait` of `sidestream diagnose` on a trace shows what it "
+            "costs"
         )
         yield "WAIT_NOT_NEEDED", text, places(wait["at"]["stack"])

@@ -21,8 +21,8 @@ SAME = 0.005
 APART = 0.03
 #: Numbers of groups after which the interval is computed.
 LOOKS = (16, 32, 64, 128, 256)
-#: Half the width of an interval, in standard deviations: one in 3,000 misses, and it is looked at five times
-#: at most.
+#: Half the width of an interval, in standard deviations: one interval in 3,000 misses, and at most five are
+#: computed.
 DEVIATIONS = 3.6
 #: Nanoseconds of a sample, roughly: long against what its two events take.
 SAMPLE_NS = 2_000_000

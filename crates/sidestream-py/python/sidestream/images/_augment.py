@@ -349,7 +349,7 @@ def from_torchvision(
 ) -> Compose:
     """Return a ``Compose`` of operators of ``torchvision.transforms.v2``, or of a ``Compose`` of them.
 
-    Random numbers are drawn from the same distributions, and are others.
+    Random numbers come from the same distributions, but have other values.
 
     Args:
         transforms: A ``Compose``, a sequence of operators, or one.
