@@ -94,7 +94,7 @@ def benchmark(
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """
     if not callable(fn):
-        raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments behind it")
+        raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments after it")
     if kwargs is not None and not (
         isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
     ):

@@ -292,7 +292,7 @@ def _start(place: Place) -> tuple[int, int]:
     before = text.encode()[: statement.col_offset].decode()
     is_header = isinstance(statement, (ast.With, ast.If)) or not hasattr(statement, "body")
     if not is_header:
-        raise _Unplaced("it is the head of a loop or a definition, in front of which a call runs once only")
+        raise _Unplaced("it is the head of a loop or a definition, before which a call would run only once")
     if before.strip():
         return statement.lineno, len(before)
     if isinstance(statement, ast.If) and not text.lstrip().startswith("if"):

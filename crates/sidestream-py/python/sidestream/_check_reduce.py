@@ -31,7 +31,7 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
     raw = json.loads(recorder.report())["races"]
     ids = next((one["ids"] for one in raw if race_of(one, found._places) == race), None)
     if ids is None:
-        raise RuntimeError("the race of the report is none of the run's")
+        raise RuntimeError("the race of the report is not one of the run's")
 
     def told(stack: int, operator: str) -> str:
         place = own(found._places(stack))

@@ -56,7 +56,7 @@ _IDLE = {
     ),
     "download": (
         "the host blocks here each time until the copy to it is complete, and enqueues nothing meanwhile: "
-        "copy into pinned memory with `non_blocking=True`, and read it a step later, behind an event "
+        "copy into pinned memory with `non_blocking=True`, and read it a step later, after an event "
         "(`sidestream.fetch` does both), or copy once after the loop"
     ),
     "sized": (
@@ -70,7 +70,7 @@ _IDLE = {
     ),
     "landed": (
         "the host blocks here each time for what was copied to it, and the device has no kernels left to run "
-        "meanwhile: read it a step later, behind an event that is recorded behind the copy "
+        "meanwhile: read it a step later, after an event that is recorded after the copy "
         "(`sidestream.fetch` does that)"
     ),
     "explicit": (

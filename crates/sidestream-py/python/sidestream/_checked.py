@@ -172,7 +172,7 @@ class Mend:
             return what
         at = _check_fix.line(self.place)
         if self.kind == "record_stream":
-            return f"{what} behind {at}, where x is the tensor that is used there"
+            return f"{what} after {at}, where x is the tensor that is used there"
         return f"{what} before {at}"
 
 

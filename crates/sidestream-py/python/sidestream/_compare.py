@@ -78,7 +78,7 @@ def compare(
     """
     for name, fn in (("f", f), ("g", g)):
         if not callable(fn):
-            raise TypeError(f"{name} is {fn!r}; give two functions, and their arguments behind them")
+            raise TypeError(f"{name} is {fn!r}; give two functions, and their arguments after them")
     if kwargs is not None and not (
         isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
     ):

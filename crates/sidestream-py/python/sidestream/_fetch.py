@@ -139,7 +139,7 @@ def _download(torch: Any, device: int, leaves: list[Any], places: list[int], sna
 def _refuse_capture(torch: Any) -> None:
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "the current stream is being captured, and a download in a graph has no future; fetch behind the "
+            "the current stream is being captured, and a download in a graph has no future; fetch after the "
             "replay"
         )
 

@@ -166,7 +166,7 @@ class Profile:
         try:
             self._profiler = profiler.profile(**chosen, on_trace_ready=self._write)
         except TypeError as error:
-            raise TypeError(f"an option is none of torch.profiler.profile: {error}") from error
+            raise TypeError(f"torch.profiler.profile has no such option: {error}") from error
 
     def step(self) -> None:
         """Mark the end of a step, where the next one begins. Call it at the end of each step.

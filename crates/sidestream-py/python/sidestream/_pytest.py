@@ -12,7 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the fixture."""
     group = parser.getgroup("sidestream", "races between streams, in tests with the fixture sidestream_check")
     group.addoption(
-        "--sidestream-suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each"
+        "--sidestream-suppress", metavar="FILE", help="findings to leave out: FILE:LINE REASON, a line each"
     )
     group.addoption(
         "--sidestream-require-gpu",
