@@ -320,9 +320,11 @@ class Device:
         idle_ns: The span without ``busy_ns``.
         kernel_ns: The union of the times of kernels.
         host_copy_ns: The time of copies between host and device.
-        hidden_copy_ns: The part of these copies during which a kernel ran. gaps_10us: Number of gaps between
-        operations of 10 microseconds or more. gaps_1ms: Number of gaps of a millisecond or more.
-        idle_by_cause: Every idle nanosecond, each under one cause. streams: The work on each stream.
+        hidden_copy_ns: The part of these copies during which a kernel ran.
+        gaps_10us: Number of gaps between operations of 10 microseconds or more.
+        gaps_1ms: Number of gaps of a millisecond or more.
+        idle_by_cause: Every idle nanosecond, each under one cause.
+        streams: The work on each stream.
         overlap_ns: How long two kinds of work ran at once; for a kind and itself, how long any of it ran.
     """
 
@@ -350,8 +352,10 @@ class Steps:
     Attributes:
         count: Number of steps.
         median_ns: The median; None, as the two quantiles, where there are too few steps.
-        by: How the steps were found. p10_ns: The time that a tenth of the steps stays below. p90_ns: The time
-        that nine tenths stay below. mean_ns: The mean of all steps, which shares and savings refer to.
+        by: How the steps were found.
+        p10_ns: The time that a tenth of the steps stays below.
+        p90_ns: The time that nine tenths stay below.
+        mean_ns: The mean of all steps, which shares and savings refer to.
     """
 
     count: int

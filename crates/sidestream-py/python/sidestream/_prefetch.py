@@ -131,9 +131,9 @@ def prefetch(
             names no device; or an argument has the wrong type. While iterating: a batch holds a sparse,
             nested or quantized tensor, or a type that GPUs lack; the text says where in the batch.
         ValueError: An argument is out of range or not one of its values.
-        DeviceError: The device cannot be opened. torch.cuda.OutOfMemoryError: While iterating: there is no
-        memory for a batch, even after PyTorch has given
-            back what it does not use. Without PyTorch a ``MemoryError``.
+        DeviceError: The device cannot be opened.
+        torch.cuda.OutOfMemoryError: While iterating: there is no memory for a batch, even after PyTorch has
+            given back what it does not use. Without PyTorch a ``MemoryError``.
     """
     warn_of_samples(loader, stacklevel=2)
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher

@@ -207,12 +207,16 @@ class RankStep:
 
     Attributes:
         count: Number of steps; 0 if the figures are of the whole trace.
-        time_ns: The step. p10_ns: The time that a tenth of the steps stays below. p90_ns: The time that nine
-        tenths stay below. busy_ns: The union of the times of kernels, copies and memsets. idle_ns: The rest
-        of the step. As a median itself it need not be the difference of the two. kernel_ns: The union of the
-        times of kernels. copy_ns: Copies from and to the host. exposed_copy_ns: The part of them during which
-        no kernel ran. communication_ns: Exchange of data between devices. exposed_communication_ns: The part
-        of it during which no kernel ran that computes.
+        time_ns: The step.
+        p10_ns: The time that a tenth of the steps stays below.
+        p90_ns: The time that nine tenths stay below.
+        busy_ns: The union of the times of kernels, copies and memsets.
+        idle_ns: The rest of the step. As a median itself it need not be the difference of the two.
+        kernel_ns: The union of the times of kernels.
+        copy_ns: Copies from and to the host.
+        exposed_copy_ns: The part of them during which no kernel ran.
+        communication_ns: Exchange of data between devices.
+        exposed_communication_ns: The part of it during which no kernel ran that computes.
     """
 
     count: int
