@@ -245,7 +245,7 @@ def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
             f"no access that was observed in this run needs this wait of {wait['stream']} for "
             f"{wait['source']}: {all_of} followed until the host had waited for {wait['source']} or the "
             "program had ended, and every two accesses to the same bytes are ordered without, too. Kernels "
-            "that are no operators may need it; `drop-wait` of `sidestream diagnose` on a trace shows what it "
-            "costs"
+            "that are no operators may need it; `drop-wait` of `sidestream diagnose` on a trace shows what "
+            "it costs"
         )
         yield "WAIT_NOT_NEEDED", text, places(wait["at"]["stack"])
