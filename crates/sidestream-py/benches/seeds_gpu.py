@@ -4,9 +4,9 @@ measurement and, if the text states one, its own figure. Takes at most eight min
     python crates/sidestream-py/benches/seeds_gpu.py [PART ...]
     python crates/sidestream-py/benches/seeds_gpu.py --tiny    # on a simulated GPU: times have no meaning
 
-Parts: loader, overlap, pair, augmentation, serving, profile. docs/developers/seeds.md says what the texts are.
-Variants of a job take turns; a figure is their median. With `--tiny` everything runs under the check, and a
-race is an error.
+Parts: loader, overlap, pair, augmentation, serving, profile. docs/developers/seeds.md says what the texts
+are. Variants of a job take turns; a figure is their median. With `--tiny` everything runs under the
+check, and a race is an error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The programs of the five texts that docs/developers/judged.md judges: the position of each in its text, as the check
-finds them, and what it needs to run.
+"""The programs of the five texts that docs/developers/judged.md judges: the position of each in its text,
+as the check finds them, and what it needs to run.
 
 The texts are not part of this repository. In three of them the marks of code blocks and the indentation are
 lost.

@@ -133,3 +133,11 @@ class Batch:
         self.error: BaseException | None = None
         #: Whether a thread or an event loop ends it already.
         self.is_over = False
+
+
+def described(leaves: list[Any]) -> str:
+    """Return the types and shapes of tensors, for a message."""
+    return (
+        ", ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" for leaf in leaves)
+        or "no tensor"
+    )

@@ -30,12 +30,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NoReturn, cast
+from typing import Any, Generic, NoReturn
 
 from sidestream import _tree
 from sidestream._answer import NOTHING, Answer, RequestExpired, RequestRefused, Value, running_loop, tell
 from sidestream._arguments import truth, whole
-from sidestream._batch import Batch, Class, Slot, lent
+from sidestream._batch import Batch, Class, Slot, described, lent
+from sidestream._batcher_fork import MADE, Forked
 from sidestream._sidestream import BatcherStatistics, DeviceError, Requests
 
 #: Seconds after which a thread launches a batch that is due in an event loop, if requests of others wait
@@ -46,35 +47,6 @@ _GRACE_S = 0.005
 _AWAKE = 4
 #: Seconds after which threads are woken that another thread should have woken.
 _PATIENCE_S = 0.05
-
-
-class _Forked:
-    """Takes the place of `Requests` in a child of a fork, which has neither the threads nor the device of its
-    parent.
-    """
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise DeviceError(
-            "the Batcher was made before the fork, and a child has neither the threads nor the device of its "
-            "parent; use it in the process that made it, or start this one anew instead of forking it"
-            ' (multiprocessing\'s method "spawn")'
-        )
-
-
-#: The batchers that a child of a fork must not use.
-_made: weakref.WeakSet[Batcher[Any]] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for one in _made:
-        # Their locks may be held by threads that do not exist in the child.
-        one._requests = cast(Requests, _Forked())
-        one._lock = threading.Lock()
-        one._end.detach()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 class Batcher(Generic[Value]):
@@ -234,7 +206,7 @@ class Batcher(Generic[Value]):
         ]
         if graphs:
             self._threads.append(self._thread("batcher graphs", _capture, self._to_capture))
-        _made.add(self)
+        MADE.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -380,7 +352,7 @@ class Batcher(Generic[Value]):
         return is_bare or self._shape.is_same(shape)
 
     def _unlike(self, leaves: list[Any]) -> str:
-        said, own = _said(self._like), _said(leaves)
+        said, own = described(self._like), described(leaves)
         by = self._said_by or "as the one before it has, which is not answered yet"
         if said == own:
             return (
@@ -750,7 +722,7 @@ class Batcher(Generic[Value]):
 
     def __repr__(self) -> str:
         requests: Any = self._requests
-        what = "of another process" if isinstance(requests, _Forked) else repr(self.statistics)
+        what = "of another process" if isinstance(requests, Forked) else repr(self.statistics)
         return f"<Batcher on {self._device}: {what}>"
 
 
@@ -822,10 +794,3 @@ def _deadline(given: Any) -> float:
     if isinstance(given, (bool, str)):
         raise TypeError(f"deadline is {given!r}; give seconds, or leave it out")
     return float(given)
-
-
-def _said(leaves: list[Any]) -> str:
-    return (
-        ", ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" for leaf in leaves)
-        or "no tensor"
-    )

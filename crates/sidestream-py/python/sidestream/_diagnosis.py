@@ -58,8 +58,8 @@ def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
 class Diagnosis(Told):
     """The diagnosis of one trace. ``print`` shows it, the worst finding first.
 
-    docs/guide/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The schema of its
-    JSON is ``sidestream.diagnose/2``. It can be pickled, without the tables of ``table``.
+    docs/guide/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The schema
+    of its JSON is ``sidestream.diagnose/2``. It can be pickled, without the tables of ``table``.
     """
 
     def __init__(

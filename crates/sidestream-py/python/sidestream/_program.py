@@ -17,9 +17,9 @@ def check_program(
 ) -> CheckReport:
     """Find every pair of operations of a stream program that nothing orders.
 
-    A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md describes
-    the format. It is judged by CUDA's documented rules and not run: no GPU and no PyTorch is needed, and a
-    race is found even where it would have no effect. Other threads run meanwhile.
+    A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md
+    describes the format. It is judged by CUDA's documented rules and not run: no GPU and no PyTorch
+    is needed, and a race is found even where it would have no effect. Other threads run meanwhile.
 
     Args:
         path: A file with one program, or with several under ``cases:``.
