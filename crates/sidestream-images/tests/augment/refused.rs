@@ -1,4 +1,4 @@
-//! What means nothing is refused, with the place and what to give instead.
+//! Invalid arguments are refused, with the place and a valid value.
 
 use sidestream_images::augment::{
     Batch, Form, Interpolation, Kind, Layout, Operator, Plan, Target,
@@ -113,7 +113,7 @@ fn arguments_are_refused_by_the_operators_place() {
         why.ends_with("RandomHorizontalFlip: p is 1.5; give a probability, from 0 to 1"),
         "{why}"
     );
-    assert_eq!(normalize.check(), Ok(()), "alone it means something");
+    assert_eq!(normalize.check(), Ok(()), "it is valid alone");
 }
 
 #[test]
