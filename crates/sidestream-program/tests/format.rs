@@ -63,7 +63,7 @@ fn ops_that_break_the_format() {
     );
     check_op(
         "kernel",
-        "line 1, op 0: `kernel` stands where an op, a mapping with `do`, belongs",
+        "line 1, op 0: `kernel` is given where an op, a mapping with `do`, is expected",
     );
     check_op(
         "{do: kernel, stream: s1}",
@@ -75,7 +75,7 @@ fn ops_that_break_the_format() {
     );
     check_op(
         "{do: wait, s: s1, ev: e, s: s2}",
-        "line 1, op 0 (`wait`), field `s`: this key stands twice in one mapping; remove one",
+        "line 1, op 0 (`wait`), field `s`: this key appears twice in one mapping; remove one",
     );
     check_op(
         "{do: copy_async, s: s1, from: H, to: x9}",
@@ -91,7 +91,7 @@ fn ops_that_break_the_format() {
     }
     check_op(
         "{do: kernel, s: s1, r: A}",
-        "line 1, op 0 (`kernel`), field `r`: `A` stands where a list of accesses belongs; write it in brackets, `[…]`",
+        "line 1, op 0 (`kernel`), field `r`: `A` is given where a list of accesses is expected; write it in brackets, `[…]`",
     );
     check_op(
         "{do: memset, to: \"A[0:1025]\"}",
@@ -203,7 +203,7 @@ fn keys_and_declarations_that_break_the_format() {
     );
     check(
         "{name: x, ops: }",
-        "line 1, key `ops`: nothing stands where a list of ops belongs; write it in brackets, `[…]`",
+        "line 1, key `ops`: nothing is given where a list of ops is expected; write it in brackets, `[…]`",
     );
     check_key(
         "seed: 4",
@@ -211,7 +211,7 @@ fn keys_and_declarations_that_break_the_format() {
     );
     check_key(
         "name: y",
-        "line 1, key `name`: this key stands twice in one mapping; remove one",
+        "line 1, key `name`: this key appears twice in one mapping; remove one",
     );
     check_key(
         "version: 2",
@@ -238,11 +238,11 @@ fn keys_and_declarations_that_break_the_format() {
     );
     check_key(
         "streams: {b: nb, b: nb}",
-        "line 1, key `b`: this key stands twice in one mapping; remove one",
+        "line 1, key `b`: this key appears twice in one mapping; remove one",
     );
     check_key(
         "streams: [b]",
-        "line 1, key `streams`: a list stands where a mapping from names to kinds belongs",
+        "line 1, key `streams`: a list is given where a mapping from names to kinds is expected",
     );
     check_key(
         "streams: {b: {kind: nb, priority: high}}",
@@ -378,7 +378,7 @@ fn cases_are_read_one_by_one() {
     check("cases: []", "");
     check(
         "cases: {}",
-        "not a document: line 1, column 8: a mapping stands where the list of programs under `cases` belongs",
+        "not a document: line 1, column 8: a mapping is given where the list of programs under `cases` is expected",
     );
     check(
         "version: 2\ncases: [{name: a, ops: []}]",
@@ -386,7 +386,7 @@ fn cases_are_read_one_by_one() {
     );
     check(
         "seed: 2\ncases: [{name: a, ops: []}]",
-        "line 1, key `seed`: `seed` is not known here; beside `cases` only `version` may stand",
+        "line 1, key `seed`: `seed` is not known here; beside `cases` only `version` is allowed",
     );
 }
 
@@ -484,7 +484,7 @@ fn text_that_is_no_document() {
     check("", empty);
     check("# nothing\n", empty);
     check("\u{feff}", empty);
-    let found = "stands where a program belongs; a program is a mapping with `name:` and `ops:`, several are a list under `cases:`";
+    let found = "is given where a program is expected; a program is a mapping with `name:` and `ops:`, several are a list under `cases:`";
     check(
         "[]",
         &format!("not a document: line 1, column 1: a list {found}"),
@@ -499,11 +499,11 @@ fn text_that_is_no_document() {
     );
     check(
         "name: x\nops: [!gpu {do: kernel, s: s1}]\n",
-        "not a document: line 2, column 7: the tag `!gpu` means nothing in a stream program; remove it",
+        "not a document: line 2, column 7: the tag `!gpu` has no meaning in a stream program; remove it",
     );
     check(
         "a: &a [*a]",
-        "not a document: line 1, column 8: an alias stands inside the node that it stands for; write that node out",
+        "not a document: line 1, column 8: an alias is inside the node that it refers to; write that node out",
     );
     // The words of the YAML parser are its own; the remedy is ours.
     for (text, says) in [
@@ -576,7 +576,7 @@ fn nothing_makes_the_reader_use_more_than_its_limits() {
     }
     let said_of_bomb = said(&bomb);
     assert!(
-        said_of_bomb.contains("the document has more than 4194304 nodes, aliases written out"),
+        said_of_bomb.contains("the document has more than 4194304 nodes, with aliases expanded"),
         "{said_of_bomb}"
     );
     let deep = ["[", "{a: ", "- "];
