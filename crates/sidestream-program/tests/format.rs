@@ -1,10 +1,9 @@
-//! What is a stream program and what is not: text in, one line out.
+//! Valid and invalid stream programs: text in, one line out.
 
 use sidestream::op::DeviceId;
 use sidestream_program::{Expected, Limits, Origin, Program, Verb, parse, parse_bytes};
 
-/// What a reader says about a text: `ok`, or the one line for people, for each
-/// program; or what is wrong with the whole text.
+/// Returns the reader's answer: for each program `ok` or a one-line message; or what is wrong with the whole text.
 fn said(text: &str) -> String {
     match parse(text, &Limits::default()) {
         Err(error) => format!("not a document: {error}"),
@@ -24,13 +23,13 @@ fn check(text: &str, expected: &str) {
     assert_eq!(said, expected, "\nfor the text\n{text}");
 }
 
-/// One op, at line 1, in a program without declarations.
+/// Checks one op, at line 1, in a program without declarations.
 #[track_caller]
 fn check_op(op: &str, expected: &str) {
     check(&format!("{{name: x, ops: [{op}]}}"), expected);
 }
 
-/// What stands beside `name` and `ops`.
+/// Checks the keys beside `name` and `ops`.
 #[track_caller]
 fn check_key(key: &str, expected: &str) {
     check(
@@ -373,7 +372,7 @@ fn a_bad_program_still_says_its_name_and_what_it_expects() {
 fn cases_are_read_one_by_one() {
     check(
         "version: 1\ncases:\n- {name: a, ops: []}\n- {name: b, ops: [{do: fly}]}\n- {name: c, ops: []}\n- {name: a, ops: []}\n- 5\n",
-        "ok\nline 4, op 0 (`fly`), field `do`: `fly` is not an op; docs/stream-programs.md lists the ops\nok\nline 6, key `name`: a case further up has the same name; give each case a name of its own\nline 7: `5` stands where a program, a mapping with `name` and `ops`, belongs",
+        "ok\nline 4, op 0 (`fly`), field `do`: `fly` is not an op; docs/stream-programs.md lists the ops\nok\nline 6, key `name`: a case further up has the same name; give each case a name of its own\nline 7: `5` is given where a program, a mapping with `name` and `ops`, is expected",
     );
     check("cases: []", "");
     check(
@@ -425,7 +424,7 @@ fn a_tenant_lies_within_its_place() {
         "line 5, op 1 (`alloc`), field `over`: `B` has 2048 bytes, and there are 1024 to put it over; name a larger \
          place, or declare `B` under `buffers:` with `bytes: 1024`",
     );
-    // Without a declaration it has 1024.
+    // Without a declaration the buffer has 1024 bytes.
     check(
         &with("", "\"A[0:512]\""),
         "line 5, op 1 (`alloc`), field `over`: `B` has 1024 bytes, and there are 512 to put it over; name a larger \
@@ -436,7 +435,7 @@ fn a_tenant_lies_within_its_place() {
 }
 
 #[test]
-fn what_the_format_does_not_forbid_is_allowed() {
+fn unusual_but_valid_programs_are_read() {
     for op in [
         "{do: memset, to: \"A[4:4]\"}",
         "{do: memset, to: \"A[0:1024]\"}",
@@ -479,7 +478,7 @@ fn streams_of_the_pool_are_on_the_current_device_of_their_thread() {
 }
 
 #[test]
-fn text_that_is_no_document() {
+fn text_that_is_not_a_document() {
     let empty = "not a document: line 1, column 1: the file is empty; a program is a mapping with `name:` and `ops:`";
     check("", empty);
     check("# nothing\n", empty);
@@ -505,7 +504,7 @@ fn text_that_is_no_document() {
         "a: &a [*a]",
         "not a document: line 1, column 8: an alias is inside the node that it refers to; write that node out",
     );
-    // The words of the YAML parser are its own; the remedy is ours.
+    // The first part of the message comes from the YAML parser; the remedy is ours.
     for (text, says) in [
         (
             "name: x\nops:\n\t- {do: kernel}\n",
@@ -611,7 +610,7 @@ fn nothing_makes_the_reader_use_more_than_its_limits() {
 #[test]
 fn the_page_about_the_format_is_right() {
     let page = include_str!("../../../docs/stream-programs.md");
-    // The kinds and the remarks stand with the checker.
+    // The kinds and the remarks are described with the checker.
     let checking = include_str!("../../../docs/checking.md");
     let samples: Vec<_> = page.split("```yaml\n").skip(1).collect();
     assert!(!samples.is_empty());
