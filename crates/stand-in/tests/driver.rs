@@ -628,7 +628,7 @@ fn the_devices_say_what_they_are() {
     assert!((bytes_per_s / 4.8e12 - 1.0).abs() < 0.01, "{bytes_per_s}");
     assert_eq!(
         d.words(700),
-        "CUDA_ERROR_ILLEGAL_ADDRESS: a kernel touched memory that is not there"
+        "CUDA_ERROR_ILLEGAL_ADDRESS: a kernel accessed memory that does not exist"
     );
     assert_eq!(d.words(12345), "the driver has no name for code 12345");
 }
