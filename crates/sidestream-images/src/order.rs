@@ -4,12 +4,12 @@
 //! epoch begins at once, and a run resumes at any place at no cost, however large the data set is.
 //!
 //! The permutation is a Feistel network over the next even number of bits, walked until the result is a sample ("cycle
-//! walking"; Black and Rogaway, *Ciphers with arbitrary finite domains*, 2002). Each round exchanges the halves of a
-//! number and adds a function of one to the other, which can be undone whatever the function is; so the network maps
-//! numbers one to one. Following it from a sample until the next sample maps samples one to one: the path from a sample
-//! lies on a cycle that leads back to it, so it meets a sample, and no two paths meet the same one. At most three of four
-//! numbers are no samples, so a path takes four steps on average; a small set has 256 numbers, so that all orders are
-//! possible.
+//! walking"; Black and Rogaway, *Ciphers with arbitrary finite domains*, 2002). Each round swaps the halves of a number
+//! and adds a function of one half to the other. A round can be inverted for any function, so the network is a
+//! permutation of the numbers. Repeating it from a sample until the next sample is a permutation of the samples: the
+//! path from a sample is part of a cycle that leads back to it, so it meets a sample, and no two paths end at the same
+//! one. At most three of four numbers are not samples, so a path takes four steps on average; a small set has 256
+//! numbers, so that all orders are possible.
 
 use sidestream::sim::split_mix;
 

@@ -63,7 +63,7 @@ fn npy(path: &Path) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn what_is_written_depends_on_the_seed_and_on_nothing_else() {
+fn the_output_depends_on_the_seed_and_on_nothing_else() {
     let run = |name: &str, more: &[&str]| {
         let path = file(&format!("{name}.npy"));
         let said = json(&[&["--ops", SMALL, "--in-order", "-o", shown(&path)], more].concat());
@@ -91,7 +91,7 @@ fn what_is_written_depends_on_the_seed_and_on_nothing_else() {
 }
 
 #[test]
-fn the_driver_gives_what_the_simulated_gpu_gives() {
+fn the_driver_gives_the_results_of_the_simulated_gpu() {
     let driver = sidestream_stand_in::library().expect("Cargo has built it beside this test");
     let driver = shown(&driver);
     let run = |name: &str, more: &[&str]| {
@@ -113,7 +113,7 @@ fn the_driver_gives_what_the_simulated_gpu_gives() {
 }
 
 #[test]
-fn what_it_notes_is_under_its_own_name() {
+fn notices_are_printed_under_its_own_name() {
     let ran = augment(&["--ops", SMALL, "--stats", "--device", "auto"]);
     let note = "sidestream-augment: `auto` is ";
     assert!(
@@ -218,7 +218,7 @@ fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_written() {
+fn invalid_arguments_are_refused_before_anything_is_written() {
     for (more, says) in [
         (
             &["--ops", "Resize("][..],
@@ -315,7 +315,7 @@ fn a_signal_leaves_whole_batches_and_nothing_unfinished() {
 }
 
 #[test]
-fn a_second_signal_ends_what_is_stuck_and_leaves_nothing() {
+fn a_second_signal_ends_a_stuck_run_and_leaves_nothing() {
     let (name, sheet) = (file("stuck.npy"), file("stuck.png"));
     // Opening a pipe that has no reader blocks.
     let pipe = format!("{}.part", shown(&sheet));

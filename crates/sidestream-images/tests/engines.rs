@@ -379,7 +379,7 @@ fn without_the_library_its_wheels_are_named() {
 }
 
 #[test]
-fn what_engines_would_write_is_bounded_too() {
+fn the_output_of_engines_is_bounded_too() {
     for engine_share in [0.0, 0.5, 1.0] {
         let bytes_of = |max_slab_bytes| {
             let options = Options {

@@ -290,7 +290,7 @@ fn a_state_of_something_else_is_refused() {
         decoder: "another".into(),
         ..state.clone()
     };
-    assert!(why(files(10), small(), &decoder).contains("the pixels would be others"));
+    assert!(why(files(10), small(), &decoder).contains("the pixels would differ"));
     assert!(
         why(
             files(10),
@@ -603,7 +603,7 @@ fn a_batch_outlives_its_loader() {
 }
 
 #[test]
-fn going_to_an_epoch_forgets_what_was_prepared() {
+fn going_to_an_epoch_discards_prepared_batches() {
     let data = data(files(10));
     let mut one = loader(&data, &small());
     one.next().unwrap();

@@ -83,7 +83,7 @@ fn a_folder_gives_a_class_for_each_sub_folder() {
     assert!(refused(Dataset::folder_of_classes(&root, &["cat", "cat"])).contains("named twice"));
 
     put(&root, "lost.jpg", b"");
-    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` lies beside the folders"));
+    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` is beside the folders"));
 }
 
 #[test]

@@ -413,7 +413,7 @@ ops:
 }
 
 #[test]
-fn a_tenant_lies_within_its_place() {
+fn a_tenant_fits_its_place() {
     let with = |buffers: &str, over: &str| {
         format!(
             "name: x\nbuffers: {{{buffers}}}\nops:\n- {{do: alloc, buf: A}}\n- {{do: alloc, buf: B, over: {over}}}\n"

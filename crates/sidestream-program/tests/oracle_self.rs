@@ -534,7 +534,7 @@ fn captures() {
 }
 
 #[test]
-fn what_was_found_before_a_failure_stays() {
+fn findings_before_a_failure_are_kept() {
     let ops = [
         "kernel, s: s1, w: [A]",
         "kernel, s: s2, w: [A]",

@@ -201,7 +201,7 @@ fn a_run_of_a_million_calls_is_reduced() {
 /// For each race of random programs: the reduced program has that race and no other, is clean with the fix, is
 /// reproducible, and shows the race in some schedule.
 #[test]
-fn what_is_left_of_random_programs_has_their_race() {
+fn reduced_random_programs_have_their_race() {
     let programs = oracle::programs(400, 4_000);
     println!("seeds 0..{programs}, options drawn from each seed");
     let profile = Profile::h200();

@@ -86,7 +86,7 @@ fn a_cancelled_request_takes_no_place_in_the_queue() {
 
 /// The history of a batcher, with its decisions. `test_batcher.py` checks the same history with Python's batcher.
 #[test]
-fn a_history_decides_what_is_taken() {
+fn a_history_determines_which_requests_are_accepted() {
     let us = |text: &str| Duration::from_micros(text.parse().unwrap());
     let rule = Rule::new(&[1, 2, 4], us("500")).unwrap();
     let mut all: Requests<()> = Requests::new(rule, 8, 1, 2);

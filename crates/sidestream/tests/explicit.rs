@@ -399,7 +399,7 @@ fn memory_of_the_safe_api_that_foreign_code_uses_has_to_be_recorded() {
 }
 
 #[test]
-fn lent_memory_waits_for_what_the_safe_api_does_with_it() {
+fn lent_memory_waits_for_its_uses_by_the_safe_api() {
     let add = add();
     for schedule in schedules() {
         let (value, report) = run(schedule, |device| {
@@ -429,7 +429,7 @@ fn lent_memory_waits_for_what_the_safe_api_does_with_it() {
 }
 
 #[test]
-fn a_function_on_the_host_is_in_stream_order_and_reads_what_it_has_named() {
+fn a_host_function_is_in_stream_order_and_reads_the_named_memory() {
     // The host reads what a device may have overwritten.
     check(RaceKind::HostRaw, 11, true, |device, waits| {
         let (down, other) = (stream(device, "down"), stream(device, "other"));

@@ -399,7 +399,7 @@ fn a_full_disk_is_the_error_of_finish_and_the_program_continues() {
 }
 
 #[test]
-fn a_process_that_ends_suddenly_leaves_what_was_flushed() {
+fn a_process_that_ends_suddenly_leaves_the_flushed_part() {
     let program = Program::new();
     let disk = Disk::new(usize::MAX);
     let (recorder, sink) = Recorder::new(disk.clone()).unwrap();

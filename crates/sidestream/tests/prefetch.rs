@@ -587,7 +587,7 @@ fn a_consumer_that_has_every_slot_and_asks_gets_another() {
 }
 
 #[test]
-fn a_copy_frees_the_slot_and_stays_what_it_is() {
+fn a_copy_frees_the_slot_and_keeps_its_contents() {
     let device = open(Schedule::Adversarial);
     let findings = device.checked(OnRace::Report);
     let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
@@ -704,7 +704,7 @@ fn a_copy_on_another_stream_is_ordered_after_the_upload_and_the_uses_of_the_batc
 }
 
 #[test]
-fn a_copy_is_refused_in_a_capture_which_goes_on() {
+fn a_copy_is_refused_in_a_capture_which_continues() {
     let device = open(Schedule::InOrder);
     let stream = |name| Stream::non_blocking(&device, name, 0).unwrap();
     let (consumer, other) = (stream("consumer"), stream("other"));

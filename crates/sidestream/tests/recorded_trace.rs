@@ -105,7 +105,7 @@ fn spans(recorded: &Recorded) -> Vec<String> {
 }
 
 #[test]
-fn a_span_lies_around_the_calls_and_the_work_of_itself_and_those_inside_it() {
+fn a_span_encloses_its_calls_their_work_and_its_inner_spans() {
     let mut log = Log::new();
     log.call(MAIN, kernel(COMPUTE), (1_000, 1_010), (1_100, 1_200));
     log.span(MAIN, Some("step"));
@@ -195,7 +195,7 @@ fn rows_and_ranges_are_in_the_same_lanes_as_in_pytorchs_profiler() {
 }
 
 #[test]
-fn what_has_no_times_is_left_out_and_counted() {
+fn operations_without_times_are_dropped_and_counted() {
     let mut log = Log::new();
     log.op(MAIN, kernel(COMPUTE));
     log.call(MAIN, kernel(COMPUTE), (0, 0), (50, 60));
@@ -233,7 +233,7 @@ fn of_several_times_of_one_operation_the_last_count() {
 }
 
 #[test]
-fn a_log_that_was_cut_off_gives_the_trace_of_what_is_there() {
+fn a_truncated_log_gives_the_trace_of_its_complete_part() {
     let mut log = Log::new();
     log.span(MAIN, Some("forward"));
     log.call(MAIN, kernel(COMPUTE), (1, 2), (3, 4));

@@ -140,7 +140,7 @@ fn dropped_in_flight_it_stays_pinned_until_its_copy_is_complete() {
 }
 
 #[test]
-fn a_lost_device_keeps_what_it_may_still_use() {
+fn a_lost_device_keeps_memory_that_it_may_still_use() {
     let (backend, device, stream) = open();
     let trap = Kernel::<(Write<u32>,)>::on_host("trap", |_, _| {
         std::panic::resume_unwind(Box::new("trapped"))

@@ -118,7 +118,7 @@ fn a_function_that_waits_for_the_device_is_refused() {
 }
 
 #[test]
-fn a_machine_that_is_dropped_runs_what_was_started_and_drops_the_rest() {
+fn a_dropped_machine_completes_started_work_and_drops_the_rest() {
     let (said, heard) = channel();
     let rig = Rig::new(Schedule::InOrder);
     let stream = rig.stream(0);

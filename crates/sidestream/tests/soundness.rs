@@ -184,7 +184,7 @@ fn a_thread_that_ends_drops_its_locals_after_the_table_of_its_clocks() {
 }
 
 #[test]
-fn what_a_refused_function_owned_is_dropped_without_a_lock() {
+fn values_of_a_refused_function_are_dropped_without_a_lock() {
     let device = open();
     device.listen(Box::new(Deaf));
     let stream = device.stream("s").unwrap();
@@ -201,7 +201,7 @@ fn what_a_refused_function_owned_is_dropped_without_a_lock() {
 }
 
 #[test]
-fn what_a_kernel_captured_is_dropped_without_a_lock() {
+fn values_captured_by_a_kernel_are_dropped_without_a_lock() {
     let device = open();
     device.listen(Box::new(Deaf));
     let stream = device.stream("s").unwrap();

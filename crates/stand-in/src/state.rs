@@ -168,9 +168,9 @@ impl State {
         self.code(waited.map(|_| ()))
     }
 
-    /// Returns whether something is complete. Time advances with calls here, and a thread that polls a driver would
-    /// otherwise sleep between queries: the more often a thread was told that something is not complete, the more
-    /// queries of the machine one of its own stands for.
+    /// Returns whether something is complete. Time advances only with calls here, whereas a program that polls a real
+    /// driver sleeps between its queries. So the more often a thread was told that something is not complete, the
+    /// more queries of the machine one of its own makes.
     pub fn query(&self, thread: ThreadId, kind: Kind) -> Answer<bool> {
         let op = self.op(thread, kind);
         let known = |all: &[(Kind, u32)]| all.iter().position(|(of, _)| *of == kind);

@@ -53,7 +53,7 @@ fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
 }
 
 #[test]
-fn a_buffer_lies_in_one_allocation_of_the_driver_even_where_two_touch() {
+fn a_buffer_is_in_one_allocation_of_the_driver_even_where_two_touch() {
     const HALF: usize = 2 << 20;
     let file = sidestream_stand_in::library().unwrap();
     // SAFETY: the stand-in has the functions of the driver.

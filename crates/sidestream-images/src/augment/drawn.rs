@@ -225,7 +225,7 @@ impl Drawn {
         if input < self.bytes {
             let needed = self.bytes;
             return Err(invalid(format!(
-                "the input has {input} bytes, and the pictures lie in {needed}; give all of it"
+                "the input has {input} bytes, and the pictures need {needed}; give all of it"
             )));
         }
         let needed = self.bytes(form);

@@ -56,7 +56,7 @@ macro_rules! operators {
         /// A step of an augmentation. Fields are the arguments of torchvision; pairs are lowest and highest value.
         ///
         /// Sizes are in pixels, angles in degrees, and colours (`fill`, `value`) in the units that pixels have at that place: 0 to 255, or
-        /// 0 to 1 behind a [`ToDtype`](Operator::ToDtype) that scales. `padding` is left, top, right and bottom; `shear` lowest and highest
+        /// 0 to 1 after a [`ToDtype`](Operator::ToDtype) that scales. `padding` is left, top, right and bottom; `shear` lowest and highest
         /// along x, then along y; `kernel_size` width and height.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs, reason = "torchvision's arguments; docs/augmentation.md has the table")]
@@ -130,7 +130,7 @@ operators! {
         interpolation: Bilinear = "bilinear";
         antialias: Antialias => bool = "True";
     }
-    /// Cut out a part of this size, behind padding with one colour.
+    /// Cut out a part of this size, after padding with one colour.
     RandomCrop {
         size: Size => Size;
         padding: Padding => [u32; 4] = "None";

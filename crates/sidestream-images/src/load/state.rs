@@ -114,11 +114,11 @@ impl<S: Slab> Loader<S> {
         if (state.samples, &state.data) != (here.samples, &here.data) {
             let shown =
                 |state: &State| format!("{} samples with digest {}", state.samples, state.data);
-            let remedy = "the files or their labels have changed since: bring back the old ones, or begin anew";
+            let remedy = "the files or their labels have changed since: restore the old ones, or start a new run";
             return refuse("data of", &shown(state), &shown(&here), remedy);
         }
         if state.decoder != here.decoder {
-            let remedy = "the pixels would be others: use the same build and the same share of a GPU's engines, or begin anew";
+            let remedy = "the pixels would differ: use the same build and the same share of a GPU's engines, or start a new run";
             return refuse("pictures by", &state.decoder, &here.decoder, remedy);
         }
         let options = [

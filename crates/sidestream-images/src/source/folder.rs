@@ -40,7 +40,7 @@ pub(super) fn open(root: &Path, only: Option<&[&str]>) -> Result<Dataset> {
     }
     if let Some(name) = beside.first().filter(|_| only.is_none()) {
         let why = format!(
-            "`{name}` lies beside the folders of the classes, so it has no class; move it into one"
+            "`{name}` is beside the folders of the classes, so it has no class; move it into one"
         );
         return Err(Error::source(root.display(), why));
     }

@@ -316,7 +316,7 @@ impl Draft {
         if label == Some(NO_LABEL) {
             return Err(Error::source(
                 name,
-                format!("the label {NO_LABEL} stands for none; choose another"),
+                format!("the label {NO_LABEL} means that there is none; choose another"),
             ));
         }
         self.names.push_str(name);

@@ -122,7 +122,7 @@ fn walk(
         let mut entry = entry.map_err(|error| {
             let after = &walk.after;
             walk.wrong(format!(
-                "it is damaged after {after}: {error}; copy it anew"
+                "it is damaged after {after}: {error}; copy it again"
             ))
         })?;
         end_of_last = entry
@@ -154,7 +154,7 @@ fn walk(
     if end_of_last >= walk.length {
         let after = &walk.after;
         return Err(walk.wrong(format!(
-            "it ends after {after} without the end-of-archive mark; copy it anew"
+            "it ends after {after} without the end-of-archive mark; copy it again"
         )));
     }
     settle(walk.group, draft, members)
@@ -178,7 +178,9 @@ impl Walk<'_> {
         read.map_err(|error| self.wrong(format!("after {after}: {error}")))?;
         match bytes.len() as u64 == size {
             true => Ok(bytes),
-            false => Err(self.wrong(format!("it ends within {what} after {after}; copy it anew"))),
+            false => Err(self.wrong(format!(
+                "it ends within {what} after {after}; copy it again"
+            ))),
         }
     }
 
@@ -219,7 +221,7 @@ impl Walk<'_> {
             ))
         })?;
         if at.checked_add(size).is_none_or(|end| end > self.length) {
-            return Err(self.wrong(format!("it ends within `{name}`; copy it anew")));
+            return Err(self.wrong(format!("it ends within `{name}`; copy it again")));
         }
         self.after = format!("`{name}`");
         let Some((key, end)) = split(&name) else {

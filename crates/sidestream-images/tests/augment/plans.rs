@@ -159,7 +159,7 @@ fn a_launch_has_the_result_of_the_processor() {
 }
 
 #[test]
-fn a_part_that_was_decoded_gives_what_the_whole_gives() {
+fn a_decoded_region_gives_the_result_of_the_whole_picture() {
     for seed in 0..SEEDS {
         let (plan, form, placed, slab) = drawn(seed);
         let keys = [seed, seed + 1, seed + 2].map(key);

@@ -172,7 +172,7 @@ fn input_and_form_are_refused_where_they_do_not_fit() {
         .unwrap_err()
         .to_string();
     assert!(
-        why.contains("the input has 192 bytes, and the pictures lie in 384"),
+        why.contains("the input has 192 bytes, and the pictures need 384"),
         "{why}"
     );
     let why = bytes

@@ -464,7 +464,7 @@ impl Planning<'_> {
                 Memory::Managed => return Err(format!("`{name}` is managed memory")),
                 Memory::Pageable if is_work => {
                     return Err(format!(
-                        "a device does not reach `{name}`, which is pageable"
+                        "a device cannot access `{name}`, which is pageable"
                     ));
                 }
                 Memory::Device => self.lies_on(block, device, is_work, &name)?,
@@ -484,7 +484,7 @@ impl Planning<'_> {
     ) -> Result<(), String> {
         match self.used_on[block] {
             Some((other, true)) if is_work && other != device => Err(format!(
-                "`{name}` lies on device {}, and work on device {} does not reach it",
+                "`{name}` is on device {}, and work on device {} cannot access it",
                 other.0, device.0
             )),
             Some((_, false)) if is_work => {
@@ -549,7 +549,7 @@ impl Planning<'_> {
         let Block { buffer, memory, .. } = self.blocks.0[block];
         if buffer != access.buffer {
             return Err(format!(
-                "`{name}` lies within another buffer, which would go with it"
+                "`{name}` is within another buffer, which would be freed with it"
             ));
         }
         let wanted = match op.kind {
@@ -564,7 +564,7 @@ impl Planning<'_> {
                 return Err(format!("`{name}` does not come from `malloc_async`"));
             }
             if self.used_on[block].is_some_and(|(on, _)| on != device) {
-                return Err(format!("`{name}` lies on another device than the stream"));
+                return Err(format!("`{name}` is on another device than the stream"));
             }
         }
         self.state[block] = Life::Freed { by: at };

@@ -41,7 +41,7 @@ mod tests {
     use super::shortest;
 
     #[test]
-    fn what_is_needed_together_stays() {
+    fn items_that_are_needed_together_are_kept() {
         let needed = [3, 400, 401, 999];
         let all: Vec<usize> = (0..1_000).collect();
         let mut tries = 0;
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_ends_where_it_is_told_to() {
+    fn the_search_ends_at_its_limit() {
         let (kept, is_shortest) = shortest((0..100).collect(), 1_000, |items| items.len() > 90);
         assert!(!is_shortest && kept.len() > 90);
     }

@@ -121,7 +121,7 @@ fn blocking_calls_run_on_the_current_device_of_their_thread() {
 }
 
 #[test]
-fn what_was_recorded_in_default_streams_is_given_back_with_the_device() {
+fn events_recorded_in_default_streams_are_given_back_with_the_device() {
     let (backend, device) = Refusing::open(Schedule::InOrder);
     let work = stream(&device, "work");
     for default in [Stream::legacy(&device), Stream::per_thread(&device)] {

@@ -21,7 +21,7 @@ fn refused(op: &Op, because: &str) {
 }
 
 #[test]
-fn an_operation_names_only_what_is_declared() {
+fn an_operation_names_only_declared_ids() {
     let (s, e, b) = (StreamId(2), EventId(1), BufferId(2));
     let (stream, event, buffer) = (StreamId(0), EventId(0), BufferId(0));
     let (from, to) = (Memory::Device, Memory::Device);
@@ -161,7 +161,7 @@ fn an_operation_names_only_what_is_declared() {
 }
 
 #[test]
-fn an_access_lies_inside_its_buffer() {
+fn an_access_is_inside_its_buffer() {
     for (buffer, start, end, because) in [
         (
             0,

@@ -14,7 +14,7 @@ use crate::target::{Scenario, Target, one};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
-        one(nodes_of_every_kind_do_what_the_calls_do),
+        one(nodes_of_every_kind_have_the_effect_of_the_calls),
         one(nodes_are_ordered_after_nodes_that_they_conflict_with),
         one(a_graph_replays_a_hundred_times),
         one(branches_that_share_nothing_run_side_by_side),
@@ -53,7 +53,7 @@ fn of_graph(graph: &Graph, stream: &Stream, key: BufKey<u32>) -> Vec<u32> {
     values(stream, graph.view(key))
 }
 
-fn nodes_of_every_kind_do_what_the_calls_do(target: Target) {
+fn nodes_of_every_kind_have_the_effect_of_the_calls(target: Target) {
     let (device, stream) = open(target);
     let mut nodes = device.graph();
     let keys = [LEN; 5].map(|len| zeroed(&mut nodes, &stream, len));

@@ -20,7 +20,7 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![
         one(a_stream_waits_for_the_work_of_another_process),
         one(the_host_waits_for_the_work_of_another_process),
-        one(an_order_by_another_process_is_no_race_and_no_order_for_the_rest),
+        one(an_order_by_another_process_is_neither_a_race_nor_an_order_for_other_work),
         one(events_that_another_process_cannot_use_are_refused),
     ]
 }
@@ -163,7 +163,7 @@ fn the_host_waits_for_the_work_of_another_process(target: Target) {
     assert!(other.is_done());
 }
 
-fn an_order_by_another_process_is_no_race_and_no_order_for_the_rest(target: Target) {
+fn an_order_by_another_process_is_neither_a_race_nor_an_order_for_other_work(target: Target) {
     if target == Target::Sim {
         return;
     }

@@ -13,7 +13,7 @@ pub fn scenarios() -> Vec<Scenario> {
         one(a_registered_vector_goes_both_ways_and_comes_back),
         one(a_registered_vector_that_is_dropped_in_flight_is_copied_to_the_end),
         one(a_vector_that_is_already_pinned_is_refused_and_comes_back),
-        one(memory_of_the_allocator_is_no_vector),
+        one(memory_of_the_allocator_is_not_accepted_as_a_vector),
         one(registered_memory_without_tracking_goes_both_ways_and_comes_back),
         one(write_combined_memory_is_uploaded),
         two(a_registered_vector_serves_both_devices),
@@ -125,7 +125,7 @@ fn bytes_of(seed: u32) -> Vec<u8> {
     values.into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-fn memory_of_the_allocator_is_no_vector(target: Target) {
+fn memory_of_the_allocator_is_not_accepted_as_a_vector(target: Target) {
     let device = target.open();
     let mut page = device.pinned::<u32>(LEN).unwrap();
     page.copy_from_slice(&patterned(LEN, 3));
