@@ -25,7 +25,7 @@ impl Matrix {
         Matrix::affine([x, 0.0, 0.0, 0.0, y, 0.0])
     }
 
-    /// Returns the map that takes a place through `self` and then through `first`.
+    /// Returns the map that applies `first` to a place and then `self`.
     pub(crate) fn after(&self, first: &Matrix) -> Matrix {
         let (a, b) = (&self.0, &first.0);
         let mut product = Matrix(std::array::from_fn(|at| {

@@ -474,7 +474,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// Places device memory on the device whose kernels touch it, or otherwise where it is copied first.
+    /// Determines the device of device memory: where kernels touch it, or otherwise where it is copied first.
     fn lies_on(
         &mut self,
         block: usize,

@@ -152,7 +152,7 @@ impl Run<'_> {
         self.streams[stream].captured.insert(work.len() - 1);
     }
 
-    /// R48: returns whether some captured work is not before the end of the origin stream.
+    /// R48: returns whether some captured work is not joined into the origin stream.
     /// Reading: a fork counts as joined if every piece of its work is; a fork without work needs no join.
     pub(super) fn unjoined(&self, capture: usize) -> bool {
         let capture = &self.captures[capture];
