@@ -1,4 +1,4 @@
-//! What a report holds besides single races: how often, in which order, in which words, and what ends it.
+//! Properties of a whole report: counts, order, wording, and how it ends.
 
 use sidestream::check::Page;
 
@@ -6,7 +6,7 @@ use super::check;
 use super::notation::run;
 
 #[test]
-fn pairs_alike_count_once() {
+fn equal_pairs_count_once() {
     check(
         "kernel s=s1 w=M site=render
          host_read buf=M site=draw
@@ -20,7 +20,7 @@ fn pairs_alike_count_once() {
         "HOST_RAW M 0 1 s1,t0: sync_stream st=s1 before 1 x3
          SYNC_IN_LOOP 8",
     );
-    // Another buffer and another site are other entries.
+    // Another buffer and another site are separate entries.
     check(
         "kernel s=s1 w=A,B site=x
          kernel s=s2 r=A site=y
@@ -88,10 +88,10 @@ fn a_report_for_people() {
     );
 }
 
-/// One wait does for all that the stream does behind it, and stands before the first of them. Of those that it mends,
-/// the one that reads what is not there yet is told in full.
+/// One wait orders everything that its stream does afterwards, and is placed before the first of these. Of the races
+/// that it fixes, the report describes in full the one that reads memory before it is written.
 #[test]
-fn races_that_one_call_mends_are_one_entry() {
+fn races_that_one_call_fixes_are_one_entry() {
     let (report, names) = run("kernel s=s1 r=A
          kernel s=s1 w=B
          kernel s=s2 w=A
@@ -126,7 +126,7 @@ fn races_that_one_call_mends_are_one_entry() {
     );
 }
 
-/// Whoever names a stream, a thread, a buffer, a span or a place cannot write lines of the report.
+/// The names of streams, threads, buffers, spans and places cannot add lines to the report.
 #[test]
 fn names_stay_in_their_line() {
     const NAME: &str = "\u{1b}[31mred\u{7}\n  RAW on fake: nothing\u{202e}";
