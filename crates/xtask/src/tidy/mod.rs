@@ -16,6 +16,7 @@ mod rule_table;
 mod rust;
 mod tree;
 mod unnamed_tests;
+mod words;
 
 use std::fmt;
 
@@ -94,6 +95,7 @@ fn all(tree: &Tree) -> Vec<Complaint> {
     out.extend(kernels::check(tree));
     out.extend(rule_table::check(tree));
     out.extend(unnamed_tests::check(tree));
+    out.extend(words::check(tree));
     out.sort();
     out
 }
