@@ -19,9 +19,9 @@ use crate::{input, output, reduce, text};
 ///
 /// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md describes the format. The
 /// check applies CUDA's documented rules and does not run the program: no GPU is needed, and a race is found even where a run
-/// would happen to give the right result. The op log of a run (docs/op-log.md), and a trace that carries one, are checked in
-/// the same way. In a Markdown text, the code blocks are checked: each stream program, and each PyTorch program, which then
-/// runs on simulated GPUs.
+/// would happen to give the right result. The op log of a run (docs/op-log.md), and a trace that carries one, are checked like
+/// programs. In a Markdown text, the code blocks are checked: each stream program, and each PyTorch program, which then runs on
+/// simulated GPUs.
 ///
 /// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program that breaks the format, 3 a
 /// call that CUDA refuses or a block of a text that cannot be checked completely, 4 only races of which CUDA leaves open

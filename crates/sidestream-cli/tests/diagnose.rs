@@ -664,7 +664,7 @@ fn a_table_refuses_meaningless_options() {
         ),
         (
             vec!["--table", "memory", "--sort", "calls"],
-            "memory is sorted by size and by nothing else",
+            "memory is sorted by size only",
         ),
         (
             vec!["--table", "ranges", "--by-shape"],

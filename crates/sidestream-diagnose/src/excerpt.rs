@@ -40,7 +40,7 @@ pub struct Gap {
     pub device: usize,
     /// The cause.
     pub cause: Cause,
-    /// When the span is, and after what call or range.
+    /// When the span is, and the call or range that caused it.
     pub stretch: Stretch,
 }
 

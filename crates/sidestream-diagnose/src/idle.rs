@@ -472,8 +472,8 @@ impl<'t> Scene<'t> {
         once_ns.saturating_add(own_ns).min(start.abs_diff(end))
     }
 
-    /// Returns the wait that delays submitted work, as far as calls show it: the last one of its thread before it. If work of
-    /// the same stream followed the wait earlier, the wait was complete by then.
+    /// Returns the wait that delays submitted work, as far as calls show it: the last one of its thread before it. If earlier
+    /// work of its stream followed the wait, the wait was complete by then.
     fn wait_before(&self, work: usize, call: usize) -> Option<Because> {
         let trace = self.trace;
         let (thread, stream) = (trace.calls[call].thread, trace.work[work].stream);

@@ -107,7 +107,7 @@ words! {
 const MOST_LANES: usize = 16;
 /// Spans shorter than this part of a timeline are merged with their neighbours.
 pub const FINEST: u64 = 2_000;
-/// The same limit for steps that are viewed one at a time.
+/// The limit for steps that are viewed one at a time.
 const FINEST_ZOOM: u64 = 400;
 /// The most steps that can be viewed.
 pub const MOST_ZOOMS: usize = 40;

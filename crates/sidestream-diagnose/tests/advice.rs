@@ -132,7 +132,7 @@ fn no_graph_is_advised_where_launches_are_captured_or_batched() {
     });
     let text = advice(&graphs);
     assert!(
-        text.contains("what is launched are graphs already"),
+        text.contains("the launches are of graphs already"),
         "{text}"
     );
     assert!(!text.contains("torch.compile"), "{text}");

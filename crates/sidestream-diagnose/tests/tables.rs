@@ -421,8 +421,8 @@ fn kernels_say_how_their_launch_may_limit_them() {
         ),
         (
             of(140, 256, 32, 0),
-            "140 blocks are 2 for some of the 132 multiprocessors and 1 for others: 53 % of the device, as \
-                               far as a multiprocessor takes longer for more blocks",
+            "140 blocks give 2 to some of the 132 multiprocessors and 1 to others: 53 % of the device, if \
+                               a multiprocessor takes longer for more blocks",
         ),
         (
             of(1320, 256, 255, 0),

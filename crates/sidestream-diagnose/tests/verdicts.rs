@@ -94,7 +94,7 @@ fn the_layers_of_one_pass_are_not_steps() {
     assert!(report.findings.iter().all(|f| f.saving_ns.likely == 0));
     let page = text("t", &report, 80);
     assert!(
-        page.contains("no gain is likely, only the most that it can be"),
+        page.contains("only upper bounds of gains are known"),
         "{page}"
     );
 }

@@ -30,7 +30,7 @@ const CALLS: u32 = 200;
 const ROUNDS: usize = 7;
 /// Steps per thread of a short and of a long kernel. The difference of their times contains neither start nor end.
 const STEPS: [u32; 2] = [2_000, 10_000];
-/// Steps of the kernel that delays a queue while it fills: milliseconds.
+/// Steps of the kernel during which a queue fills: it takes milliseconds.
 const HOLD: u32 = 4_000_000;
 
 /// Returns the text of a device file: the figures measured on the device, and the rest from the file `like`.

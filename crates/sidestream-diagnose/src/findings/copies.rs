@@ -113,7 +113,7 @@ impl View<'_> {
         let link_ns = (bytes as f64 / self.grounds.link_gb_per_s) as u64;
         let text = format!(
             "pages of unified memory move when they are touched: {} migrations in {}, of {}, {where_most}; a kernel may stall \
-             at each of its own though it counts as busy, and these and the time between those of a kernel are {} of {}; \
+             at each of its own migrations though it counts as busy; all migrations, and the time between those of one kernel, take {} of {}; \
              `cudaMemPrefetchAsync` ahead of the kernel, and ahead of the host's reads, or memory of the device with explicit \
              copies, move as much in {}",
             self.each(count),

@@ -30,7 +30,7 @@ pub struct Judged {
     pub code: Code,
     /// The changes, made together.
     pub changes: Vec<Change>,
-    /// Those of the changes that are assumed to be made already: the gain is over these.
+    /// Those of the changes that are assumed to be made already; the gain is relative to them.
     pub on_top_of: Vec<Change>,
     /// Time by which it shortens a step.
     pub gain_ns: Saving,
@@ -362,7 +362,7 @@ fn finding(ground: Ground, judged: &Judged, step_ns: u64) -> Finding {
 /// Returns the text about a change that gains though nothing in the trace stands out for it.
 fn bare(view: &View, judged: &Judged) -> Ground {
     let text = format!(
-        "the replay with {} is quicker, though no single stretch of idle time stands out for it",
+        "the replay with {} is faster, though no single stretch of idle time stands out for it",
         Change::names(&judged.changes)
     );
     let longest: Vec<Evidence> = view.longest_calls(|_| true);

@@ -13,7 +13,7 @@ use crate::sort::order_by;
 
 /// With fewer operations a graph gains nothing.
 const LEAST_FOR_A_GRAPH: u64 = 10;
-/// The same limit for a trace without steps, in which nothing shows that the operations recur.
+/// The limit for a trace without steps, in which nothing shows that the operations recur.
 const LEAST_WITHOUT_STEPS: u64 = 50;
 /// A range with at least this part of the idle time of launches is named.
 const NAMED: f64 = 0.2;
@@ -63,8 +63,8 @@ impl View<'_> {
                 Place::SetUp => "graphs are captured here, which a program does once: a trace of what follows shows how \
                                  fast they are"
                     .to_owned(),
-                Place::Graph => "what is launched are graphs already: fewer and larger ones, or less work of the host between \
-                                 them, would be quicker"
+                Place::Graph => "the launches are of graphs already: fewer and larger ones, or less work of the host between \
+                                 them, would be faster"
                     .to_owned(),
                 Place::Compiled => "this code is compiled already: fewer breaks in its graph make larger parts of it, with fewer \
                                     launches"
@@ -214,7 +214,7 @@ impl View<'_> {
             .filter_map(|one| remedy(one, &self.text(one.region.name)))
             .collect();
         advice.push(match (is_few, self.waits_of_a_step()) {
-            (true, _) => "these are too few for a graph: more work in each launch is what helps".to_owned(),
+            (true, _) => "these are too few for a graph: only more work in each launch helps".to_owned(),
             (false, 0) => "a CUDA graph or `torch.compile` submits many at once".to_owned(),
             (false, 1) => format!(
                 "the host waits, or copies pageable memory, once in {}, which stays outside of a CUDA graph: a graph of the rest, \

@@ -344,7 +344,7 @@ struct Model<'t> {
     has_unknown_engines: bool,
     /// The factor from a sum over the replayed steps to the mean of all steps.
     scale: f64,
-    /// The same factor for the times of nodes.
+    /// The factor for the times of nodes.
     scale_of_nodes: f64,
     error: f64,
     /// Time of a step in the trace.

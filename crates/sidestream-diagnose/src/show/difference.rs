@@ -109,8 +109,8 @@ fn write_time(out: &mut String, comparison: &Comparison) -> Result {
     }
     writeln!(out, "step    {new} instead of {old}{change}, in the median")?;
     let verdict = match comparison.exceeds_spread {
-        Some(true) => "more than the steps of each differ",
-        Some(false) => "no more than the steps of each differ: this may be chance",
+        Some(true) => "more than the steps within each trace differ",
+        Some(false) => "no more than the steps within each trace differ: this may be chance",
         None => "too few steps to say whether this is chance",
     };
     let ((low, high), (old_low, old_high)) =

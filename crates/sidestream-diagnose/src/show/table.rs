@@ -110,10 +110,7 @@ impl View {
             Some(sort) if !sorts.contains(&sort) => {
                 let words: Vec<&str> = sorts.iter().map(|sort| sort.as_str()).collect();
                 Err(match words.is_empty() {
-                    true => format!(
-                        "{} is sorted by size and by nothing else",
-                        self.table.as_str()
-                    ),
+                    true => format!("{} is sorted by size only", self.table.as_str()),
                     false => format!(
                         "{} cannot be sorted by {}; sort by {}",
                         self.table.as_str(),
@@ -394,7 +391,7 @@ fn write_kernels(
     }
     writeln!(
         out,
-        "\n  why a kernel may be far from its roofline, as far as its launch tells:"
+        "\n  why a kernel may be far from its roofline, as far as its launch shows:"
     )?;
     for (name, (why, measure)) in launched {
         let why = match why.join("; ") {

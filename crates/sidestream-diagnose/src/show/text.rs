@@ -114,7 +114,7 @@ fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
     let Some((mean, median)) = report.steps.mean_ns().zip(report.steps.median_ns()) else {
         return writeln!(
             out,
-            "steps   none found: figures are of the whole trace, and no gain is likely, only the most that it can be"
+            "steps   none found: figures are of the whole trace, and only upper bounds of gains are known"
         );
     };
     let (low, high) = report.steps.spread_ns().unwrap_or((median, median));
@@ -215,7 +215,7 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
     } else if is_worth_nothing(report, finding) {
         writeln!(
             out,
-            "    worth next to nothing by itself, as the replay has it"
+            "    worth next to nothing by itself, according to the replay"
         )?;
     } else if saving.likely == 0 && saving.high > 0 {
         let most = percent_of_step(report, saving.high);

@@ -110,8 +110,8 @@ pub fn verdict(ranks: &Ranks) -> Vec<String> {
         }
         Search::Nobody => {
             let mut lines = vec![
-                "slow:    no single rank: with none of those that are longest at their own work or waited for longest does a step \
-                 gain 2 % if it is as fast as the median"
+                "slow:    no single rank: none of the ranks with the most own work, or waited for longest, shortens a step by \
+                 2 % when made as fast as the median"
                     .to_owned(),
             ];
             if !ranks.waiting.is_empty() {

@@ -64,8 +64,8 @@ fn uneven(blocks: u64, sms: u64) -> Option<String> {
     let filled_percent = blocks.saturating_mul(100) / rounds.saturating_mul(sms);
     (filled_percent < EVEN_PERCENT).then(|| {
         format!(
-            "{blocks} blocks are {rounds} for some of the {sms} multiprocessors and {} for others: {filled_percent} % of \
-             the device, as far as a multiprocessor takes longer for more blocks",
+            "{blocks} blocks give {rounds} to some of the {sms} multiprocessors and {} to others: {filled_percent} % of \
+             the device, if a multiprocessor takes longer for more blocks",
             blocks / sms
         )
     })

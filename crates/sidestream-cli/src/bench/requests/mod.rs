@@ -34,7 +34,7 @@ use outcome::Outcome;
 /// The model is a perceptron, --layers layers of --row values, or any model whose time you give with --kernel-us. On a GPU
 /// `batcher::Batcher` runs it in real time. On a simulated GPU time is simulated: the same rule decides when a batch is
 /// submitted, calls and work take the times in the device's profile, and the host time of the batcher itself is left out. There
-/// the same seed gives the same figures.
+/// a seed always gives the same figures.
 ///
 /// Exit code: 0 if the ways were compared, 2 if an argument, the device or a file is at fault.
 #[derive(Parser)]

@@ -180,9 +180,9 @@ fn worst(out: &mut String, ranks: &Ranks) -> fmt::Result {
     }
     write!(
         out,
-        "<section id=\"worst\"><h2>The longest waits</h2><p class=\"sub\">Of those that have a trace, who came last and who had \
-         waited longest.</p><table><thead><tr><th>exchange<th>group<th class=\"n\">number<th class=\"n\">elements<th \
-         class=\"n\">over after<th class=\"n\">last<th class=\"n\">waited<th class=\"n\">for<th class=\"n\">all \
+        "<section id=\"worst\"><h2>The longest waits</h2><p class=\"sub\">Of the ranks with a trace, the last to arrive and the one \
+         that had waited longest.</p><table><thead><tr><th>exchange<th>group<th class=\"n\">number<th class=\"n\">elements<th \
+         class=\"n\">ended after<th class=\"n\">last<th class=\"n\">waited<th class=\"n\">for<th class=\"n\">all \
          together</thead><tbody>"
     )?;
     for (worst, group) in &ranks.worst {

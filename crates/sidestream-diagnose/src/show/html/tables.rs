@@ -43,7 +43,10 @@ pub fn findings(out: &mut String, report: &Report) -> fmt::Result {
         write!(out, "</div><div class=\"gain\">")?;
         gain(out, finding, step_ns, whole)?;
         if is_worth_nothing(report, finding) {
-            write!(out, "<br>next to nothing by itself, as the replay has it")?;
+            write!(
+                out,
+                "<br>next to nothing by itself, according to the replay"
+            )?;
         }
         write!(out, "</div></li>")?;
     }
@@ -213,13 +216,13 @@ pub fn copies(out: &mut String, report: &Report) -> fmt::Result {
     }
     let (speed, by) = report.link;
     let by = match by {
-        Link::Stated => "as was stated",
-        Link::Measured => "as pinned copies of the trace had it",
-        Link::Assumed => "as is assumed for this device",
+        Link::Stated => "as stated",
+        Link::Measured => "as measured in the trace",
+        Link::Assumed => "as assumed for this device",
     };
     write!(
         out,
-        "<section id=\"copies\"><h2>Copies</h2><p class=\"sub\">Pinned copies are taken to go at \
+        "<section id=\"copies\"><h2>Copies</h2><p class=\"sub\">Pinned copies are assumed to run at \
          {speed:.1} GB/s, {by}.</p><table><thead><tr><th>direction<th>memory<th \
          class=\"n opt\">count<th class=\"n\">bytes<th class=\"n\">time<th class=\"n\">GB/s</thead>\
          <tbody>"
