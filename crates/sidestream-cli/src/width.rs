@@ -5,7 +5,7 @@ use sidestream::trace::{Timeline, Trace};
 /// The option for the length of lines.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Width {
-    /// The length of lines at most, from 20 to 1000 columns; by default that of the terminal
+    /// The most columns of a line, from 20 to 1000; by default the width of the terminal
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: Option<u16>,
 }

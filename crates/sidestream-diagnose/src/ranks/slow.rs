@@ -16,7 +16,7 @@ use crate::sort::order_by;
 
 /// The number of ranks that are tried for each reason to suspect one.
 const TRIED: usize = 4;
-/// The most ranks with the same exchanges with which one is compared.
+/// The most ranks with the same exchanges that a rank is compared with.
 const COMPARED: usize = 63;
 /// The gain must be at least this part of a step.
 const GAIN: f64 = 0.02;

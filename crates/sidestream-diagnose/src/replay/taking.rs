@@ -415,8 +415,9 @@ impl<'t> Making<'t> {
         self.trace.work[self.program.nodes[node].work].start_ns
     }
 
-    /// Returns the work after which an operation must have been ordered that was submitted to an idle stream and still did not
-    /// start: the trace does not show it. It is assumed to be the work of another stream that had just completed.
+    /// Returns the work after which this operation must have been ordered: it was submitted to an idle stream and still did not
+    /// start, for a reason that the trace does not show. The reason is assumed to be work of another stream that had just
+    /// completed.
     fn unseen(&self, row: &Work, call: &Call) -> Option<usize> {
         let before = self.last_in_stream.get(&row.stream);
         let free_ns = before.map_or(i64::MIN, |(_, work)| self.trace.work[*work].end_ns());
