@@ -1,4 +1,4 @@
-//! The tests of the command, as one program: each crate that it uses is linked once.
+//! The tests of the command, as one program, so that each crate is linked only once.
 
 mod bad_input;
 mod bench_requests;
