@@ -328,16 +328,16 @@ fn files_without_a_program() {
         ),
         (
             "hello\n".into(),
-            "line 1, column 1: `hello` stands where a program belongs",
+            "line 1, column 1: `hello` is given where a program is expected",
         ),
-        ("- a\n- b\n".into(), "stands where a program belongs"),
+        ("- a\n- b\n".into(), "is given where a program is expected"),
         (
             "cases: []\n".into(),
             "`cases` lists no program; add one with `name:` and `ops:`",
         ),
         (
             "cases: 7\n".into(),
-            "stands where the list of programs under `cases` belongs",
+            "is given where the list of programs under `cases` is expected",
         ),
         ("name: x\nops: [\n".into(), "line 3, column 1: not YAML"),
         ("name: x\n\tops: []\n".into(), "found a tab"),
@@ -352,7 +352,7 @@ fn files_without_a_program() {
         ),
         (
             alias_bomb().into(),
-            "the document has more than 4194304 nodes, aliases written out",
+            "the document has more than 4194304 nodes, with aliases expanded",
         ),
         ("a: &a [*a]\n".into(), "line 1, column "),
         (deep.into(), "line 2, column "),

@@ -402,7 +402,7 @@ fn the_allocator_is_checked_against_the_expectations() {
     check_words(
         &ALLOCATOR.replace("MUST", "must_alias"),
         1,
-        "  not as expected: op 5: the block had to be the one of A, and is another",
+        "  not as expected: op 5: the block must be that of A, but is another",
     );
     // Without `record_stream` the block is free at once.
     let forgotten = ALLOCATOR.replace("- {do: record_stream, buf: A, st: s2}\n", "");
@@ -414,7 +414,7 @@ fn the_allocator_is_checked_against_the_expectations() {
     check_words(
         &forgotten.replace("MUST", "must_not_alias"),
         1,
-        "  not as expected: op 4: the block must not be the one of A, and is",
+        "  not as expected: op 4: the block must not be that of A, but is",
     );
 }
 

@@ -192,7 +192,7 @@ fn an_unsupported_program_is_refused_with_its_line_before_anything_runs() {
     );
     refused(
         "name: pages\nops:\n- {do: memset_async, s: s1, to: P}\n",
-        "sidestream: FILE: program pages: line 3, op 0 (`memset_async`): a device does not reach `P`, \
+        "sidestream: FILE: program pages: line 3, op 0 (`memset_async`): a device cannot access `P`, \
          which is pageable; run it on sim:h200\n",
     );
     refused(

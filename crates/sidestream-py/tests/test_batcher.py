@@ -457,7 +457,7 @@ def test_an_event_loop_that_is_asked_ends_complete_work_before_a_thread_does(beh
             tasks = [asyncio.ensure_future(awaited(batcher.submit(row(n)))) for n in range(2)]
             for behind.is_over in (False, True):
                 await turns()
-                with pytest.raises(RequestRefused, match="its deadline is over"):
+                with pytest.raises(RequestRefused, match="its deadline has passed"):
                     batcher.submit(row(9), deadline=0.0)
                 await turns()
                 assert all(task.done() is behind.is_over for task in tasks)

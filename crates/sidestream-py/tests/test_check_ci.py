@@ -203,7 +203,7 @@ def test_the_fixture(tmp_path: Path) -> None:
 
     out = tested()
     assert "ERROR test_library.py::test_racy" in out and "3 passed, " in out and "1 error" in out, out
-    assert "1 race in 2 operations; one call mends it" in out
+    assert "1 race in 2 operations; one call fixes it" in out
     (tmp_path / "known.txt").write_text(f"test_library.py:{TWO} known\n")
     again = tested("--sidestream-suppress", "known.txt")
     assert "3 passed in" in again, again

@@ -241,8 +241,8 @@ def test_without_the_guard_the_host_is_not_observed_and_the_report_says_so() -> 
         host, array = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)
         array[2000] = 1
-    assert found.races == () and found.host.problem == "the check was told not to"
-    assert "are not heard: the check was told not to" in str(found)
+    assert found.races == () and found.host.problem == "the check was asked not to"
+    assert "are not observed: the check was asked not to" in str(found)
 
 
 def test_a_worker_of_a_loader_has_its_own_handler(capfd: pytest.CaptureFixture[str]) -> None:

@@ -152,7 +152,7 @@ def test_a_check_is_entered_once() -> None:
 def test_where_no_mode_is_called_a_check_refuses() -> None:
     with (
         torch._C._DisableTorchDispatch(),
-        pytest.raises(RuntimeError, match="operators cannot be heard here"),
+        pytest.raises(RuntimeError, match="operators cannot be observed here"),
         checking(pretend=True),
     ):
         pass

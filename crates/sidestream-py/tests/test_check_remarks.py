@@ -187,7 +187,7 @@ def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_no
     assert ("WAIT_NOT_NEEDED" in ran.stderr) is not needed, ran.stderr
     if not needed:
         assert (
-            "no access that was heard in this run needs this wait of side for main: "
+            "no access that was observed in this run needs this wait of side for main: "
             "5 of 5 such waits were followed"
             in ran.stderr
         )

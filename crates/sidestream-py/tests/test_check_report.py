@@ -81,7 +81,7 @@ def test_races_that_one_call_fixes_are_one_entry(tmp_path: Path, monkeypatch: py
     assert sorted(at for fix in found.mends for at in fix.races) == list(range(len(found.races)))
     text = str(found)
     assert text.startswith(
-        f"{len(found.races)} races in {found.operations:,} operations; 2 calls mend them\n"
+        f"{len(found.races)} races in {found.operations:,} operations; 2 calls fix them\n"
     )
     assert "by one `side.wait_stream(torch.cuda.default_stream())` before loop.py:9\n" in text
     # Reads that come too early are reported first, with both lines.
@@ -175,7 +175,7 @@ def test_a_record_stream_is_one_call_for_all_uses_and_is_not_placed() -> None:
     (fix,) = found.mends
     assert (fix.kind, fix.call) == ("record_stream", "x.record_stream(stream1)")
     assert re.search(
-        r"`x.record_stream\(stream1\)` behind \S+:\d+, where x is the tensor that is used there\n", str(found)
+        r"`x.record_stream\(stream1\)` after \S+:\d+, where x is the tensor that is used there\n", str(found)
     )
     assert "# not placed: x.record_stream(stream1) at " in found.patch()
 
@@ -315,7 +315,7 @@ def test_a_report_counts_as_people_do() -> None:
         x *= 2
     # Two races on one simulated GPU.
     assert str(found).startswith("2 races in 3 operations on a simulated GPU"), str(found)
-    assert " mends it" not in str(found)
+    assert " fixes it" not in str(found)
 
 
 #: Names of streams: a variable, an attribute, one variable for two streams, and none.
@@ -405,7 +405,7 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_if_work_can_continue_after
         assert (
             added == [f"+    {stream}.synchronize()"]
             and "loop.py:7: " in patch
-            and "the next check will say SYNC_IN_LOOP of it" in patch
+            and "the next check will report it as SYNC_IN_LOOP" in patch
         ), patch
     applied = subprocess.run(
         ["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False
@@ -520,7 +520,7 @@ def test_calls_by_the_programs_own_names_fix_it(tmp_path: Path, program: str, ca
     assert sorted(added) == sorted(call.replace("D", "torch.cuda.default_stream()") for call in calls), (
         racy.stdout + racy.stderr
     )
-    said = "; one call mends" if len(calls) == 1 else f"; {len(calls)} calls mend them"
+    said = "; one call fixes" if len(calls) == 1 else f"; {len(calls)} calls fix them"
     assert said in racy.stderr and "# not placed" not in racy.stdout, racy.stdout + racy.stderr
     applied = subprocess.run(
         ["git", "apply", "-p0"], input=racy.stdout, text=True, cwd=tmp_path, capture_output=True, check=False

@@ -355,7 +355,7 @@ def test_a_race_is_exit_code_1(tmp_path: Path) -> None:
     )
     ran = command("--fix", str(script))
     assert ran.returncode == 1, ran.stderr
-    assert "RAW" in ran.stderr and "; one call mends it\n" in ran.stderr
+    assert "RAW" in ran.stderr and "; one call fixes it\n" in ran.stderr
     # The patch is on standard output, and here nothing can be placed.
     assert (
         ran.stdout.startswith("# not placed: stream1.wait_stream(stream0) at ")
@@ -472,7 +472,7 @@ def test_an_option_after_the_script_is_said_to_be_the_programs(tmp_path: Path) -
     script.write_text("import sys\nprint(sys.argv[1:])\n")
     ran = command(str(script), "--simulate", "--epochs", "2", "--json=x", "--simulate")
     assert ran.stdout == "['--simulate', '--epochs', '2', '--json=x', '--simulate']\n"
-    assert ran.stderr.startswith(f"--simulate, --json stand behind {script}, so the program gets them"), (
+    assert ran.stderr.startswith(f"--simulate, --json come after {script}, so the program gets them"), (
         ran.stderr
     )
     assert ran.stderr.count("--simulate, --json") == 1

@@ -102,7 +102,7 @@ def test_a_wait_that_nothing_needs_is_remarked_on(wait: str) -> None:
         y = model(batch.to("cuda", non_blocking=True))
         {wait}
     """)
-    assert line == wait and "nothing was heard that needs it" in text
+    assert line == wait and "nothing was observed that needs it" in text
 
 
 @pytest.mark.parametrize(

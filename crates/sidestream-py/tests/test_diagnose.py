@@ -41,7 +41,7 @@ def test_the_figures_are_those_of_the_trace(copy_bound: Diagnosis) -> None:
 def test_a_finding_says_what_it_is_worth_and_where_it_shows(copy_bound: Diagnosis) -> None:
     (finding,) = copy_bound.findings
     assert finding.code == "COPY_ON_COMPUTE_STREAM"
-    assert finding.text.startswith("copies of 154.1 MB in a step stand in the stream of the kernels")
+    assert finding.text.startswith("copies of 154.1 MB in a step are in the stream of the kernels")
     saving = finding.saving_ns
     assert 0 < saving.low <= saving.likely <= saving.high < 4656878
     assert finding.share == pytest.approx(0.598, abs=0.001)
@@ -135,10 +135,10 @@ def test_it_survives_a_pickle(copy_bound: Diagnosis) -> None:
     ("content", "why"),
     [
         (b"", "the file is empty; was the trace written to its end?"),
-        (b"no trace", "the file is no trace; give the JSON of PyTorch's profiler"),
+        (b"no trace", "the file is not a trace; give the JSON of PyTorch's profiler"),
         (b'{"a": 1}', "the file is JSON without a member `traceEvents`"),
         (b'{"traceEvents": []}', "was the profiler asked for CUDA activity?"),
-        (gzip.compress(b"no trace"), "the file is no trace; give the JSON of PyTorch's profiler"),
+        (gzip.compress(b"no trace"), "the file is not a trace; give the JSON of PyTorch's profiler"),
         (b"SQLite format 3\0and no more", "nsys"),
     ],
 )

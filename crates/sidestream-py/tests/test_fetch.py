@@ -201,7 +201,7 @@ def test_what_cannot_be_fetched_is_refused(found: sidestream.CheckedRun) -> None
         sidestream.fetch(torch.ones(2), snapshot=1)  # type: ignore[arg-type]
     x = torch.ones(2, device="cuda")
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError, match="fetch behind the replay"), torch.cuda.graph(graph):
+    with pytest.raises(RuntimeError, match="fetch after the replay"), torch.cuda.graph(graph):
         sidestream.fetch(x)
 
 

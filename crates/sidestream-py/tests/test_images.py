@@ -102,7 +102,7 @@ def test_a_state_resumes_and_says_where_it_does_not_fit(samples: Path) -> None:
         Loader(samples, seed=4).load_state_dict(state)
     with pytest.raises(ValueError, match="the files or their labels have changed since"):
         Loader(samples, seed=3, classes=["sea", "city"]).load_state_dict(state)
-    with pytest.raises(ValueError, match="this is no state of a loader"):
+    with pytest.raises(ValueError, match="this is not the state of a loader"):
         loader.load_state_dict({"epoch": 1})
 
 

@@ -187,7 +187,7 @@ def test_what_engines_are_at_is_neither_counted_nor_kept(
         assert entered.wait(60)
         assert left.state_dict()["seen"] == 12
         may_go_on.set()
-        with pytest.raises(ValueError, match="this is no state of a loader"):
+        with pytest.raises(ValueError, match="this is not the state of a loader"):
             left.load_state_dict(left.state_dict() | {"data": 1})
         with pytest.raises(
             RuntimeError,

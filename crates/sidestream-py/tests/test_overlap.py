@@ -54,7 +54,7 @@ def test_a_batch_may_be_a_number_of_bytes() -> None:
         ({"count": 100_001}, "count is 100001: 100001 is not in 1..=100000"),
         ({"count": "a"}, "count is 'a'; give the number"),
         ({"work": -1}, "work is -1; give"),
-        ({"batch": "much"}, 'batch is much: "much" is no size'),
+        ({"batch": "much"}, 'batch is much: "much" is not a size'),
         ({"batch": "-4MiB"}, "batch is -4MiB"),
         ({"batch": "--help"}, "batch is --help"),
         ({"count": 10**25}, "count is 10000000000000000000000000"),

@@ -320,7 +320,7 @@ def test_a_run_has_a_length_where_its_items_have_one() -> None:
     run = pipe([torch.zeros(1)] * 3)
     assert len(run) == 3 and run
     assert len(list(run)) == 3
-    with pytest.raises(TypeError, match="the run is over"):
+    with pytest.raises(TypeError, match="the run has ended"):
         len(run)
     with pytest.raises(TypeError, match="has no len"):
         len(pipe(x for x in [torch.zeros(1)]))

@@ -226,7 +226,7 @@ print(*(str(one.message) for one in said), sep=chr(10))
 """
         ).splitlines()
         == [
-            "what a Stays holds stays on the host, since nobody knows how to make one anew: "
+            "what a Stays holds stays on the host, since it is not known how to rebuild one: "
             "let the loader give a dictionary or a dataclass"
         ]
         * 2

@@ -49,7 +49,7 @@ def test_types_of_pytorch_are_taken() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="dtype is fp4: \"fp4\" is no type of numbers; there are fp64, fp32"):
+    with pytest.raises(ValueError, match="dtype is fp4: \"fp4\" is not a data type; choose from fp64, fp32"):
         sidestream.roofline(1, 1, "fp4", "sim:h200")
     with pytest.raises(
         ValueError, match="NVIDIA A100 .* has no peak in fp8; it has fp64, fp32, tf32, bf16, fp16, int8"
@@ -61,9 +61,9 @@ def test_what_cannot_be_is_refused() -> None:
         sidestream.roofline(1, 1, device="sim:none")
     wrong: list[tuple[float | str, float | str, str]]
     wrong = [
-        ("", 1, "flops is  : .* is no amount"),
-        ("3 GB", 1, '"GB" is no unit of operations'),
-        (1, "4G", '"G" is no unit of bytes'),
+        ("", 1, "flops is  : .* is not an amount"),
+        ("3 GB", 1, '"GB" is not a unit of operations'),
+        (1, "4G", '"G" is not a unit of bytes'),
     ]
     for flops, bytes, why in wrong:
         with pytest.raises(ValueError, match=why):

@@ -50,7 +50,7 @@ def test_a_folder_is_shown_as_the_command_shows_it(ranks: Path) -> None:
     late = "waiting: rank 0, 2, up to 400.0 µs a step in exchanges of data"
     assert "3 ranks of 4 together, clocks aligned to 0 ns" in shown.splitlines()
     assert late in shown.splitlines()
-    assert "first:  there is no trace of rank 3: what is slow may be there" in shown.splitlines()
+    assert "first:  there is no trace of rank 3: the slow rank may be missing" in shown.splitlines()
     # Each rank is shown in short form, though it has more.
     (report,) = sidestream.diagnose([ranks / "rank1.json"]).reports
     assert f"{ranks / 'rank1.json'}: pytorch trace, 30 events, rank 1 of 4" in shown.splitlines()
@@ -83,7 +83,7 @@ def test_a_trace_that_cannot_be_read_is_named_and_the_others_stay(ranks: Path) -
     assert [one.file for one in report.failed] == [str(ranks / "rank1.json"), str(gone)]
     bad, missing = report.failed
     assert isinstance(bad.error, sidestream.TraceError) and isinstance(missing.error, FileNotFoundError)
-    assert f"failed: {bad.file}: the file is no trace; give the JSON" in str(report)
+    assert f"failed: {bad.file}: the file is not a trace; give the JSON" in str(report)
     assert report.ranks is not None and report.ranks.missing == ((1, 1), (3, 3))
     assert repr(report) == "<Diagnoses of 2 traces, 2 failed>"
 

@@ -67,7 +67,7 @@ pub struct Roofline {
 
 /// What work is bound by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "each is what it says")]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Bound {
     Arithmetic,
     Memory,

@@ -292,7 +292,7 @@ fn an_edge_that_was_asked_for_keeps_two_nodes_apart() {
     nodes.after(second, first).unwrap();
     let error = nodes.after(first, second).unwrap_err().to_string();
     assert!(
-        error.contains("node 0 cannot stand behind node 1"),
+        error.contains("node 0 cannot be ordered after node 1"),
         "{error}"
     );
     assert!(error.contains("add the nodes in the order"), "{error}");

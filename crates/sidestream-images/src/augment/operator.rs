@@ -59,7 +59,7 @@ macro_rules! operators {
         /// 0 to 1 after a [`ToDtype`](Operator::ToDtype) that scales. `padding` is left, top, right and bottom; `shear` lowest and highest
         /// along x, then along y; `kernel_size` width and height.
         #[derive(Clone, Debug, PartialEq)]
-        #[allow(missing_docs, reason = "torchvision's arguments; docs/guide/augmentation.md has the table")]
+        #[allow(missing_docs, reason = "torchvision's arguments; docs/guide/images.md has the table")]
         pub enum Operator {
             $(#[doc = $about] $name { $($($argument: $type,)?)* },)*
         }

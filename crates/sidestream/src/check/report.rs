@@ -313,7 +313,7 @@ impl Fix {
 
 /// What the ids are called in a report, by id. An id without a name is shown by its number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[expect(missing_docs, reason = "each is what it says")]
+#[expect(missing_docs, reason = "the names say it")]
 pub struct Names {
     pub streams: Vec<String>,
     pub threads: Vec<String>,

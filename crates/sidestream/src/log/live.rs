@@ -479,7 +479,7 @@ pub(super) fn message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     std::mem::forget(panic);
-    text.unwrap_or_else(|| "a value that is no text".to_owned())
+    text.unwrap_or_else(|| "the panic value is not a string".to_owned())
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ pub const VERSION: u16 = 2;
 
 /// How much a log may hold, so that a damaged or hostile one cannot make its reader ask for all
 /// memory. Tables that grow by an id, and clocks that grow by streams times threads, are why.
-#[expect(missing_docs, reason = "each is what it says")]
+#[expect(missing_docs, reason = "the names say it")]
 pub mod limits {
     pub const STREAMS: u32 = 4_096;
     pub const THREADS: u32 = 4_096;

@@ -70,7 +70,7 @@ pub(crate) fn guarded<R, E: Into<Cause>>(
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "a value that is no text".to_owned())
+    text.unwrap_or_else(|| "the panic value is not a string".to_owned())
 }
 
 impl From<Error> for Cause {

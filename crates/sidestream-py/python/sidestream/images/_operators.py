@@ -26,7 +26,7 @@ class RandomResizedCrop(Operator):
 
 
 class RandomCrop(Operator):
-    """Cut out a part of this size, behind padding with one colour."""
+    """Cut out a part of this size, after padding with one colour."""
 
     def __init__(
         self, size: int | Sequence[int], padding: int | Sequence[int] | None = None,

@@ -199,7 +199,7 @@ pub(super) fn waits_for_itself(call: &'static str) -> Error {
     Error::Refused {
         call,
         code: 800,
-        why: "a function on the host may not wait for the device, which waits for it; wait on \
+        why: "a function on the host may not wait for the device, because the device waits for it; wait on \
               another thread"
             .into(),
     }
