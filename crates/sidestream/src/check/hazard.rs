@@ -87,8 +87,8 @@ impl Role {
     fn of(kind: &Kind) -> Role {
         match Open::of(kind) {
             Some(Open::Waits) => return Role::OpenEnd,
-            Some(Open::HoldsUp(Memory::Pageable)) => return Role::HoldsPageable,
-            Some(Open::HoldsUp(_)) => return Role::HoldsManaged,
+            Some(Open::Blocks(Memory::Pageable)) => return Role::HoldsPageable,
+            Some(Open::Blocks(_)) => return Role::HoldsManaged,
             None => {}
         }
         match kind.class() {

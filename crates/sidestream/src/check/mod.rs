@@ -260,7 +260,7 @@ impl Checker {
                 return Err(refused);
             }
         };
-        if runs == Runs::Now && matches!(Open::of(&op.kind), Some(Open::HoldsUp(_))) {
+        if runs == Runs::Now && matches!(Open::of(&op.kind), Some(Open::Blocks(_))) {
             // A step for the return of the call: whatever is ordered after it was called later.
             steps.push(Step::on(Chain::Thread(op.thread)));
         }
