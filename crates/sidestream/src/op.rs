@@ -45,7 +45,7 @@ pub struct GraphId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct BufferId(pub u32);
 
-/// A place in the caller's source.
+/// A call site in the source of the program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SiteId(pub u32);
 

@@ -51,7 +51,7 @@ pub trait Uses: Clone + Default {
     fn on(&self) -> On;
 }
 
-/// The streams that a piece was last used on.
+/// The streams on which a piece was last used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum On {
     /// No stream, or all uses are known to be complete.

@@ -1,4 +1,4 @@
-//! What kind of hazard two unordered accesses are, and how sure CUDA makes it.
+//! Classifies the race of two unordered accesses: its kind and its severity.
 
 use super::spans::SpanId;
 use crate::op::{Access, BufferId, Class, Kind, Memory, Mode, Op, OpId, SiteId, ThreadId};
@@ -314,7 +314,7 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
     }
 }
 
-/// Returns [`Severity::Warn`] only where CUDA leaves the behavior open. `called_before` says whether the second
+/// Returns [`Severity::Warn`] only where CUDA leaves the behaviour open. `called_before` says whether the second
 /// access comes after the return of the call that issued the first.
 ///
 /// What CUDA leaves open is whether a call blocks its caller. That matters only to what the caller does

@@ -69,7 +69,7 @@ pub fn live(on_race: OnRace, memory_bytes: u64) -> (Findings, Box<dyn Sink>) {
     (Findings { watch }, Box::new(half))
 }
 
-/// What a live checker has found so far.
+/// The findings of a live checker so far.
 #[derive(Clone)]
 pub struct Findings {
     watch: Arc<Mutex<Watch>>,

@@ -164,7 +164,7 @@ impl Checker {
     /// allocated again is a new buffer; `within` names the earlier buffer with which it shares bytes.
     ///
     /// # Panics
-    /// If the earlier buffer of [`Within`] is not known.
+    /// If the earlier buffer of [`Within`] was not declared.
     #[track_caller]
     pub fn add_buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>) -> BufferId {
         self.shadow.add(memory, bytes, within)
@@ -199,10 +199,10 @@ impl Checker {
     /// Checks the next record of a log. Records of threads, call sites and times do not affect the order.
     ///
     /// # Errors
-    /// As [`Checker::push`].
+    /// Like [`Checker::push`].
     ///
     /// # Panics
-    /// As [`Checker::push`] and [`Checker::add_buffer`].
+    /// Like [`Checker::push`] and [`Checker::add_buffer`].
     pub fn take(&mut self, record: &Record<'_>) -> Result<(), Refused> {
         match record {
             Record::Op(op) => return self.push(op),

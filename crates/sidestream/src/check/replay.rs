@@ -24,7 +24,7 @@ pub struct Replay {
 /// Checks the operations of a log, one after the other, without keeping them: memory grows with the
 /// declarations and with the findings, not with the length of the run.
 ///
-/// A call that CUDA refuses ends the check, and the rest of the log is not read.
+/// A call that CUDA refuses ends the check; the rest of the log is not read.
 ///
 /// # Errors
 /// Any error of [`Reader`], except that a log that was cut off gives a report with [`Replay::cut`] set. Also if a

@@ -6,11 +6,11 @@ use super::work::{Call, KernelCost};
 /// The lower bounds on the time of the overlap job; the largest applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// Bound by the copy engines and their bus, ns.
+    /// The bound from the copy engines and their bus, ns.
     pub copies_ns: f64,
-    /// Bound by the multiprocessors, ns.
+    /// The bound from the multiprocessors, ns.
     pub kernels_ns: f64,
-    /// Bound by the host's calls, ns.
+    /// The bound from the host's calls, ns.
     pub calls_ns: f64,
 }
 

@@ -232,7 +232,7 @@ impl Dtype {
 pub struct ProfileError {
     /// The field, as `section.key`; empty if the text is not valid TOML.
     pub field: String,
-    /// What is wrong and what to write instead.
+    /// The problem, and the remedy.
     pub problem: String,
 }
 

@@ -45,7 +45,7 @@ pub enum Work {
     },
     /// A kernel.
     Kernel(KernelCost),
-    /// A function that the driver calls on the host, in stream order.
+    /// A host function, which the driver calls in stream order.
     HostFunc {
         /// Its duration, ns.
         ns: u64,

@@ -33,7 +33,7 @@ pub enum Record<'a> {
     },
     /// Declares the next buffer: one allocation, from its beginning to its free.
     Buffer {
-        /// What kind of memory it is.
+        /// Its kind of memory.
         memory: Memory,
         /// Its size in bytes.
         bytes: u64,

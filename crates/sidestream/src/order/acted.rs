@@ -64,7 +64,7 @@ impl Order {
         self.calls.saturating_sub(1)
     }
 
-    /// Whether a device has so many streams that it is worth storing when a chain last visited them.
+    /// Whether a device has enough streams that it is worth storing when a chain last visited them.
     #[inline]
     pub(crate) fn has_many_streams(&self, device: DeviceId) -> bool {
         let device = self.devices.get(device.0 as usize);

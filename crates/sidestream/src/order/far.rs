@@ -27,9 +27,9 @@ enum Node {
 
 /// The result of joining two subtrees.
 enum Joined {
-    /// Both are equal to it.
+    /// Both are equal to the result.
     Both,
-    /// Only the first is equal to it.
+    /// Only the first is equal to the result.
     Mine,
     Theirs,
     Neither(Arc<Node>),

@@ -163,6 +163,6 @@ impl Visitor<'_> for Log {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Vec<u8>, E> {
         let decoded = STANDARD.decode(text);
-        decoded.map_err(|error| E::custom(format_args!("`{LOG_KEY}` is no base64: {error}")))
+        decoded.map_err(|error| E::custom(format_args!("`{LOG_KEY}` is not base64: {error}")))
     }
 }

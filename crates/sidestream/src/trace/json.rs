@@ -30,7 +30,7 @@ impl Trace {
     /// ignore.
     ///
     /// # Errors
-    /// What the writer answers.
+    /// An error of the writer.
     pub fn write_json(&self, out: impl Write) -> io::Result<()> {
         let devices: Vec<Value> = self.devices.iter().map(device_properties).collect();
         let mut writer = ChromeWriter::new(out, &devices)?;

@@ -124,7 +124,7 @@ pub struct Call {
 pub enum Waits {
     /// A stream.
     Stream(StreamId),
-    /// The record of an event, made by this operation.
+    /// The record of an event.
     Event {
         /// The operation that recorded the event, if any did.
         recorded_by: Option<OpId>,

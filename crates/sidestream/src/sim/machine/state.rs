@@ -33,8 +33,9 @@ pub(super) struct State {
     pub noes: u32,
     /// The end of a host function that may still run; no later event is processed before it returns.
     pub held: Option<Event>,
-    /// The number of functions handed to the callback thread, and the number of those known to have returned.
+    /// The number of functions handed to the callback thread.
     pub handed_over: u64,
+    /// The number of those known to have returned.
     pub acknowledged: u64,
     pub keeps_times: bool,
     /// Whether bytes are read and written; if not, only times are simulated.
