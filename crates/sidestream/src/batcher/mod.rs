@@ -156,7 +156,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Batcher<I, O> {
     /// All other settings but the model are optional.
     #[expect(
         clippy::new_ret_no_self,
-        reason = "it begins with its settings, as a pipeline does"
+        reason = "a batcher is built from its settings, like a pipeline"
     )]
     pub fn new(device: &Device, row: usize, result: usize) -> Settings<I, O> {
         Settings {

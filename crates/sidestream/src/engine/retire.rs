@@ -66,7 +66,7 @@ impl Slot {
     pub(super) fn flow(&self) -> usize {
         match self.job {
             Job::Copy { flow } => flow as usize,
-            _ => unreachable!("only copies have a place on the bus"),
+            _ => unreachable!("only copies request a copy engine"),
         }
     }
 }

@@ -216,7 +216,7 @@ fn buffer_at<R: Read>(back: u64, input: &Input<R>, newest: u32) -> Result<Buffer
     }
 }
 
-// ------------------------------------------------------------------ records that are no operations
+// ------------------------------------------------------------------ records other than operations
 
 /// Returns the first byte of a record.
 pub(super) fn tag_of(record: &Record<'_>) -> u8 {

@@ -363,7 +363,7 @@ impl Order {
     }
 }
 
-// ------------------------------------------------------------------ small parts
+// ------------------------------------------------------------------ helper functions
 
 impl Step {
     /// Returns a step on a chain that waits for nothing and performs nothing.

@@ -254,7 +254,7 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
     /// input for a pipeline that works in place; `()` for one whose results stay on the device.
     #[expect(
         clippy::type_complexity,
-        reason = "three types that the layouts decide"
+        reason = "its three type parameters are determined by the layouts"
     )]
     pub fn download<O: Layout>(
         self,

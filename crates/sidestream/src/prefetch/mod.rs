@@ -469,7 +469,7 @@ impl Ticket {
         }
         consumer.wait(&self.uploaded)?;
         let Some(slot) = held.take() else {
-            unreachable!("it was seen above, and is locked")
+            unreachable!("its presence was checked above, under the lock")
         };
         self.shared.handed_over();
         let (shared, layout) = (Arc::clone(&self.shared), Arc::clone(&self.layout));

@@ -60,7 +60,7 @@ impl<P> Core<P> {
     }
 }
 
-// ------------------------------------------------------------------ into the engine
+// ------------------------------------------------------------------ adding tasks to the engine
 
 impl<P> Core<P> {
     pub(super) fn push(&mut self, task: Task<'_>, part: P) -> TaskId {
@@ -167,7 +167,7 @@ impl<P> Core<P> {
     }
 }
 
-// ------------------------------------------------------------------ what is under way
+// ------------------------------------------------------------------ unfinished tasks
 
 impl<P> Core<P> {
     /// Whether a task was forgotten, because it and all earlier ones have finished.

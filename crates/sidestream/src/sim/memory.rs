@@ -271,6 +271,9 @@ mod tests {
             writers.each(0, 40, |s, e, w| seen.extend((s..e).map(|_| w)));
             assert_eq!(seen, plain, "after op {op} wrote {start}..{end}");
         }
-        assert!(writers.from.len() <= 33, "neighbours are not kept twice");
+        assert!(
+            writers.from.len() <= 33,
+            "neighbouring ranges with one writer are merged"
+        );
     }
 }

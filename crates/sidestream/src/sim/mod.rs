@@ -246,7 +246,7 @@ impl Sim {
     }
 }
 
-// ------------------------------------------------------------------ into the engine
+// ------------------------------------------------------------------ adding tasks to the engine
 
 impl Sim {
     /// Adds one task for the call, and one for every step.
@@ -345,7 +345,7 @@ impl Sim {
     }
 }
 
-// ------------------------------------------------------------------ what happens in it
+// ------------------------------------------------------------------ effects of operations
 
 impl Sim {
     /// Processes one event of the engine; returns false if there is none.

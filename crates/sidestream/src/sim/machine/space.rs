@@ -92,7 +92,7 @@ impl fmt::Display for Illegal {
     }
 }
 
-// ------------------------------------------------------------------ taking and giving back
+// ------------------------------------------------------------------ allocating and freeing
 
 impl Space {
     /// Returns a space without allocations; `limits` are the sizes of device memory.

@@ -252,7 +252,7 @@ pub(super) fn refused(kind: &Kind, misuse: Misuse) -> Error {
     }
 }
 
-// ------------------------------------------------------------------ what is under way
+// ------------------------------------------------------------------ unfinished tasks
 
 impl State {
     /// Processes one event of the engine, if there is one up to this time; without a time, the next one.
