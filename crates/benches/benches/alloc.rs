@@ -21,7 +21,7 @@ impl Uses for Last {
     }
 
     fn on(&self) -> On {
-        self.on.map_or(On::Nobody, On::Only)
+        self.on.map_or(On::NoStream, On::Only)
     }
 }
 

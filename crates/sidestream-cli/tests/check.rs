@@ -72,7 +72,7 @@ FILE: race: 1 race
     nothing makes s2 wait for s1
   fix: - {do: wait_stream, s: s2, src: s1}   before op 1 (line 4)
 
-  Mend it and check again: what lies behind it may not be shown.
+  Fix it and check again: it may hide other races.
 ",
     );
 }
@@ -100,7 +100,7 @@ FILE: too_old: 1 race
     s2 waits for s1 only up to op 1
   fix: - {do: wait_stream, s: s2, src: s1}   before op 4 (line 7)
 
-  Mend it and check again: what lies behind it may not be shown.
+  Fix it and check again: it may hide other races.
 ",
     );
 }
@@ -113,7 +113,7 @@ fn races_that_cuda_leaves_open_are_not_errors() {
         "\
 FILE: left_open: 1 race that CUDA leaves open, 1 remark
 
-  HOST_RAW on P: the host reads and the device writes, in no certain order. CUDA leaves open whether that call waits.
+  HOST_RAW on P: the host reads and the device writes, in no defined order. CUDA leaves open whether that call waits.
     op 1 (line 4) on s1: copy_async, s: s1, from: A, to: P
     op 2 (line 5) on t0: host_read, buf: P
     nothing makes t0 wait for s1
@@ -122,7 +122,7 @@ FILE: left_open: 1 race that CUDA leaves open, 1 remark
   UNPINNED_ASYNC_COPY: a copy of pageable memory may block the host and does not overlap; use pinned memory
     op 1 (line 4): copy_async, s: s1, from: A, to: P
 
-  Mend it and check again: what lies behind it may not be shown.
+  Fix it and check again: it may hide other races.
 ",
     );
 }

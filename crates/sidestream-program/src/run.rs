@@ -201,7 +201,7 @@ impl Uses for LastTasks {
 
     fn on(&self) -> On {
         match self.0[..] {
-            [] => On::Nobody,
+            [] => On::NoStream,
             [(stream, _)] => On::Only(stream),
             _ => On::Several,
         }

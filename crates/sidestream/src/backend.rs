@@ -26,7 +26,7 @@
 //! # Threads
 //! Every function may be called from any thread at any time. Calls that name one stream arrive in the order in which
 //! they are to run in it: the front end holds the stream's lock. A call that may block its caller
-//! ([`may_hold_up`](crate::order::may_hold_up)) arrives without any lock, in no guaranteed order.
+//! ([`may_block`](crate::order::may_block)) arrives without any lock, in no guaranteed order.
 
 mod loaded;
 pub(crate) mod shared;
@@ -107,7 +107,7 @@ pub unsafe trait Backend: Send + Sync {
     fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()>;
 
     /// Submits a call to the device. Returns once the work is enqueued, not when it is complete, unless the call [may
-    /// block](crate::order::may_hold_up) its caller. Each kernel launch is a call of its own: one operation stands
+    /// block](crate::order::may_block) its caller. Each kernel launch is a call of its own: one operation stands
     /// for several launches only in a written program.
     ///
     /// # Safety

@@ -227,7 +227,7 @@ fn a_freed_piece_stays_active_until_its_uses_are_seen_complete() {
 }
 
 #[test]
-#[should_panic(expected = "a piece comes back to the cache that it is from")]
+#[should_panic(expected = "a piece is freed in the cache that allocated it")]
 fn a_piece_of_another_cache_is_not_taken_back() {
     let (mut one, mut other) = (Desk::device(u64::MAX), Desk::device(u64::MAX));
     let piece = one.take(MB, A).piece;

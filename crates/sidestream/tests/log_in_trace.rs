@@ -69,7 +69,7 @@ fn a_damaged_trace_is_refused() {
         ),
         (
             "{\"sidestream\": {\"op_log\": \"A?==\"}}",
-            "`op_log` is no base64",
+            "`op_log` is not base64",
         ),
         (
             "{\"sidestream\": {\"op_log\": \"\", \"op_log\": \"\"}}",

@@ -61,7 +61,7 @@ impl crate::alloc::Uses for Carried {
     fn on(&self) -> On {
         let mut streams = self.0.marks().iter().map(|mark| mark.stream());
         match streams.next() {
-            None => On::Nobody,
+            None => On::NoStream,
             Some(first) if streams.all(|other| other == first) => On::Only(first),
             Some(_) => On::Several,
         }

@@ -29,7 +29,7 @@ impl Uses for Last {
 
     fn on(&self) -> On {
         match self.0[..] {
-            [] => On::Nobody,
+            [] => On::NoStream,
             [(stream, _)] => On::Only(stream),
             _ => On::Several,
         }
@@ -142,7 +142,7 @@ impl Machine {
             let answer = cache.alloc(bytes, home, |uses| {
                 asks += 1;
                 match uses.on() {
-                    On::Nobody => panic!("queried a piece without uses"),
+                    On::NoStream => panic!("queried a piece without uses"),
                     On::Only(stream) => asked_own |= Some(stream) == home,
                     On::Several => {}
                 }

@@ -65,7 +65,7 @@ fn a_report_for_people() {
         "\
 1 race, 1 race that CUDA leaves open, 2 remarks
 
-  HOST_RAW on P: the host reads and the device writes, in no certain order. CUDA leaves open whether that call waits.
+  HOST_RAW on P: the host reads and the device writes, in no defined order. CUDA leaves open whether that call waits.
     op 2 on s1
     op 4 on t0
     t0 waits for s1 only up to op 1
@@ -80,10 +80,10 @@ fn a_report_for_people() {
   UNPINNED_ASYNC_COPY: a copy of pageable memory may block the host and does not overlap; use pinned memory
     op 2
 
-  STREAM_POOL_ALIAS: the pool holds fewer streams than were asked for, so some of them are the same one
+  STREAM_POOL_ALIAS: the pool holds fewer streams than were asked for, so some of them are the same stream
     op 5
 
-  Mend them from the last to the first, and check again: what lies behind them may not be shown.
+  Fix them from the last to the first, and check again: they may hide other races.
 "
     );
 }
@@ -112,7 +112,7 @@ fn races_that_one_call_fixes_are_one_entry() {
     op 3 on s2
     nothing makes s2 wait for s1
   fix: - {do: wait_stream, s: s2, src: s1}   before op 2
-  the same call mends one more:
+  the same call fixes one more:
     WAR on A: op 0 on s1, op 2 on s2
 
   RAW on C: the second may read before the first has written.
@@ -121,7 +121,7 @@ fn races_that_one_call_fixes_are_one_entry() {
     nothing makes s2 wait for s1
   fix: - {do: wait_stream, s: s2, src: s1}   before op 5
 
-  Mend them from the last to the first, and check again: what lies behind them may not be shown.
+  Fix them from the last to the first, and check again: they may hide other races.
 "
     );
 }

@@ -32,7 +32,7 @@ use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::Epoch;
 use crate::order::live::{Point, StreamClock};
-use crate::order::may_hold_up;
+use crate::order::may_block;
 
 /// A call to be put into a stream.
 pub(crate) struct Call<'a> {
@@ -172,7 +172,7 @@ impl Stream {
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
     ) -> Result<()> {
         let runtime = &self.runtime;
-        if call.runs && may_hold_up(call.kind) && !self.is_captured_by_others() {
+        if call.runs && may_block(call.kind) && !self.is_captured_by_others() {
             self.issue_unlocked(&mut call, accesses)?;
         } else {
             self.begin(call.at, |step| {
