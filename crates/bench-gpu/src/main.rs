@@ -135,17 +135,18 @@ fn run(args: &GpuArgs) -> Result<(), Failure> {
 
 impl Bench {
     fn open(args: &GpuArgs) -> Result<Bench, Failure> {
-        let rounds = match args.quick {
-            true => Rounds {
+        let rounds = if args.quick {
+            Rounds {
                 calls: 3,
                 small_jobs: 3,
                 jobs: 3,
-            },
-            false => Rounds {
+            }
+        } else {
+            Rounds {
                 calls: 51,
                 small_jobs: 31,
                 jobs: 9,
-            },
+            }
         };
         match device::named(&args.device, args.driver.as_deref())? {
             Named::Cuda(number) => {

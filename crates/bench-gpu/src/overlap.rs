@@ -63,9 +63,10 @@ fn compare(
     job: &Job,
 ) -> Result<(Row, Option<[Row; 2]>, Compared), Failure> {
     let is_small = job.batch_bytes == SMALL;
-    let rounds = match is_small {
-        true => bench.rounds.small_jobs,
-        false => bench.rounds.jobs,
+    let rounds = if is_small {
+        bench.rounds.small_jobs
+    } else {
+        bench.rounds.jobs
     };
     let mut sides: Vec<Side<'_>> = Vec::new();
     if let (Some(jobs), Some(gpu)) = (raw, &bench.gpu) {
@@ -101,9 +102,10 @@ fn compare(
         let size = size::show(job.batch_bytes);
         format!("{what}, {BATCHES} x {size}, work {}", job.work)
     };
-    let bar = match is_small {
-        true => Bar::Ratio(1.10),
-        false => Bar::Ratio(1.03),
+    let bar = if is_small {
+        Bar::Ratio(1.10)
+    } else {
+        Bar::Ratio(1.03)
     };
     let pipeline = Row::new(
         named(&format!("pipeline, {SLOTS} slots")),

@@ -175,9 +175,10 @@ impl Writer {
                 self.synchronize();
                 self.tick(stream);
             }
-            let mode = match accesses.len() < reads {
-                true => Mode::Read,
-                false => Mode::Write,
+            let mode = if accesses.len() < reads {
+                Mode::Read
+            } else {
+                Mode::Write
             };
             let buffer = self.random.below(self.shape.buffers);
             let taken = accesses.iter().any(|a| a.buffer.0 == buffer);

@@ -120,15 +120,14 @@ fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
 
 /// Refuses a folder; the shell can list the files in it.
 fn refuse_folder(path: &Path) -> Result<(), Failure> {
-    match path.is_dir() {
-        true => {
-            let path = shown(path);
-            let path = path.trim_end_matches('/');
-            Err(Failure::input(format!(
-                "{path} is a folder; name the files in it, as in `sidestream check {path}/*.yaml`"
-            )))
-        }
-        false => Ok(()),
+    if path.is_dir() {
+        let path = shown(path);
+        let path = path.trim_end_matches('/');
+        Err(Failure::input(format!(
+            "{path} is a folder; name the files in it, as in `sidestream check {path}/*.yaml`"
+        )))
+    } else {
+        Ok(())
     }
 }
 

@@ -66,10 +66,11 @@ pub fn profile(name: &str) -> Result<Profile, Failure> {
         Some(DeviceName::File(file)) => Path::new(file),
         Some(DeviceName::Simulated(model)) => {
             return Profile::named(model).ok_or_else(|| {
-                let file = match Path::new(model).is_file() {
-                    true => format!("; the file of that name is sim:./{model}"),
-                    false => "; the name of a file ends in .toml or has a / in it".to_owned(),
-                };
+                let file = if Path::new(model).is_file() {
+format!("; the file of that name is sim:./{model}")
+} else {
+"; the name of a file ends in .toml or has a / in it".to_owned()
+};
                 Failure::device(format!(
                     "no simulated GPU is called {model:?}; there are {known} and sim:FILE.toml{file}"
                 ))

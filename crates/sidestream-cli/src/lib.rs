@@ -144,9 +144,10 @@ fn refused_device(name: &str) -> Result<(), Refused> {
 }
 
 fn refused(failure: failure::Failure) -> Refused {
-    match failure.is_of_device() {
-        true => Refused::Device(failure.to_string()),
-        false => Refused::Job(failure.to_string()),
+    if failure.is_of_device() {
+        Refused::Device(failure.to_string())
+    } else {
+        Refused::Job(failure.to_string())
     }
 }
 

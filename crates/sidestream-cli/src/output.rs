@@ -14,9 +14,10 @@ pub fn say<J: Display>(
     json: impl FnOnce() -> J,
     text: impl FnOnce() -> String,
 ) -> Result<(), Failure> {
-    match is_json {
-        true => print(format_args!("{}\n", json())),
-        false => print(text()),
+    if is_json {
+        print(format_args!("{}\n", json()))
+    } else {
+        print(text())
     }
 }
 

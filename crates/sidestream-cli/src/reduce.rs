@@ -48,9 +48,10 @@ pub fn write(log: &[u8], path: &Path, to: &Path, json: bool) -> Result<(), Failu
             )
         }
     };
-    match json {
-        true => tell(said),
-        false => print(format_args!("{said}\n"))?,
+    if json {
+        tell(said)
+    } else {
+        print(format_args!("{said}\n"))?
     }
     Ok(())
 }

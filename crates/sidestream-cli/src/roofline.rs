@@ -223,18 +223,20 @@ pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
     line(
         "least time",
         time(floor_ns),
-        match is_compute {
-            true => "set by computing".to_owned(),
-            false => format!(
+        if is_compute {
+            "set by computing".to_owned()
+        } else {
+            format!(
                 "set by memory; computing reaches {:.1} % of its peak at most",
                 100.0 * compute_ns / memory_ns
-            ),
+            )
         },
     );
     if let (Some(ms), Some(share)) = (args.measured_ms, share) {
-        let rest = match share > 1.0 {
-            true => "less than the least time: check the counts and the data type".to_owned(),
-            false => format!("{:.1} % of what the device can do", 100.0 * share),
+        let rest = if share > 1.0 {
+            "less than the least time: check the counts and the data type".to_owned()
+        } else {
+            format!("{:.1} % of what the device can do", 100.0 * share)
         };
         line("measured", time(ms * 1e6), rest);
     }

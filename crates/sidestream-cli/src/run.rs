@@ -102,9 +102,10 @@ enum Outcome {
 
 impl Outcome {
     fn of(is_expected: bool) -> Outcome {
-        match is_expected {
-            true => Outcome::AsExpected,
-            false => Outcome::NotAsExpected,
+        if is_expected {
+            Outcome::AsExpected
+        } else {
+            Outcome::NotAsExpected
         }
     }
 }
@@ -385,9 +386,10 @@ fn as_text(
 
 fn drawn(args: &Args, trace: &Trace) -> String {
     let mut work = trace.work.iter();
-    match work.any(|w| !matches!(w.what, What::Wait { .. })) {
-        true => args.width.lines().timeline(trace).to_string(),
-        false => "  no device has anything to do\n".to_owned(),
+    if work.any(|w| !matches!(w.what, What::Wait { .. })) {
+        args.width.lines().timeline(trace).to_string()
+    } else {
+        "  no device has anything to do\n".to_owned()
     }
 }
 

@@ -188,10 +188,11 @@ fn of_python(path: &Path, python: &Path) -> Result<Vec<Judged>, Failure> {
     let found: Value = serde_json::from_str(&written).unwrap_or_default();
     let blocks = found["blocks"].as_array().ok_or_else(|| {
         let last = last_line(&said);
-        let why = match last.contains("No module named") || last.contains("not installed") {
-            true => "; install `sidestream` and PyTorch for it, or name another Python with --python",
-            false => "",
-        };
+        let why = if last.contains("No module named") || last.contains("not installed") {
+"; install `sidestream` and PyTorch for it, or name another Python with --python"
+} else {
+""
+};
         Failure::input(format!(
             "{}: the Python programs in it were not checked: `{} -m sidestream.check` ended with {status}: {last}{why}",
             shown(path),

@@ -14,9 +14,10 @@ use sidestream::op::*;
 /// run.
 fn recorded(timed: bool) -> (Vec<u8>, String) {
     let live = Live::default();
-    let (recorder, sink) = match timed {
-        true => Recorder::with_times(Vec::new()),
-        false => Recorder::new(Vec::new()),
+    let (recorder, sink) = if timed {
+        Recorder::with_times(Vec::new())
+    } else {
+        Recorder::new(Vec::new())
     }
     .expect("memory takes everything");
     live.attach(sink);

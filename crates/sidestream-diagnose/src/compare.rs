@@ -243,9 +243,12 @@ fn notes(both: Two<&Report>) -> Vec<String> {
     };
     let (these, those) = (devices(now), devices(baseline));
     if these != those {
-        let named = |names: String| match names.is_empty() {
-            true => "devices without a name".to_owned(),
-            false => names,
+        let named = |names: String| {
+            if names.is_empty() {
+                "devices without a name".to_owned()
+            } else {
+                names
+            }
         };
         let (these, those) = (named(these), named(those));
         notes.push(format!(

@@ -126,9 +126,10 @@ fn shortened(trace: &Trace, (start_ns, end_ns): (i64, i64)) -> i64 {
     let (mut fitting_ns, mut too_late_ns) = (start_ns, end_ns);
     while fitting_ns.abs_diff(too_late_ns) > 1 {
         let middle_ns = fitting_ns.midpoint(too_late_ns);
-        match fits(middle_ns) {
-            true => fitting_ns = middle_ns,
-            false => too_late_ns = middle_ns,
+        if fits(middle_ns) {
+            fitting_ns = middle_ns
+        } else {
+            too_late_ns = middle_ns
         }
     }
     fitting_ns

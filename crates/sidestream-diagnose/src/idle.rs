@@ -531,9 +531,10 @@ impl<'t> Scene<'t> {
         let call = call.filter(|_| !self.is_sample);
         let Some((work, at)) = call else {
             let short = end.abs_diff(start) <= LATENCY_NS;
-            let cause = match short {
-                true => Cause::DeviceLatency,
-                false => Cause::Unattributed,
+            let cause = if short {
+                Cause::DeviceLatency
+            } else {
+                Cause::Unattributed
             };
             return rest.take((start, end), None, cause);
         };
@@ -607,9 +608,10 @@ impl<'t> Scene<'t> {
                 Held::Copy => Cause::BlockingCopy,
             };
             // A host that is slower than the device would be late without the call too.
-            let stretch = match could_run_ahead {
-                true => (start, end),
-                false => (from, to),
+            let stretch = if could_run_ahead {
+                (start, end)
+            } else {
+                (from, to)
             };
             rest.take(stretch, Some(because), cause);
         }

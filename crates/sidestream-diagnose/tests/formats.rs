@@ -19,9 +19,10 @@ fn json(bytes: &[u8]) -> Trace {
 
 /// Returns the run, with whole microseconds for formats without fractions.
 fn run(form: Form) -> Scenario {
-    match form.is_coarse() {
-        true => Scenario::training(5),
-        false => Scenario::training(5).with_nanoseconds(),
+    if form.is_coarse() {
+        Scenario::training(5)
+    } else {
+        Scenario::training(5).with_nanoseconds()
     }
 }
 
@@ -183,9 +184,10 @@ fn members_around_the_events_do_not_matter() {
         ] {
             let trace = json(&pytorch::write(&scenario, form, options));
             assert_eq!(work_in(&trace), work, "{form:?} {options:?}");
-            let calls = match options.device_only {
-                true => Vec::new(),
-                false => calls_of(&scenario),
+            let calls = if options.device_only {
+                Vec::new()
+            } else {
+                calls_of(&scenario)
             };
             assert_eq!(calls_in(&trace), calls, "{form:?} {options:?}");
         }

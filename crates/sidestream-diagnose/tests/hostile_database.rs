@@ -77,9 +77,10 @@ fn rows_of_wrong_types_are_left_out_with_a_warning() {
         // The number of a device, or of a stream, may be any integer.
         let is_number = value.starts_with(['9', '-']);
         let sql = format!("UPDATE {kernel} SET streamId = {value} WHERE rowid = 3");
-        match is_number {
-            true => check(&folder, &sql, WORK, &[]),
-            false => check(&folder, &sql, WORK - 1, &["UNUSABLE_ROWS"]),
+        if is_number {
+            check(&folder, &sql, WORK, &[])
+        } else {
+            check(&folder, &sql, WORK - 1, &["UNUSABLE_ROWS"])
         }
         // Without these the row says less, but it still counts.
         for column in [

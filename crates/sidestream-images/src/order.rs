@@ -98,9 +98,10 @@ impl Order {
         assert!(place < self.len(), "place {place} of {}", self.len());
         let place = place * u64::from(self.world) + u64::from(self.rank);
         let place = place % self.samples;
-        match self.shuffle {
-            false => place,
-            true => permuted(place, self.samples, mixed(self.seed ^ mixed(epoch))),
+        if self.shuffle {
+            permuted(place, self.samples, mixed(self.seed ^ mixed(epoch)))
+        } else {
+            place
         }
     }
 }

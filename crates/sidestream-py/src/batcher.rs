@@ -363,11 +363,12 @@ impl Times {
     }
 
     fn quantile_s(&self, share: f64) -> PyResult<f64> {
-        match (0.0..=1.0).contains(&share) {
-            true => Ok(self.0.quantile(share).as_secs_f64()),
-            false => Err(PyValueError::new_err(format!(
+        if (0.0..=1.0).contains(&share) {
+            Ok(self.0.quantile(share).as_secs_f64())
+        } else {
+            Err(PyValueError::new_err(format!(
                 "share is {share}; give one from 0 to 1, such as 0.99"
-            ))),
+            )))
         }
     }
 

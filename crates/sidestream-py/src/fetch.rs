@@ -180,9 +180,10 @@ impl Drop for Posted {
     fn drop(&mut self) {
         if let Some(sent) = self.sent.take() {
             let mut used = self.used.lock();
-            match *self.is_over.get_mut() {
-                true => used.spare.push(sent.event),
-                false => used.dropped.push_back(sent),
+            if *self.is_over.get_mut() {
+                used.spare.push(sent.event)
+            } else {
+                used.dropped.push_back(sent)
             }
         }
     }

@@ -107,9 +107,10 @@ impl Ring {
         let (mut leaves, mut metas) = (Vec::new(), Vec::new());
         for at in 0..arrays.len() {
             let array = arrays.get_item(at)?;
-            let small = match array.get_type().is(kind) {
-                true => small_tensor(&array, export)?,
-                false => None,
+            let small = if array.get_type().is(kind) {
+                small_tensor(&array, export)?
+            } else {
+                None
             };
             if let Some(small) = small {
                 leaves.push(Leaf {

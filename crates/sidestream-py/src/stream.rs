@@ -196,9 +196,10 @@ impl Stream {
             },
         };
         // The object of the current stream, which keeps that stream alive.
-        let current = match other.is_none() {
-            true => Some(current_of_torch(other.py(), devices::ordinal(&device))?),
-            false => None,
+        let current = if other.is_none() {
+            Some(current_of_torch(other.py(), devices::ordinal(&device))?)
+        } else {
+            None
         };
         let other = current.as_ref().unwrap_or(other);
         let stream = stream_of(&device, other)?;

@@ -155,9 +155,10 @@ impl<'py> Arrays<'py> {
         let before = self.leaves.len();
         let children = values.map(|value| self.take(&value, depth + 1));
         let children = children.collect::<PyResult<_>>()?;
-        Ok(match self.leaves.len() == before {
-            true => Node::Same(tree.clone().unbind()),
-            false => Node::Of(container()?, children),
+        Ok(if self.leaves.len() == before {
+            Node::Same(tree.clone().unbind())
+        } else {
+            Node::Of(container()?, children)
         })
     }
 
@@ -373,9 +374,10 @@ impl Container {
                     .import(intern!(py, "collections.abc"))?
                     .getattr(intern!(py, "Mapping"))?;
                 let name = names.bind(py).get_item(at)?;
-                match kind.bind(py).is_subclass(&mapping)? {
-                    true => format!("[{}]", name.repr()?),
-                    false => format!(".{name}"),
+                if kind.bind(py).is_subclass(&mapping)? {
+                    format!("[{}]", name.repr()?)
+                } else {
+                    format!(".{name}")
                 }
             }
             Container::List | Container::Tuple | Container::Other { .. } => format!("[{at}]"),

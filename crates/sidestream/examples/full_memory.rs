@@ -19,9 +19,10 @@ fn main() -> Result<()> {
     ];
     // The simulated GPU stores its memory in host memory, so little is used there.
     let is_real = device.name().starts_with("cuda");
-    let budget = match is_real {
-        true => device.caps().memory_bytes / 100 * 96,
-        false => 256 << 20,
+    let budget = if is_real {
+        device.caps().memory_bytes / 100 * 96
+    } else {
+        256 << 20
     };
     // SAFETY: each launch is passed the number of values in its buffer.
     let (fill, check) = unsafe { (library::fill_pattern(), library::check_pattern()) };

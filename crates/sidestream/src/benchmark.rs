@@ -196,9 +196,10 @@ fn roofline(stream: &Stream, options: &Options, median: Duration) -> Option<Roof
     let caps = device.caps();
     let arithmetic = options.flops / caps.flops_per_s;
     let memory = options.bytes / caps.memory_bytes_per_s;
-    let (bound, floor) = match arithmetic > memory {
-        true => (Bound::Arithmetic, arithmetic),
-        false => (Bound::Memory, memory),
+    let (bound, floor) = if arithmetic > memory {
+        (Bound::Arithmetic, arithmetic)
+    } else {
+        (Bound::Memory, memory)
     };
     (floor > 0.0 && floor.is_finite()).then(|| Roofline {
         floor: Duration::from_secs_f64(floor),

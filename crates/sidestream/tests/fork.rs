@@ -145,9 +145,10 @@ fn a_child_that_drops_the_last_handles_writes_no_file_and_calls_no_driver() {
         let status = child(|| {
             let (recording, findings, stream, zeros, device) = handles.take().unwrap();
             drop((findings, stream, zeros, device));
-            let is_right = match ends {
-                true => recording.finish().is_err(),
-                false => true,
+            let is_right = if ends {
+                recording.finish().is_err()
+            } else {
+                true
             };
             let after = (backend.calls(), touched.load(Relaxed));
             c_int::from(!is_right) + 2 * c_int::from(after != before)

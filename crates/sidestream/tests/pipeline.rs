@@ -183,9 +183,10 @@ fn a_missing_link_between_slots_is_found_and_an_ordered_stage_has_none() {
             at.stream()
                 .launch(&add_up, GRID, (x.view_mut(), total.view_mut()))
         };
-        let stage = match is_in_order {
-            true => stage.in_order("add up", act),
-            false => stage.apply("add up", act),
+        let stage = if is_in_order {
+            stage.in_order("add up", act)
+        } else {
+            stage.apply("add up", act)
         };
         let running = stage
             .download(per_row::<u32>(1), |x| x)

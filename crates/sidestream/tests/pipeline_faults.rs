@@ -127,14 +127,15 @@ impl Case {
 /// Returns the expected results of an item. The last item has one row less.
 fn expected(index: u64, graphs: bool) -> [u32; ROWS] {
     let x = |row: u64| 2 * (index + row + 1) as u32;
-    match graphs {
-        true => [0, 1, 2, 3].map(x),
-        false => [
+    if graphs {
+        [0, 1, 2, 3].map(x)
+    } else {
+        [
             (index + 1) as u32 * (index + 2) as u32,
             x(1),
             x(2) + 1,
             x(3) + 1,
-        ],
+        ]
     }
 }
 
@@ -170,12 +171,13 @@ fn streams(device: &Device, case: Case, started: Arc<AtomicU64>) -> impl StartWi
         if index == case.at && case.fault == StagePanics(stage) {
             panic!("planted panic");
         }
-        match index == case.at && case.fault == StageFails(stage) {
-            true => Err(Error::Invalid {
+        if index == case.at && case.fault == StageFails(stage) {
+            Err(Error::Invalid {
                 call: "test",
                 why: "planted".into(),
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     };
     Pipeline::new(device, ROWS)
@@ -430,10 +432,11 @@ fn every_item_is_delivered_or_failed_by_name_or_was_never_started() {
                 | ConsumerHoards
                 | Cancelled
         );
-        let options = match is_whole && seed % 2 == 0 {
+        let options = if is_whole && seed % 2 == 0 {
             // SAFETY: every item is delivered before memory is dropped.
-            true => unsafe { options.untracked() },
-            false => options,
+            unsafe { options.untracked() }
+        } else {
+            options
         };
         let device = Device::open_with("sim:h200", &options).unwrap();
         let findings = device.checked(OnRace::Report);
@@ -445,9 +448,10 @@ fn every_item_is_delivered_or_failed_by_name_or_was_never_started() {
             gate,
             started: Arc::clone(&started),
         };
-        let is_lost = match case.graphs {
-            true => graphs(&device).start(case, gated, consumer),
-            false => streams(&device, case, started).start(case, gated, consumer),
+        let is_lost = if case.graphs {
+            graphs(&device).start(case, gated, consumer)
+        } else {
+            streams(&device, case, started).start(case, gated, consumer)
         };
         let report = findings.report();
         assert!(

@@ -205,9 +205,10 @@ fn a_use_after_the_end_of_memory_is_found() {
         let rig = Rig::new(Schedule::InOrder);
         let stream = rig.stream(0);
         let (device, host) = (rig.device_memory(64), rig.pinned(&[0; 64]));
-        let (memory, at) = match pinned {
-            true => (Memory::Pinned, host),
-            false => (Memory::Device, device),
+        let (memory, at) = if pinned {
+            (Memory::Pinned, host)
+        } else {
+            (Memory::Device, device)
         };
         rig.unreserve(memory, at);
         rig.upload(stream, host, device, 64).unwrap();

@@ -20,9 +20,12 @@ fn a_polling_loop_ends_under_every_schedule() {
                     .unwrap();
             }
             rig.record(event, stream).unwrap();
-            let ask = || match peeks {
-                true => rig.peek(event).unwrap(),
-                false => rig.query(event).unwrap(),
+            let ask = || {
+                if peeks {
+                    rig.peek(event).unwrap()
+                } else {
+                    rig.query(event).unwrap()
+                }
             };
             let asked = (1..).find(|_| ask()).unwrap();
             assert!(asked > 1, "it cannot be complete at once");

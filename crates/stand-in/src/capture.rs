@@ -171,9 +171,10 @@ impl Captures {
             capture.is_invalid = true;
             is_refused = true;
         }
-        match is_refused {
-            true => Err(CAPTURE_UNSUPPORTED),
-            false => Ok(()),
+        if is_refused {
+            Err(CAPTURE_UNSUPPORTED)
+        } else {
+            Ok(())
         }
     }
 
@@ -195,17 +196,19 @@ impl Captures {
 
     /// Refuses queries of and waits for an event recorded outside the captures.
     pub fn refuse_event_question(&mut self, event: EventId, thread: ThreadId) -> Answer<()> {
-        match self.0.iter().any(|c| c.events.contains(&event)) {
-            true => Ok(()),
-            false => self.refuse_unsafe(thread),
+        if self.0.iter().any(|c| c.events.contains(&event)) {
+            Ok(())
+        } else {
+            self.refuse_unsafe(thread)
         }
     }
 
     /// Refuses every call in a stream whose capture is invalidated.
     pub fn refuse_invalid(&self, stream: StreamId) -> Answer<()> {
-        match self.0.iter().any(|c| c.is_invalid && c.has(stream)) {
-            true => Err(CAPTURE_INVALIDATED),
-            false => Ok(()),
+        if self.0.iter().any(|c| c.is_invalid && c.has(stream)) {
+            Err(CAPTURE_INVALIDATED)
+        } else {
+            Ok(())
         }
     }
 
@@ -224,9 +227,10 @@ impl Captures {
 
     pub fn recorded(&mut self, event: EventId, stream: StreamId) {
         for capture in &mut self.0 {
-            match capture.has(stream) {
-                true => _ = capture.events.insert(event),
-                false => _ = capture.events.remove(&event),
+            if capture.has(stream) {
+                _ = capture.events.insert(event)
+            } else {
+                _ = capture.events.remove(&event)
             }
         }
     }

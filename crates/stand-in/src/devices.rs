@@ -84,8 +84,9 @@ pub fn enable_peer(state: &State, here: Here, peer: CuContext, flags: u32) -> An
     if peer == device {
         return Err(INVALID_DEVICE);
     }
-    match tables.peers.insert((device, peer)) {
-        true => Ok(()),
-        false => Err(PEER_ACCESS_ALREADY_ENABLED),
+    if tables.peers.insert((device, peer)) {
+        Ok(())
+    } else {
+        Err(PEER_ACCESS_ALREADY_ENABLED)
     }
 }

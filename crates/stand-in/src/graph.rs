@@ -208,9 +208,10 @@ fn nodes(parts: &[Part]) -> Vec<Node> {
             });
         }
         let last = nodes.len() as u32;
-        places.push(match first == last {
-            true => after,
-            false => (first..last).collect(),
+        places.push(if first == last {
+            after
+        } else {
+            (first..last).collect()
         });
     }
     nodes

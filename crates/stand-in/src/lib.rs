@@ -98,12 +98,13 @@ extern "C" fn sidestream_stand_in_configure(devices: u32, seed: u64, memory_byte
         },
         memory_bytes: Some(memory_bytes).filter(|&bytes| bytes != 0),
     };
-    let done = always(
-        || match (1..=16).contains(&devices) && state::configure(config) {
-            true => Ok(()),
-            false => Err(INVALID_VALUE),
-        },
-    );
+    let done = always(|| {
+        if (1..=16).contains(&devices) && state::configure(config) {
+            Ok(())
+        } else {
+            Err(INVALID_VALUE)
+        }
+    });
     i32::from(done != 0)
 }
 

@@ -24,9 +24,10 @@ pub fn entries(text: &str) -> Result<Vec<Entry>, String> {
         rest = &rest[at + 1..];
         found.push(entry(rest)?);
     }
-    match found.is_empty() {
-        true => Err("the text has no `.entry`, so there is nothing to run in it".into()),
-        false => Ok(found),
+    if found.is_empty() {
+        Err("the text has no `.entry`, so there is nothing to run in it".into())
+    } else {
+        Ok(found)
     }
 }
 

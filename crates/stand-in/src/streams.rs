@@ -248,8 +248,5 @@ fn asked_event(state: &State, thread: ThreadId, handle: CuEvent) -> Answer<Event
 }
 
 fn ready(is_complete: bool) -> Answer<()> {
-    match is_complete {
-        true => Ok(()),
-        false => Err(NOT_READY),
-    }
+    if is_complete { Ok(()) } else { Err(NOT_READY) }
 }

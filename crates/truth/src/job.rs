@@ -194,18 +194,17 @@ impl Job {
         let most = (draw.between(0.15, 0.6) * device_ns / slow_ns) as usize;
         let many = most.clamp(2, 40);
         let mut kernels = kernels(draw, many, device_ns);
-        let beside = match draw.happens(0.2) {
-            true => {
-                kernels.iter_mut().for_each(|k| k.share = 0.6);
-                let ns = draw.between(0.2, 0.8) * device_ns / 4.0;
-                let kernel = Kernel {
-                    ns,
-                    share: 0.3,
-                    is_small: false,
-                };
-                vec![kernel; 4]
-            }
-            false => Vec::new(),
+        let beside = if draw.happens(0.2) {
+            kernels.iter_mut().for_each(|k| k.share = 0.6);
+            let ns = draw.between(0.2, 0.8) * device_ns / 4.0;
+            let kernel = Kernel {
+                ns,
+                share: 0.3,
+                is_small: false,
+            };
+            vec![kernel; 4]
+        } else {
+            Vec::new()
         };
         let faults = kinds
             .iter()
@@ -238,29 +237,35 @@ impl Job {
             kernels,
             beside,
             has_graphs: !kinds.contains(&8) && draw.happens(0.15),
-            long_every: match draw.happens(0.25) {
-                true => 2 + draw.below(4),
-                false => 0,
+            long_every: if draw.happens(0.25) {
+                2 + draw.below(4)
+            } else {
+                0
             },
-            prefetched_bytes: match !has_upload && !has_loader && draw.happens(0.3) {
-                true => (draw.between(0.1, 0.7) * device_ns * profile.link_gb_s) as u64,
-                false => 0,
+            prefetched_bytes: if !has_upload && !has_loader && draw.happens(0.3) {
+                (draw.between(0.1, 0.7) * device_ns * profile.link_gb_s) as u64
+            } else {
+                0
             },
-            small_bytes: match !has_upload && draw.happens(0.5) {
-                true => draw.sized(4e3, 0.01 * device_ns * profile.link_gb_s) as u64,
-                false => 0,
+            small_bytes: if !has_upload && draw.happens(0.5) {
+                draw.sized(4e3, 0.01 * device_ns * profile.link_gb_s) as u64
+            } else {
+                0
             },
-            quick_loader_ns: match !has_loader && draw.happens(0.5) {
-                true => draw.between(0.005, 0.05) * device_ns,
-                false => 0.0,
+            quick_loader_ns: if !has_loader && draw.happens(0.5) {
+                draw.between(0.005, 0.05) * device_ns
+            } else {
+                0.0
             },
-            logs_every: match draw.happens(0.2) {
-                true => 5 + draw.below(6),
-                false => 0,
+            logs_every: if draw.happens(0.2) {
+                5 + draw.below(6)
+            } else {
+                0
             },
-            set_up_ns: match draw.happens(0.3) {
-                true => draw.sized(1e6, 4e8),
-                false => 0.0,
+            set_up_ns: if draw.happens(0.3) {
+                draw.sized(1e6, 4e8)
+            } else {
+                0.0
             },
             recorder,
             take_over_ns: draw.sized(4e4, 2e5),
@@ -355,9 +360,10 @@ fn recorder(draw: &mut Draw) -> Recorder {
         submission_ns: 2_000.0 * draw.sized(0.4, 2.0),
         call_ns: 300.0 * draw.sized(0.4, 2.0),
         is_whole_us: draw.happens(0.3),
-        lost: match draw.happens(0.15) {
-            true => draw.sized(0.001, 0.02),
-            false => 0.0,
+        lost: if draw.happens(0.15) {
+            draw.sized(0.001, 0.02)
+        } else {
+            0.0
         },
         has_waits: draw.happens(0.5),
     }
@@ -404,9 +410,10 @@ fn fault(draw: &mut Draw, kind: usize, device_ns: f64, launch_ns: f64, profile: 
         6 => {
             let is_pinned = draw.happens(0.4);
             let ns = draw.sized(0.08, 1.0) * device_ns;
-            let gb_s = match is_pinned {
-                true => profile.link_gb_s,
-                false => profile.pageable_download_gb_s,
+            let gb_s = if is_pinned {
+                profile.link_gb_s
+            } else {
+                profile.pageable_download_gb_s
             };
             Fault::Download {
                 bytes: (ns * gb_s) as u64,

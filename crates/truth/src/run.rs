@@ -318,9 +318,10 @@ impl Running<'_> {
     }
 
     fn room(&mut self) -> Option<TaskId> {
-        match self.queue.len() >= QUEUE {
-            true => self.queue.pop_front(),
-            false => None,
+        if self.queue.len() >= QUEUE {
+            self.queue.pop_front()
+        } else {
+            None
         }
     }
 
@@ -348,9 +349,10 @@ impl Running<'_> {
     fn launch(&mut self, part: Part, kernel: Placed) {
         self.part(part, kernel.at);
         self.own(self.job.host.gap_ns);
-        let (name, inner) = match kernel.kernel.is_small {
-            true => ("aten::mul", None),
-            false => ("aten::linear", Some("aten::addmm")),
+        let (name, inner) = if kernel.kernel.is_small {
+            ("aten::mul", None)
+        } else {
+            ("aten::linear", Some("aten::addmm"))
         };
         let launch = |s: &mut Self| {
             let room = s.room();

@@ -67,9 +67,10 @@ fn line(out: &mut String, job: &Job, row: &Row) {
         What::Wait { stream, .. } => ("cuda_sync", "Stream Wait Event".to_owned(), Some(*stream)),
     };
     let (start, end) = (START_NS + row.start_ns, START_NS + row.end_ns);
-    let (start, end) = match job.recorder.is_whole_us {
-        true => (start / 1000 * 1000, end / 1000 * 1000),
-        false => (start, end),
+    let (start, end) = if job.recorder.is_whole_us {
+        (start / 1000 * 1000, end / 1000 * 1000)
+    } else {
+        (start, end)
     };
     let lane = stream.map_or((PROCESS, PROCESS), |stream| (0, stream));
     event(out, cat, &name, lane, start, end - start);

@@ -17,9 +17,10 @@ struct Bar {
 
 impl Bar {
     fn is_met(&self) -> bool {
-        match self.is_high {
-            true => self.percent >= self.bar,
-            false => self.percent <= self.bar,
+        if self.is_high {
+            self.percent >= self.bar
+        } else {
+            self.percent <= self.bar
         }
     }
 }

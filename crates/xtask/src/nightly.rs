@@ -35,21 +35,20 @@ pub fn run() -> Result<bool> {
     run.cargo("truth", &["xtask", "truth", "100000", "1"])?;
     run.cargo("truth of ranks", &["xtask", "truth", "--ranks", "100", "1"])?;
     run.cargo("frameworks", &["xtask", "python", "--frameworks"])?;
-    match python::runs_oldest(&python::version_of_python()?) {
-        true => {
-            run.cargo("oldest PyTorch", &["xtask", "python", "--oldest"])?;
-        }
-        false => left_out.push("the oldest PyTorch, for which this Python is too new"),
+    if python::runs_oldest(&python::version_of_python()?) {
+        run.cargo("oldest PyTorch", &["xtask", "python", "--oldest"])?;
+    } else {
+        left_out.push("the oldest PyTorch, for which this Python is too new")
     }
-    match miri::is_there()? {
-        true => {
-            run.step("miri", "cargo xtask miri", |_| miri::run(None))?;
-        }
-        false => left_out.push("Miri, which is missing"),
+    if miri::is_there()? {
+        run.step("miri", "cargo xtask miri", |_| miri::run(None))?;
+    } else {
+        left_out.push("Miri, which is missing")
     }
-    match answers(&["+nightly", "fuzz", "--version"]) {
-        true => FUZZED.iter().try_for_each(|name| fuzz(&mut run, name))?,
-        false => left_out.push("fuzzing: `cargo +nightly fuzz` is missing"),
+    if answers(&["+nightly", "fuzz", "--version"]) {
+        FUZZED.iter().try_for_each(|name| fuzz(&mut run, name))?
+    } else {
+        left_out.push("fuzzing: `cargo +nightly fuzz` is missing")
     }
     let all_well = run.finish();
     for what in left_out {

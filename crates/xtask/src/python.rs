@@ -55,9 +55,10 @@ pub fn run(torch: bool) -> Result<bool> {
     let driver = stand_in()?;
     // A failure of one does not hide the other. The types do not depend on PyTorch.
     let typed = torch || environment.check_types()?;
-    let marked = match torch {
-        true => "(torch or ray) and not frameworks",
-        false => "not torch and not ray and not frameworks",
+    let marked = if torch {
+        "(torch or ray) and not frameworks"
+    } else {
+        "not torch and not ray and not frameworks"
     };
     // The tests with PyTorch take minutes, most of them on one core.
     let processes = if torch { BESIDE } else { 1 };
@@ -308,11 +309,10 @@ impl Environment {
 
 /// Removes a folder, if it exists.
 pub fn clear(folder: &Path) -> Result<()> {
-    match folder.exists() {
-        true => {
-            fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))
-        }
-        false => Ok(()),
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot clear {}", folder.display()))
+    } else {
+        Ok(())
     }
 }
 

@@ -300,9 +300,10 @@ impl Said {
             .take(SLOWEST)
             .map(|(seconds, name)| format!("{seconds:6.1} s  {name}\n"));
         let lines: String = lines.collect();
-        match lines.is_empty() {
-            true => String::new(),
-            false => format!("slowest tests:\n{lines}"),
+        if lines.is_empty() {
+            String::new()
+        } else {
+            format!("slowest tests:\n{lines}")
         }
     }
 }

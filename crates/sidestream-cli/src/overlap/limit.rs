@@ -46,9 +46,10 @@ impl OverlapLimit {
             overlap_limit(profile, job.count.into(), up, &kernel, down)
         } else {
             // One direction only: its copies follow each other, and one kernel comes before the first or after the last.
-            let copy = match up > 0 {
-                true => profile.call_ns(Call::UploadAsync { bytes: up }),
-                false => profile.call_ns(Call::CopyAsync),
+            let copy = if up > 0 {
+                profile.call_ns(Call::UploadAsync { bytes: up })
+            } else {
+                profile.call_ns(Call::CopyAsync)
             };
             Limit {
                 copies_ns: n * one_way_ns + profile.kernel_floor_ns(&kernel),

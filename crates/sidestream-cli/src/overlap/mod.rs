@@ -175,9 +175,10 @@ fn said(args: &Args, lines: Lines) -> Result<Said, Failure> {
         }
     };
     let json = compared.as_json(args, streamed.as_ref());
-    let text = match args.json {
-        true => String::new(),
-        false => compared.as_text(args, streamed.as_ref(), lines),
+    let text = if args.json {
+        String::new()
+    } else {
+        compared.as_text(args, streamed.as_ref(), lines)
     };
     Ok(Said::All(json, text))
 }
@@ -219,9 +220,10 @@ fn simulated(args: &Args, job: Job, profile: Profile) -> Result<Compared, Failur
     let rows: Vec<Row> = args.layouts().iter().map(row).collect();
     let verdict = Verdict::of(job.count, &rows, &limit);
     // The library's pipeline always downloads.
-    let own_ns = match job.own.is_none() && job.downloads {
-        true => pipeline::time_ns(&job, &profile)?,
-        false => None,
+    let own_ns = if job.own.is_none() && job.downloads {
+        pipeline::time_ns(&job, &profile)?
+    } else {
+        None
     };
     let pageable_ns = Some(job.pageable_ns(&profile));
     if let Some(path) = &args.trace {

@@ -79,9 +79,10 @@ fn bytes_for(ns: f64, of: &dyn Fn(u64) -> f64) -> Option<u64> {
     }
     while too_many - fits > 1 {
         let middle = fits + (too_many - fits) / 2;
-        match of(middle) > ns {
-            true => too_many = middle,
-            false => fits = middle,
+        if of(middle) > ns {
+            too_many = middle
+        } else {
+            fits = middle
         }
     }
     Some(fits)

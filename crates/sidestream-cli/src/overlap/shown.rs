@@ -112,9 +112,10 @@ impl Compared {
             0 => format!("no {name}"),
             _ => format!("{name} {}", time(ns)),
         };
-        let both_ways = match job.upload_bytes() > 0 && job.download_bytes() > 0 {
-            true => format!("; both ways at once {}", time(limit.both_ways_ns)),
-            false => String::new(),
+        let both_ways = if job.upload_bytes() > 0 && job.download_bytes() > 0 {
+            format!("; both ways at once {}", time(limit.both_ways_ns))
+        } else {
+            String::new()
         };
         let rounds = self.rounds.map_or(String::new(), |rounds| {
             format!("medians of {rounds} rounds, each of which runs all arrangements in turn; pinned memory is not refilled\n")
@@ -243,9 +244,10 @@ impl Table {
     }
 
     fn head(&self) -> String {
-        match self.is_narrow() {
-            true => self.row("arrangement", "time", "    %"),
-            false => self.row("arrangement", "time   ", " share of limit"),
+        if self.is_narrow() {
+            self.row("arrangement", "time", "    %")
+        } else {
+            self.row("arrangement", "time   ", " share of limit")
         }
     }
 

@@ -90,12 +90,13 @@ impl Compared<'_> {
     }
 
     fn unmet(&self) -> Vec<String> {
-        match self.is_expected() {
-            true => Vec::new(),
-            false => vec![format!(
+        if self.is_expected() {
+            Vec::new()
+        } else {
+            vec![format!(
                 "there is no race, and yet the results differ: {}",
                 listed(&self.differing)
-            )],
+            )]
         }
     }
 }

@@ -22,9 +22,10 @@ use sidestream_diagnose::{Collectives, Limits, copies, devices, read};
 
 fuzz_target!(|bytes: &[u8]| {
     static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
-    let database = match bytes.starts_with(b"SQLite") {
-        true => bytes.to_vec(),
-        false => changed(GOOD.get_or_init(good), bytes),
+    let database = if bytes.starts_with(b"SQLite") {
+        bytes.to_vec()
+    } else {
+        changed(GOOD.get_or_init(good), bytes)
     };
     let path = place("fuzzed");
     std::fs::write(&path, &database).expect("a temporary file can be written");

@@ -22,9 +22,10 @@ const START: &str = r#"{"traceEvents": [
 
 fuzz_target!(|bytes: &[u8]| {
     let is_whole = matches!(bytes.first(), Some(b'{' | b'[' | 0x1f));
-    let text = match is_whole {
-        true => bytes.to_vec(),
-        false => [START.as_bytes(), bytes].concat(),
+    let text = if is_whole {
+        bytes.to_vec()
+    } else {
+        [START.as_bytes(), bytes].concat()
     };
     let limits = Limits {
         needs_work: bytes.len() % 3 > 0,

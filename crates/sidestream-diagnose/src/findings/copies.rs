@@ -123,12 +123,11 @@ impl View<'_> {
             time(self.step_ns),
             time(self.a_step(link_ns)),
         );
-        let evidence = match kernels.is_empty() {
-            true => self.longest((0..work.len()).filter(|at| work[*at].is_migration())),
-            false => {
-                let kernels = kernels.iter().take(5);
-                kernels.map(|(at, _)| self.evidence(*at)).collect()
-            }
+        let evidence = if kernels.is_empty() {
+            self.longest((0..work.len()).filter(|at| work[*at].is_migration()))
+        } else {
+            let kernels = kernels.iter().take(5);
+            kernels.map(|(at, _)| self.evidence(*at)).collect()
         };
         let floor_ns = self.a_step(link_ns);
         Some(self.ground(

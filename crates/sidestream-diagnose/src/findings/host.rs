@@ -15,9 +15,10 @@ impl View<'_> {
     pub fn sync(&self) -> Ground {
         let idle = self.idle_ns(Cause::SyncInStep);
         let reasons = self.reasons(Cause::SyncInStep);
-        let reasons = match reasons.is_empty() {
-            true => "the host's own work after them is delayed".to_owned(),
-            false => reasons,
+        let reasons = if reasons.is_empty() {
+            "the host's own work after them is delayed".to_owned()
+        } else {
+            reasons
         };
         let text = match idle {
             // Its cost is attributed to other causes, those of the host's next actions.
@@ -67,11 +68,10 @@ impl View<'_> {
             self.whole(),
             time(self.step_ns),
             self.reasons(Cause::HostStarved),
-            match self.grounds.has_workers {
-                true =>
-                    "the workers of the data loader do not keep up: more of them, or less work for each batch",
-                false =>
-                    "more workers of the data loader, or a queue ahead of the step, load while the device works",
+            if self.grounds.has_workers {
+                "the workers of the data loader do not keep up: more of them, or less work for each batch"
+            } else {
+                "more workers of the data loader, or a queue ahead of the step, load while the device works"
             }
         );
         let evidence = self.stretches(Cause::HostStarved);
@@ -199,9 +199,10 @@ impl View<'_> {
         sums.retain(|_, ns| *ns >= least);
         let said = ADVICE.iter().filter(|(kind, _)| sums.contains_key(kind));
         let said: Vec<&str> = said.map(|(_, advice)| *advice).collect();
-        match said.is_empty() {
-            true => ADVICE[4].1.to_owned(),
-            false => said.join("; "),
+        if said.is_empty() {
+            ADVICE[4].1.to_owned()
+        } else {
+            said.join("; ")
         }
     }
 
@@ -242,10 +243,7 @@ impl View<'_> {
             );
             is_large && work.is_host_copy()
         });
-        match is_upload {
-            true => Kind::Data,
-            false => Kind::Unknown,
-        }
+        if is_upload { Kind::Data } else { Kind::Unknown }
     }
 }
 

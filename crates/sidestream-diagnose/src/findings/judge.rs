@@ -95,9 +95,10 @@ pub fn judge(
         let is_prefetch = |change: &&Change| matches!(change, Change::Prefetch(_));
         // With copies on their own streams among several changes, the others serve that one; but not if the gain is longer than
         // the time in which these copies run without a kernel beside them.
-        let first = match likely > bare_copies_ns {
-            true => added.clone().find(|change| !is_prefetch(change)),
-            false => added.clone().find(is_prefetch),
+        let first = if likely > bare_copies_ns {
+            added.clone().find(|change| !is_prefetch(change))
+        } else {
+            added.clone().find(is_prefetch)
         };
         let Some(added) = first.or(added.clone().next()) else {
             continue;
@@ -143,9 +144,10 @@ pub fn judge(
     if let (Some(sync), Some(copy)) = (likely(Code::SyncInStep), likely(Code::BlockingCopy))
         && sync.abs_diff(copy) as f64 <= ALIKE * sync.max(copy) as f64
     {
-        let other = match idle_ns(Cause::SyncInStep) < idle_ns(Cause::BlockingCopy) {
-            true => Code::SyncInStep,
-            false => Code::BlockingCopy,
+        let other = if idle_ns(Cause::SyncInStep) < idle_ns(Cause::BlockingCopy) {
+            Code::SyncInStep
+        } else {
+            Code::BlockingCopy
         };
         judged.retain(|one| one.code != other);
     }
@@ -239,9 +241,10 @@ pub fn findings(
     for one in judged.iter().filter(|_| !grounds.is_launch_blocking) {
         let at = said.iter().position(|ground| ground.code == one.code);
         let ground = at.map(|at| said.swap_remove(at));
-        let worth_ns = match one.is_conditional {
-            true => one.gain_ns.high,
-            false => one.gain_ns.likely,
+        let worth_ns = if one.is_conditional {
+            one.gain_ns.high
+        } else {
+            one.gain_ns.likely
         };
         if (worth_ns as f64) < WORTH * step_ns as f64 {
             // It was tried, and gains next to nothing.
@@ -413,9 +416,10 @@ fn nothing_to_gain(view: &View, findings: &[(Finding, bool)], replay: &Replay) -
         .filter(|(cause, _)| of(*cause) >= 0.05)
         .map(|(cause, words)| format!("{:.1} % {words}", of(cause)))
         .collect();
-    let costs = match costs.is_empty() {
-        true => String::new(),
-        false => format!(", and idle for {}", costs.join(", ")),
+    let costs = if costs.is_empty() {
+        String::new()
+    } else {
+        format!(", and idle for {}", costs.join(", "))
     };
     Some(Finding {
         code: Code::NothingToGain,

@@ -62,12 +62,11 @@ impl Lane {
         {
             let around = self.innermost(called, start);
             let because = self.in_system((called, start), around).or(around);
-            match loads_code {
-                true => {
-                    let because = because.unwrap_or(Because::of(Names::OTHER));
-                    apart(&mut self.initial, (called, start, because));
-                }
-                false => self.own.push((called, start, because)),
+            if loads_code {
+                let because = because.unwrap_or(Because::of(Names::OTHER));
+                apart(&mut self.initial, (called, start, because));
+            } else {
+                self.own.push((called, start, because))
             }
         }
         self.calls += 1;

@@ -74,9 +74,10 @@ impl GraphLaunches {
             );
             let is_mine = trace.calls[call].thread == self.thread;
             let is_graph = trace.calls[call].api.kind == ApiKind::GraphLaunch;
-            asked[call] = match is_download && !is_graph {
-                true => Asked::Download,
-                false => Asked::Work,
+            asked[call] = if is_download && !is_graph {
+                Asked::Download
+            } else {
+                Asked::Work
             };
             has_downloads |= is_download && is_mine && !is_graph;
         }

@@ -49,9 +49,10 @@ pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
             }
             let side = if is_legacy(stream) { *other } else { stream };
             let seen = seen.entry(side).or_default();
-            match work.start_ns >= last.end_ns {
-                true => seen.waited += 1,
-                false => seen.beside += 1,
+            if work.start_ns >= last.end_ns {
+                seen.waited += 1
+            } else {
+                seen.beside += 1
             }
         }
         let end_ns = work.end_ns();

@@ -74,16 +74,14 @@ impl PerStep {
             each.fold(0, u64::saturating_add)
         };
         let length = |(from, to): (i64, i64)| to.abs_diff(from).saturating_mul(count);
-        let time_ns = match of_steps {
-            true => steps.median_ns().unwrap_or(0),
-            false => median(&|_, window| length(window)),
+        let time_ns = if of_steps {
+            steps.median_ns().unwrap_or(0)
+        } else {
+            median(&|_, window| length(window))
         };
         let (p10_ns, p90_ns) = steps.spread_ns().unwrap_or((time_ns, time_ns));
         PerStep {
-            steps: match of_steps {
-                true => steps.steps.len(),
-                false => 0,
-            },
+            steps: if of_steps { steps.steps.len() } else { 0 },
             time_ns,
             p10_ns,
             p90_ns,

@@ -99,9 +99,10 @@ impl Steps {
             };
         }
         Steps {
-            by: match marked.is_empty() {
-                true => StepsBy::Nothing,
-                false => StepsBy::ProfilerStep,
+            by: if marked.is_empty() {
+                StepsBy::Nothing
+            } else {
+                StepsBy::ProfilerStep
             },
             steps: marked,
         }

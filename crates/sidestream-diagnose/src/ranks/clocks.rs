@@ -99,9 +99,10 @@ fn median(samples: &[(i64, i64)]) -> (i64, i64) {
     let middle = |of: &dyn Fn(&(i64, i64)) -> i64| {
         let mut values: Vec<i64> = samples.iter().map(of).collect();
         let at = values.len() / 2;
-        match values.is_empty() {
-            true => 0,
-            false => *values.select_nth_unstable(at).1,
+        if values.is_empty() {
+            0
+        } else {
+            *values.select_nth_unstable(at).1
         }
     };
     (middle(&|s| s.0), middle(&|s| s.1))

@@ -261,9 +261,10 @@ fn keys(
                 // Between two ranks, sender and receiver need not be known.
                 (Operation::Group(_), _) | (_, None) if !is_pair(kind) || size == Some(2) => {
                     let next = places.len() as u32;
-                    let operation = match is_pair(kind) {
-                        true => "pair".to_owned(),
-                        false => kind.operation.clone(),
+                    let operation = if is_pair(kind) {
+                        "pair".to_owned()
+                    } else {
+                        kind.operation.clone()
                     };
                     let key = (group, operation, sized(kind));
                     (false, *places.entry(key).or_insert(next) + 1)
@@ -301,9 +302,10 @@ fn is_pair(kind: &ExchangeKind) -> bool {
 
 /// Returns the size by which exchanges are distinguished: equal on all ranks.
 fn sized(kind: &ExchangeKind) -> u64 {
-    match kind.operation.contains("reduce") {
-        true => kind.elements,
-        false => 0,
+    if kind.operation.contains("reduce") {
+        kind.elements
+    } else {
+        0
     }
 }
 

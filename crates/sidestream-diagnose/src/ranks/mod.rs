@@ -262,9 +262,12 @@ impl Ranks {
             self.missing.push((next, last));
         }
         let list = |stretches: &[(u32, u32)]| {
-            let each = stretches.iter().map(|(from, to)| match from == to {
-                true => from.to_string(),
-                false => format!("{from} to {to}"),
+            let each = stretches.iter().map(|(from, to)| {
+                if from == to {
+                    from.to_string()
+                } else {
+                    format!("{from} to {to}")
+                }
             });
             each.collect::<Vec<_>>().join(", ")
         };
@@ -291,9 +294,10 @@ impl Ranks {
             .map(|rank| (rank.rank.unwrap_or(u32::MAX), &rank.digest))
             .collect();
         // Several traces of one rank cannot be distinguished as members of a group.
-        let joined = match self.doubled.is_empty() {
-            true => join::join(&digests),
-            false => Joined::default(),
+        let joined = if self.doubled.is_empty() {
+            join::join(&digests)
+        } else {
+            Joined::default()
         };
         let mut joined = joined;
         let clocks = Clocks::of(&digests, &mut joined);
@@ -306,15 +310,16 @@ impl Ranks {
             .iter()
             .zip(&waits.groups)
             .any(|(g, w)| g.is_sound && w.exchanges > 0);
-        self.search = match is_any {
-            true => {
-                joined.instances.retain(|i| joined.groups[i.group as usize].is_sound);
-                let rerun = Rerun::of(&digests, &joined, &clocks);
-                slow::search(&digests, &rerun, &waits.late_ns, mean_step(&digests))
-            }
-            false => Search::Unknown(
+        self.search = if is_any {
+            joined
+                .instances
+                .retain(|i| joined.groups[i.group as usize].is_sound);
+            let rerun = Rerun::of(&digests, &joined, &clocks);
+            slow::search(&digests, &rerun, &waits.late_ns, mean_step(&digests))
+        } else {
+            Search::Unknown(
                 "no exchange of one rank could be joined with that of another, so that no rank is reported as late".to_owned(),
-            ),
+            )
         };
         let name = |worst: &Worst| title(&joined.groups[worst.group]);
         self.worst = waits
@@ -520,9 +525,10 @@ fn groups(joined: &Joined, waits: &Waits) -> Vec<Groups> {
         }
         let is_undescribed =
             !group.name.is_empty() && matches!(&*group.description, "" | "undefined");
-        let name = match is_undescribed {
-            true => "groups without a description".to_owned(),
-            false => title(group),
+        let name = if is_undescribed {
+            "groups without a description".to_owned()
+        } else {
+            title(group)
         };
         let key = (name.clone(), group.size);
         let (sum, all_ns, members) = all.entry(key).or_insert_with(|| {

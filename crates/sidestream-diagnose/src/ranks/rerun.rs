@@ -152,10 +152,7 @@ impl<'r> Rerun<'r> {
                     }
                     Bond::Rooted => {
                         let behind = self.since(member.rank, of_row.end_ns()) - came;
-                        match behind < 0.0 {
-                            true => alone,
-                            false => last + behind,
-                        }
+                        if behind < 0.0 { alone } else { last + behind }
                     }
                 };
                 run.ends[rank][member.row as usize] = end;

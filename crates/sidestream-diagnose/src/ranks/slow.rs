@@ -127,9 +127,10 @@ pub fn search(
             .copied()
             .filter(|p| shapes[*p].0 == shapes[at].0)
             .collect();
-        let pace = match in_sequence.is_empty() {
-            true => None,
-            false => Some(stretches(rerun, &in_sequence)),
+        let pace = if in_sequence.is_empty() {
+            None
+        } else {
+            Some(stretches(rerun, &in_sequence))
         };
         let pace = match &pace {
             Some(each) => Pace::Each(each),

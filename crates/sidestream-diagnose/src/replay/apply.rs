@@ -86,9 +86,10 @@ pub fn without_profiler(program: &mut Program, profiler: Profiler, share: Share)
         let by_ns = profiler
             .operator_ns
             .saturating_mul(u64::from(item.operators));
-        let call_ns = match item.submits.is_empty() {
-            true => profiler.call_ns,
-            false => profiler.submission_ns,
+        let call_ns = if item.submits.is_empty() {
+            profiler.call_ns
+        } else {
+            profiler.submission_ns
         };
         let work_ns = item.own_ns - item.loading_ns.min(item.own_ns);
         let left_ns = less(work_ns, by_ns);
@@ -209,9 +210,10 @@ fn host_work(program: &mut Program, count: usize, trace: &Trace) -> bool {
         item.moved_ns = item.moved_ns.saturating_add(item.movable_ns);
         let is_operator =
             |name| trace.source == Source::Kineto && is_of_framework(trace.names.text(name));
-        let percent = match item.host_work.is_some_and(is_operator) {
-            true => ON_ONE_THREAD_PERCENT,
-            false => 100,
+        let percent = if item.host_work.is_some_and(is_operator) {
+            ON_ONE_THREAD_PERCENT
+        } else {
+            100
         };
         let worker_ns = item.movable_ns.saturating_mul(percent) / 100;
         item.worker_ns = item.worker_ns.saturating_add(worker_ns);
@@ -255,15 +257,16 @@ struct Cold {
 impl Cold {
     /// Returns the state after the wait of a call.
     fn behind(item: &Item) -> Cold {
-        match item.held_ns >= LONG_WAIT_NS {
-            true => Cold {
+        if item.held_ns >= LONG_WAIT_NS {
+            Cold {
                 rest_ns: LONG_COLD_NS,
                 part: LONG_COLD,
-            },
-            false => Cold {
+            }
+        } else {
+            Cold {
                 rest_ns: COLD_NS,
                 part: COLD,
-            },
+            }
         }
     }
 
@@ -291,9 +294,10 @@ impl Item {
         if !self.submits.is_empty() {
             return;
         }
-        match self.kind.is_sync() {
-            true => self.call_ns = 0,
-            false => self.call_ns = self.call_ns.min(TAKEN_NS),
+        if self.kind.is_sync() {
+            self.call_ns = 0
+        } else {
+            self.call_ns = self.call_ns.min(TAKEN_NS)
         }
         if is_python && self.operators == 0 && self.kind.is_sync() {
             let kept_ns = self
@@ -500,9 +504,10 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
                 after.append(&mut behind[stream]);
                 let of_batch = |before: usize| {
                     let node = &program.nodes[before];
-                    match is_pinned_upload(&node.job) && !fed.contains_key(&before) {
-                        true => earlier(before, node.step),
-                        false => Some(before),
+                    if is_pinned_upload(&node.job) && !fed.contains_key(&before) {
+                        earlier(before, node.step)
+                    } else {
+                        Some(before)
                     }
                 };
                 let mut after: Vec<usize> = after.into_iter().filter_map(of_batch).collect();
@@ -774,9 +779,10 @@ fn second_stream(program: &mut Program) -> bool {
         for at in of_step {
             let node = &mut program.nodes[at];
             let is_second = so_far.saturating_add(node.duration_ns / 2) > all_ns / 2;
-            let is_first = match is_second {
-                true => last_second.is_none(),
-                false => last_main.is_none(),
+            let is_first = if is_second {
+                last_second.is_none()
+            } else {
+                last_main.is_none()
             };
             // A step begins when both halves of the previous one are complete.
             if let (Some((main, second)), true) = (joins, is_first) {

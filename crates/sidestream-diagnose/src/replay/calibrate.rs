@@ -82,9 +82,10 @@ fn profile(
         if free_ns < call.start_ns {
             // The stream was idle: the gap is the latency of the submission.
             let ns = work.start_ns.saturating_sub(submitted_ns).max(0) as u64;
-            match is_kernel(&work.what) {
-                true => seen.submit_kernel.push(ns),
-                false => seen.submit.push(ns),
+            if is_kernel(&work.what) {
+                seen.submit_kernel.push(ns)
+            } else {
+                seen.submit.push(ns)
             }
         } else if let Some((before, before_ns)) = before
             && submitted_ns.saturating_add(20_000) < free_ns

@@ -390,13 +390,14 @@ impl Model<'_> {
         }
         let step_ns = |changed: &Program, at| run(changed, at).map(|(step_ns, ..)| step_ns);
         // If nothing is removed, there is no uncertainty about it.
-        let by_profiler_ns = match self.profiler == Profiler::default() {
-            true => [likely_ns; 3],
-            false => [
+        let by_profiler_ns = if self.profiler == Profiler::default() {
+            [likely_ns; 3]
+        } else {
+            [
                 step_ns(&changed, Fit::MOST)?,
                 likely_ns,
                 step_ns(&changed, Fit::LEAST)?,
-            ],
+            ]
         };
         if self.is_link_assumed && changes.iter().any(Change::is_of_the_link) {
             for factor in LINK {
@@ -424,9 +425,10 @@ impl Model<'_> {
         );
         let least_ns = by_profiler_ns.into_iter().fold(unknown_ns.0, u64::min);
         // What a profiler adds between kernels of a graph is in every step, with and without the changes: it is not a gain.
-        let least_ns = match self.profiler != Profiler::default() && has_graphs(&changed) {
-            true => least_ns.min(self.graphs_close_ns(&changed, changes)?),
-            false => least_ns,
+        let least_ns = if self.profiler != Profiler::default() && has_graphs(&changed) {
+            least_ns.min(self.graphs_close_ns(&changed, changes)?)
+        } else {
+            least_ns
         };
         let most_ns = by_profiler_ns.into_iter().fold(unknown_ns.1, u64::max);
         let of = |ns: u64, factor: f64| (ns as f64 * factor) as u64;
@@ -539,9 +541,10 @@ impl Model<'_> {
         }
         let step_ns = (all_ns as f64 * self.scale) as u64;
         let copies_ns = (copies_ns(program, profiles) as f64 * self.scale_of_nodes) as u64;
-        let floor_ns = match changes.is_empty() {
-            true => 0,
-            false => copies_ns.min(self.measured_ns),
+        let floor_ns = if changes.is_empty() {
+            0
+        } else {
+            copies_ns.min(self.measured_ns)
         };
         let floor_ns = floor_ns.max(self.floor_ns(changes));
         (all_ns > 0).then_some((step_ns.max(floor_ns), run))
@@ -549,9 +552,10 @@ impl Model<'_> {
 
     /// Returns the least time of a step with these changes.
     fn floor_ns(&self, changes: &[Change]) -> u64 {
-        match changes.iter().any(Change::is_concurrent) {
-            true => self.floors_ns.1,
-            false => self.floors_ns.0,
+        if changes.iter().any(Change::is_concurrent) {
+            self.floors_ns.1
+        } else {
+            self.floors_ns.0
         }
     }
 }
@@ -643,9 +647,10 @@ fn explained(measured_ns: &[u64], replayed_ns: &[u64]) -> f64 {
         off += measured.abs_diff(*replayed) as f64;
         all += *measured as f64;
     }
-    match all > 0.0 {
-        true => (1.0 - off / all).max(0.0),
-        false => 0.0,
+    if all > 0.0 {
+        (1.0 - off / all).max(0.0)
+    } else {
+        0.0
     }
 }
 

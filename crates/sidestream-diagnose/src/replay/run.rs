@@ -104,17 +104,18 @@ impl Crew {
             self.taken.push(None);
         }
         let (batch, count) = (self.taken.len() - 1, self.lanes.len());
-        let at = match self.are_in_turn {
-            true => batch % count,
-            false => (0..count).min_by_key(|at| self.free_ns[*at]).unwrap_or(0),
+        let at = if self.are_in_turn {
+            batch % count
+        } else {
+            (0..count).min_by_key(|at| self.free_ns[*at]).unwrap_or(0)
         };
         // The program was already running: a part of each worker's first batch is already done, and more of it the earlier it
         // is needed.
-        let load_ns = match batch < count {
-            true => item
-                .worker_ns
-                .min(self.share_ns.saturating_mul(batch as u64)),
-            false => item.worker_ns,
+        let load_ns = if batch < count {
+            item.worker_ns
+                .min(self.share_ns.saturating_mul(batch as u64))
+        } else {
+            item.worker_ns
         };
         self.free_ns[at] = self.free_ns[at].saturating_add(load_ns);
         let freed = batch.checked_sub(AHEAD * count);
@@ -179,9 +180,10 @@ impl Run {
             on_host.push(HostTask {
                 lane: at,
                 task: call,
-                own: match item.moved_ns == 0 && 2 * item.loading_ns > own_ns {
-                    true => (own_ns, Shade::Loading, None),
-                    false => (own_ns, Shade::Host, item.host_work),
+                own: if item.moved_ns == 0 && 2 * item.loading_ns > own_ns {
+                    (own_ns, Shade::Loading, None)
+                } else {
+                    (own_ns, Shade::Host, item.host_work)
                 },
                 shade: Shade::Host,
                 name: Some(item.name),

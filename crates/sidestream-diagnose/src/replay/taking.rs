@@ -599,9 +599,10 @@ fn alone_ns(trace: &Trace, until_ns: i64) -> Vec<u64> {
             asked += share;
             // Time lost before a kernel began does not count for it.
             let so_far = lost_ns as u64;
-            alone[at] = match share > 0.0 {
-                true => alone[at].saturating_add(so_far),
-                false => alone[at].saturating_sub(so_far),
+            alone[at] = if share > 0.0 {
+                alone[at].saturating_add(so_far)
+            } else {
+                alone[at].saturating_sub(so_far)
             };
         }
     }

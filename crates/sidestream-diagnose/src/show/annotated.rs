@@ -455,9 +455,10 @@ fn finding_slices(excerpt: &Excerpt, finding: &Finding) -> Vec<Slice> {
             start_ns: 0,
             end_ns: since(excerpt, excerpt.end_ns),
             category: "finding",
-            name: match finding.evidence.is_empty() {
-                true => finding.code.as_str().to_owned(),
-                false => format!("{}, evidence is elsewhere", finding.code.as_str()),
+            name: if finding.evidence.is_empty() {
+                finding.code.as_str().to_owned()
+            } else {
+                format!("{}, evidence is elsewhere", finding.code.as_str())
             },
             args: args(None),
         });
@@ -467,9 +468,10 @@ fn finding_slices(excerpt: &Excerpt, finding: &Finding) -> Vec<Slice> {
 
 /// Returns a moment relative to the start of the excerpt.
 fn since(excerpt: &Excerpt, at_ns: i64) -> u64 {
-    match at_ns >= excerpt.start_ns {
-        true => at_ns.abs_diff(excerpt.start_ns),
-        false => 0,
+    if at_ns >= excerpt.start_ns {
+        at_ns.abs_diff(excerpt.start_ns)
+    } else {
+        0
     }
 }
 

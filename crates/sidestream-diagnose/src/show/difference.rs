@@ -98,9 +98,10 @@ fn write_time(out: &mut String, comparison: &Comparison) -> Result {
     let Two { now, baseline } = &comparison.per_step;
     let change = comparison.ratio().map_or(String::new(), |ratio| {
         let percent = 100.0 * (ratio - 1.0);
-        match percent < 0.0 {
-            true => format!(", {:.1} % less", -percent),
-            false => format!(", {percent:.1} % more"),
+        if percent < 0.0 {
+            format!(", {:.1} % less", -percent)
+        } else {
+            format!(", {percent:.1} % more")
         }
     });
     let (new, old) = (time(now.time_ns), time(baseline.time_ns));
@@ -167,9 +168,10 @@ fn write_shifts(out: &mut String, what: &str, shifts: &[Shift], least_ns: u64) -
 }
 
 fn count(calls: f64) -> String {
-    match calls.fract() == 0.0 {
-        true => format!("{calls}"),
-        false => format!("{calls:.1}"),
+    if calls.fract() == 0.0 {
+        format!("{calls}")
+    } else {
+        format!("{calls:.1}")
     }
 }
 

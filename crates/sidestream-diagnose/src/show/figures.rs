@@ -46,12 +46,11 @@ impl<'a> Figures<'a> {
             columns,
         };
         let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
-        match table.is_beside() {
-            true => table.row(&heads, name, "")?,
-            false => {
-                let line = table.figures(&heads);
-                writeln!(table.out, "{name}\n{line}")?;
-            }
+        if table.is_beside() {
+            table.row(&heads, name, "")?
+        } else {
+            let line = table.figures(&heads);
+            writeln!(table.out, "{name}\n{line}")?;
         }
         Ok(table)
     }
@@ -79,16 +78,13 @@ impl<'a> Figures<'a> {
     pub fn row(&mut self, cells: &[String], name: &str, behind: &str) -> fmt::Result {
         let figures = self.figures(cells);
         let taken = behind.chars().count();
-        match self.is_beside() {
-            true => {
-                let name = short(name, self.room().saturating_sub(taken).max(1));
-                writeln!(self.out, "{figures}  {name}{behind}")
-            }
-            false => {
-                let room = self.columns.unwrap_or(usize::MAX).saturating_sub(taken);
-                let name = short(name, room.max(1));
-                writeln!(self.out, "{name}{behind}\n{figures}")
-            }
+        if self.is_beside() {
+            let name = short(name, self.room().saturating_sub(taken).max(1));
+            writeln!(self.out, "{figures}  {name}{behind}")
+        } else {
+            let room = self.columns.unwrap_or(usize::MAX).saturating_sub(taken);
+            let name = short(name, room.max(1));
+            writeln!(self.out, "{name}{behind}\n{figures}")
         }
     }
 }

@@ -95,8 +95,9 @@ fn cell(parts: &[Option<Shade>]) -> char {
         return '.';
     };
     let filled = parts.iter().flatten().count();
-    match 2 * filled >= parts.len() {
-        true => letter(*most),
-        false => letter(*most).to_ascii_lowercase(),
+    if 2 * filled >= parts.len() {
+        letter(*most)
+    } else {
+        letter(*most).to_ascii_lowercase()
     }
 }

@@ -109,14 +109,15 @@ impl View {
         match self.sort {
             Some(sort) if !sorts.contains(&sort) => {
                 let words: Vec<&str> = sorts.iter().map(|sort| sort.as_str()).collect();
-                Err(match words.is_empty() {
-                    true => format!("{} is sorted by size only", self.table.as_str()),
-                    false => format!(
+                Err(if words.is_empty() {
+                    format!("{} is sorted by size only", self.table.as_str())
+                } else {
+                    format!(
                         "{} cannot be sorted by {}; sort by {}",
                         self.table.as_str(),
                         sort.as_str(),
                         words.join(", ")
-                    ),
+                    )
                 })
             }
             _ => Ok(()),
@@ -131,14 +132,16 @@ pub fn operators(
     limit: usize,
     by_shape: bool,
 ) -> Vec<Operator> {
-    let mut rows = match by_shape {
-        true => report.rows.clone(),
-        false => by_name(&report.rows),
+    let mut rows = if by_shape {
+        report.rows.clone()
+    } else {
+        by_name(&report.rows)
     };
     let has_device = rows.iter().any(|row| row.device_self_ns > 0);
-    let sort = sort.unwrap_or(match has_device {
-        true => Sort::DeviceSelf,
-        false => Sort::HostSelf,
+    let sort = sort.unwrap_or(if has_device {
+        Sort::DeviceSelf
+    } else {
+        Sort::HostSelf
     });
     rows.sort_by_key(|row| {
         (
@@ -213,9 +216,10 @@ pub fn operator_name(names: &Names, row: &Operator) -> String {
 
 /// Returns the name of a range.
 pub fn range_name(names: &Names, node: &Node) -> String {
-    match node.is_step {
-        true => "ProfilerStep*".to_owned(),
-        false => names.text(node.name).to_owned(),
+    if node.is_step {
+        "ProfilerStep*".to_owned()
+    } else {
+        names.text(node.name).to_owned()
     }
 }
 
@@ -343,9 +347,10 @@ fn write_ranges(
     figures.push(of_outside.collect());
     let mut table = table_of(out, &RANGES, "range", &figures, columns)?;
     for (node, figures) in rows.iter().zip(&figures) {
-        let margin = match is_tree {
-            true => " ".repeat(2 * node.depth.min(20) as usize),
-            false => String::new(),
+        let margin = if is_tree {
+            " ".repeat(2 * node.depth.min(20) as usize)
+        } else {
+            String::new()
         };
         let thread = report.threads.get(node.thread.0 as usize);
         let thread = match thread.filter(|_| several && (node.depth == 0 || !is_tree)) {

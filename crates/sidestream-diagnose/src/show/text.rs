@@ -323,9 +323,10 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
         )?;
     }
     let (shown, others) = worthwhile(replay, report.what_if_asked);
-    let before = match shown.is_empty() {
-        true => "what-if: these",
-        false => "        the others",
+    let before = if shown.is_empty() {
+        "what-if: these"
+    } else {
+        "        the others"
     };
     for prediction in shown {
         writeln!(

@@ -405,9 +405,10 @@ impl Field for Target {
 
 impl Field for Interpolation {
     fn of(numbers: &[f64]) -> Interpolation {
-        match Field::of(numbers) {
-            true => Interpolation::Bilinear,
-            false => Interpolation::Nearest,
+        if Field::of(numbers) {
+            Interpolation::Bilinear
+        } else {
+            Interpolation::Nearest
         }
     }
 

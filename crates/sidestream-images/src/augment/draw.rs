@@ -162,9 +162,10 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
             let angle = draws.between(degrees);
             let center = center.map_or([0.0; 2], |center| from_middle(center, size));
             let inverse = geometry::inverse_affine(center, -angle, [0.0; 2], 1.0, [0.0; 2]);
-            let result = match expand {
-                true => geometry::expanded(inverse, size),
-                false => size,
+            let result = if expand {
+                geometry::expanded(inverse, size)
+            } else {
+                size
             };
             acts.warp(inverse, result, interpolation, Some(units.bytes_of(fill)));
         }
@@ -314,9 +315,10 @@ fn random_crop(
 /// to even.
 fn centered(whole: u32, part: u32) -> i64 {
     let (whole, part) = (i64::from(whole), i64::from(part));
-    match part > whole {
-        true => -((part - whole) / 2),
-        false => ((whole - part) as f64 / 2.0).round_ties_even() as i64,
+    if part > whole {
+        -((part - whole) / 2)
+    } else {
+        ((whole - part) as f64 / 2.0).round_ties_even() as i64
     }
 }
 
@@ -472,9 +474,10 @@ fn resized(size: Size, target: Target) -> Size {
     }
     let at_most = |length: u64| length.clamp(1, u64::from(MAX_SIDE)) as u32;
     let (short, long) = (at_most(new_short), at_most(new_long));
-    match size.width <= size.height {
-        true => Size::new(short, long),
-        false => Size::new(long, short),
+    if size.width <= size.height {
+        Size::new(short, long)
+    } else {
+        Size::new(long, short)
     }
 }
 

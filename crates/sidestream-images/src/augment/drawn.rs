@@ -105,9 +105,10 @@ impl Drawn {
                     record.readable = readable(pass.window, pass.window, before.size.width, record);
                 }
                 let values = 3 * pass.size.area();
-                record.target = wide(match step + 1 == count {
-                    true => at as u64 * values,
-                    false => ends[step],
+                record.target = wide(if step + 1 == count {
+                    at as u64 * values
+                } else {
+                    ends[step]
                 });
                 ends[step] += values;
                 if step + 1 == count {
@@ -332,14 +333,15 @@ fn mix(record: &mut Record, mixing: Option<Mixing>, at: usize, pictures: usize) 
 fn mixed(at: usize, record: &Record) -> Mixed {
     let [left, top, right, bottom] = record.within.map(f64::from);
     let part = (right - left) * (bottom - top) / f64::from(record.width) / f64::from(record.height);
-    match record.is_mixed() {
-        true => Mixed {
+    if record.is_mixed() {
+        Mixed {
             partner: record.partner as usize,
             share: f64::from(record.share) - part,
-        },
-        false => Mixed {
+        }
+    } else {
+        Mixed {
             partner: at,
             share: 1.0,
-        },
+        }
     }
 }

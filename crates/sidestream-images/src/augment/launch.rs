@@ -209,9 +209,10 @@ impl Drawn {
                 stream.launch(&MEASURE, shape.grid, args)?;
                 measured += 1;
             }
-            let to = match pass + 1 == self.passes() {
-                true => output.reborrow(),
-                false => to,
+            let to = if pass + 1 == self.passes() {
+                output.reborrow()
+            } else {
+                to
             };
             let room = to.len() as u64;
             let args = (

@@ -15,11 +15,12 @@ pub fn parse(text: &str) -> Result<Vec<Operator>> {
     while let Some(name) = reader.name()? {
         operators.push(Operator::new(name, reader.arguments()?)?);
     }
-    match operators.is_empty() {
-        true => Err(invalid(
+    if operators.is_empty() {
+        Err(invalid(
             "there is no operator; give at least one, such as Resize((224, 224))".into(),
-        )),
-        false => Ok(operators),
+        ))
+    } else {
+        Ok(operators)
     }
 }
 
@@ -103,9 +104,10 @@ impl<'a> Reader<'a> {
 
     fn fault<T>(&self, what: &str) -> Result<T> {
         let rest: String = self.rest().chars().take(20).collect();
-        let found = match rest.is_empty() {
-            true => "the end of the text".to_owned(),
-            false => format!("{rest:?}"),
+        let found = if rest.is_empty() {
+            "the end of the text".to_owned()
+        } else {
+            format!("{rest:?}")
         };
         Err(invalid(format!(
             "{what} was expected at character {}, and there is {found}",

@@ -251,11 +251,12 @@ impl Pass {
             let columns = self.map.jacobian(x, y);
             columns.iter().any(|[x, y]| x.hypot(*y) > 1.0 + 1e-9)
         };
-        match self.map.is_affine() {
-            true => shrinks(0.0, 0.0),
-            false => [(0.0, 0.0), (w, 0.0), (0.0, h), (w, h)]
+        if self.map.is_affine() {
+            shrinks(0.0, 0.0)
+        } else {
+            [(0.0, 0.0), (w, 0.0), (0.0, h), (w, h)]
                 .into_iter()
-                .any(|(x, y)| shrinks(x, y)),
+                .any(|(x, y)| shrinks(x, y))
         }
     }
 

@@ -141,9 +141,10 @@ fn filtered(input: &Input<'_>, of: &Record, [x, y]: [f32; 2], shape: [f32; 6]) -
             }
         }
     }
-    match total > 0.0 {
-        true => sum.map(|sum| sum / total),
-        false => bilinear(input, of, [x, y]),
+    if total > 0.0 {
+        sum.map(|sum| sum / total)
+    } else {
+        bilinear(input, of, [x, y])
     }
 }
 
@@ -226,9 +227,10 @@ fn picture(
     let each = picture.into_iter().zip(sums).zip(places(of));
     each.map(|((own, sum), (x, y))| {
         let is_edge = x == 0 || y == 0 || x + 1 == width || y + 1 == height;
-        let mut pixel = match of.keeps_edge != 0 && is_edge {
-            true => own,
-            false => std::array::from_fn(|c| clamp(of.own * own[c] + of.around * sum[c])),
+        let mut pixel = if of.keeps_edge != 0 && is_edge {
+            own
+        } else {
+            std::array::from_fn(|c| clamp(of.own * own[c] + of.around * sum[c]))
         };
         if of.levels != 0 {
             pixel = pixel.map(f32::round_ties_even);
@@ -309,9 +311,10 @@ pub(crate) fn render(
     if let Some(partner) = partner {
         let other = finished(input, partner, words_of(of.partner as usize));
         for ((own, other), (x, y)) in own.iter_mut().zip(other).zip(places(of)) {
-            let share = match is_within(of.within, x, y) {
-                true => 0.0,
-                false => of.share,
+            let share = if is_within(of.within, x, y) {
+                0.0
+            } else {
+                of.share
             };
             *own = std::array::from_fn(|c| share * own[c] + (1.0 - share) * other[c]);
         }

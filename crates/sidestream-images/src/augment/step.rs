@@ -174,9 +174,10 @@ fn hue(pixel: [f32; 3], turn: f32, levels: bool) -> [f32; 3] {
         _ => [most, t, p],
     };
     // torchvision converts to bytes in this way.
-    match levels {
-        true => turned.map(|v| (v.clamp(0.0, 1.0) * 255.999).floor()),
-        false => turned.map(|v| clamp(v * 255.0)),
+    if levels {
+        turned.map(|v| (v.clamp(0.0, 1.0) * 255.999).floor())
+    } else {
+        turned.map(|v| clamp(v * 255.0))
     }
 }
 

@@ -47,9 +47,10 @@ impl Axis {
                 let at = limit(at - 0.5);
                 let (before, share) = (at.floor() as i32, at - at.floor());
                 let ends = [before, before + 1].map(|pixel| pixel.clamp(low, high));
-                match ends[0] == ends[1] {
-                    true => all.weights.push(1.0),
-                    false => all.weights.extend([1.0 - share, share]),
+                if ends[0] == ends[1] {
+                    all.weights.push(1.0)
+                } else {
+                    all.weights.extend([1.0 - share, share])
                 }
                 all.taps.push((ends[0], begin..all.weights.len()));
             }
@@ -112,9 +113,10 @@ impl<'a> Upright<'a> {
             add(self.input, self.of, self.left, row, weight, &mut self.row);
         }
         let columns = self.row.len() / 3;
-        let (pixels, colours) = match self.by_colours {
-            true => (1, columns),
-            false => (3, 1),
+        let (pixels, colours) = if self.by_colours {
+            (1, columns)
+        } else {
+            (3, 1)
         };
         (0..self.of.width).map(move |x| {
             let (first, weights) = self.across.at(x);

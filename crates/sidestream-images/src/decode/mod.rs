@@ -102,9 +102,10 @@ impl Decoder {
 
     /// Returns the size of the decoded picture, after turning if the options ask for it.
     pub fn size(&self, header: &Header) -> Size {
-        match self.options.orient {
-            true => header.turned(),
-            false => header.size,
+        if self.options.orient {
+            header.turned()
+        } else {
+            header.size
         }
     }
 
@@ -236,8 +237,9 @@ fn copy_rows(from: &[u8], row_pixels: usize, left: usize, width: usize, into: &m
 
 /// Returns the scratch memory, or an empty vector if it is too large to keep.
 fn kept(scratch: Vec<u8>) -> Vec<u8> {
-    match scratch.capacity() > KEPT_BYTES {
-        true => Vec::new(),
-        false => scratch,
+    if scratch.capacity() > KEPT_BYTES {
+        Vec::new()
+    } else {
+        scratch
     }
 }

@@ -45,9 +45,10 @@ impl Orientation {
 
     /// Returns the size after turning of a picture whose stored size is given.
     pub fn turned(self, stored: Size) -> Size {
-        match self.parts().0 {
-            true => Size::new(stored.height, stored.width),
-            false => stored,
+        if self.parts().0 {
+            Size::new(stored.height, stored.width)
+        } else {
+            stored
         }
     }
 
@@ -55,23 +56,23 @@ impl Orientation {
     pub(crate) fn stored(self, region: Region, stored: Size) -> Region {
         let (swap, [across, down]) = self.parts();
         let turned = self.turned(stored);
-        let mirror = |first: u32, many: u32, all: u32, yes: bool| match yes {
-            true => all - many - first,
-            false => first,
+        let mirror = |first: u32, many: u32, all: u32, yes: bool| {
+            if yes { all - many - first } else { first }
         };
         let left = mirror(region.left, region.size.width, turned.width, across);
         let top = mirror(region.top, region.size.height, turned.height, down);
-        match swap {
-            false => Region {
-                left,
-                top,
-                size: region.size,
-            },
-            true => Region {
+        if swap {
+            Region {
                 left: top,
                 top: left,
                 size: Size::new(region.size.height, region.size.width),
-            },
+            }
+        } else {
+            Region {
+                left,
+                top,
+                size: region.size,
+            }
         }
     }
 
@@ -80,10 +81,8 @@ impl Orientation {
         let (swap, [across, down]) = self.parts();
         let (width, height) = (size.width as usize, size.height as usize);
         let turned = self.turned(size);
-        let mirror = |at: usize, length: u32, yes: bool| match yes {
-            true => length as usize - 1 - at,
-            false => at,
-        };
+        let mirror =
+            |at: usize, length: u32, yes: bool| if yes { length as usize - 1 - at } else { at };
         let rows = into.chunks_exact_mut(turned.width as usize * 3);
         for (y, row) in rows.enumerate() {
             let y = mirror(y, turned.height, down);
@@ -116,9 +115,10 @@ fn find(tiff: &[u8]) -> Option<u32> {
     let number = |at: usize, bytes: usize| -> Option<u32> {
         let bytes = tiff.get(at..at.checked_add(bytes)?)?.iter();
         let add = |sum: u32, byte: &u8| sum << 8 | u32::from(*byte);
-        Some(match is_little {
-            true => bytes.rfold(0, add),
-            false => bytes.fold(0, add),
+        Some(if is_little {
+            bytes.rfold(0, add)
+        } else {
+            bytes.fold(0, add)
         })
     };
     let directory = number(4, 4)? as usize;

@@ -85,11 +85,12 @@ pub(super) fn bound_work(bytes: &[u8], max_scans: u32) -> Result<(), Broken> {
         Coding::Arithmetic => bits.max(frame.blocks),
         Coding::Sequential | Coding::Progressive | Coding::Lossless => bits,
     });
-    match visits > most {
-        true => Err(Broken::Damaged(format!(
+    if visits > most {
+        Err(Broken::Damaged(format!(
             "its scans ({count}) visit {visits} blocks of 8 × 8 samples, and at most {most} are decoded for a file of this length"
-        ))),
-        false => Ok(()),
+        )))
+    } else {
+        Ok(())
     }
 }
 
@@ -289,9 +290,12 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
         };
         samples(width, factors >> 4, largest.0) * samples(height, factors & 15, largest.1)
     };
-    let of_channel = std::array::from_fn(|at| match at < channels.into() {
-        true => (segment[6 + at * 3], blocks(at)),
-        false => (0, 0),
+    let of_channel = std::array::from_fn(|at| {
+        if at < channels.into() {
+            (segment[6 + at * 3], blocks(at))
+        } else {
+            (0, 0)
+        }
     });
     let blocks = (0..channels.into()).map(blocks).sum();
     let units = |all: u32, largest: u8| u64::from(all.div_ceil(8 * u32::from(largest)));

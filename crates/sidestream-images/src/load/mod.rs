@@ -387,9 +387,10 @@ impl<S: Slab> Loader<S> {
     /// Returns the number of batches in a whole epoch.
     pub fn batches(&self) -> u64 {
         let plan = self.shared.desk.plan;
-        match plan.drop_last {
-            true => plan.places / plan.batch,
-            false => plan.places.div_ceil(plan.batch),
+        if plan.drop_last {
+            plan.places / plan.batch
+        } else {
+            plan.places.div_ceil(plan.batch)
         }
     }
 
@@ -437,12 +438,13 @@ impl<S: Slab> Loader<S> {
     }
 
     fn same_process(&self) -> Result<()> {
-        match self.shared.desk.is_here() {
-            true => Ok(()),
-            false => Err(Error::Worker(format!(
+        if self.shared.desk.is_here() {
+            Ok(())
+        } else {
+            Err(Error::Worker(format!(
                 "its threads run in process {}, from which this one was forked; make a loader in each process",
                 self.shared.desk.process()
-            ))),
+            )))
         }
     }
 }

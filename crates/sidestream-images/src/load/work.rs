@@ -197,9 +197,10 @@ impl<S: Slab> Shared<S> {
         for picture in &pictures {
             if let Picture::Read(read) = picture {
                 let of_pixels = size_bytes(read.region.size);
-                let (end, size_bytes) = match read.for_engines {
-                    true => (&mut files, read.bytes.len() as u64),
-                    false => (&mut pixels, of_pixels),
+                let (end, size_bytes) = if read.for_engines {
+                    (&mut files, read.bytes.len() as u64)
+                } else {
+                    (&mut pixels, of_pixels)
                 };
                 written += if read.for_engines { of_pixels } else { 0 };
                 let offset = end.next_multiple_of(ALIGN_BYTES);

@@ -90,9 +90,10 @@ fn compressed(path: &Path, first: &[u8]) -> Option<String> {
     let (_, by, undo, end) = found?;
     let name = path.file_name().unwrap_or(path.as_os_str()).display();
     // These tools derive the name of the unpacked file from the file's name.
-    let undo = match name.to_string().ends_with(end) {
-        true => format!("{undo} {name}"),
-        false => format!("{undo} < {name} > unpacked.tar"),
+    let undo = if name.to_string().ends_with(end) {
+        format!("{undo} {name}")
+    } else {
+        format!("{undo} < {name} > unpacked.tar")
     };
     Some(format!(
         "it is compressed as a whole, by {by}, and pictures are read from their places in a file; unpack it first, by `{undo}`: WebDataset's shards are not compressed, since pictures are"
@@ -164,12 +165,13 @@ impl Dataset {
         if about.is_dir() {
             return Dataset::folder(path);
         }
-        match path
+        if path
             .extension()
             .is_some_and(|end| end.eq_ignore_ascii_case("tar"))
         {
-            true => Dataset::shards(&[path]),
-            false => Dataset::list(path),
+            Dataset::shards(&[path])
+        } else {
+            Dataset::list(path)
         }
     }
 
@@ -288,12 +290,13 @@ impl Dataset {
     }
 
     fn allow(&self, size_bytes: u64) -> Result<(), Broken> {
-        match size_bytes > self.max_file_bytes {
-            true => Err(Broken::TooLong {
+        if size_bytes > self.max_file_bytes {
+            Err(Broken::TooLong {
                 size_bytes,
                 max_bytes: self.max_file_bytes,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

@@ -172,9 +172,8 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
                         )
                     }
                 },
-                _ => match y > horizon {
-                    false => above(),
-                    true => {
+                _ => {
+                    if y > horizon {
                         let depth = y - horizon;
                         let wave =
                             texture(x * 30.0 / (0.3 + 4.0 * depth), 60.0 * depth.sqrt(), salt);
@@ -184,8 +183,10 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
                             [250.0, 240.0, 220.0],
                             if wave > 0.8 { wave } else { 0.3 * near_sun },
                         )
+                    } else {
+                        above()
                     }
-                },
+                }
             };
             // Sensor noise: about three levels, more in dark areas.
             let noise = (hash(column as u32, row as u32, salt ^ 0xABCD) - 0.5) * 8.0;

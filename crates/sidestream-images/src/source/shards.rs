@@ -176,11 +176,12 @@ impl Walk<'_> {
         let mut bytes = Vec::new();
         let read = entry.read_to_end(&mut bytes);
         read.map_err(|error| self.wrong(format!("after {after}: {error}")))?;
-        match bytes.len() as u64 == size {
-            true => Ok(bytes),
-            false => Err(self.wrong(format!(
+        if bytes.len() as u64 == size {
+            Ok(bytes)
+        } else {
+            Err(self.wrong(format!(
                 "it ends within {what} after {after}; copy it again"
-            ))),
+            )))
         }
     }
 

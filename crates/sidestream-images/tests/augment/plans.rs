@@ -112,9 +112,10 @@ fn drawn(seed: u64) -> (Plan, Form, Vec<Placed>, Vec<u8>) {
         plan
     };
     let kinds = [Kind::F32, Kind::F16, Kind::Bf16, Kind::U8];
-    let kind = match plan.is_numeric() {
-        true => kinds[(dice() % 3) as usize],
-        false => kinds[(dice() % 4) as usize],
+    let kind = if plan.is_numeric() {
+        kinds[(dice() % 3) as usize]
+    } else {
+        kinds[(dice() % 4) as usize]
     };
     let layout = [Layout::Nchw, Layout::Nhwc][(dice() % 2) as usize];
     let (mut placed, mut slab) = (Vec::new(), Vec::new());

@@ -331,9 +331,10 @@ impl Tables {
         let own = own.map(|device| Stream::non_blocking(device, OWN_STREAM, 0));
         let own = own.collect::<Result<Vec<_>>>()?;
         for block in &plan.blocks {
-            let made = match block.is_born {
-                true => None,
-                false => Some(tables.block(block, &devices[block.device.0 as usize])?),
+            let made = if block.is_born {
+                None
+            } else {
+                Some(tables.block(block, &devices[block.device.0 as usize])?)
             };
             if let Some(Block::Device(memory)) = &made {
                 // SAFETY: the memory is new and has no other use, and the stream is waited for below.
@@ -433,9 +434,10 @@ impl Tables {
         }
         let (timing, _) = plan.lowered.events[event.0 as usize];
         let on = &devices[device.0 as usize];
-        let made = Arc::new(match timing {
-            true => Event::timed(on)?,
-            false => Event::new(on)?,
+        let made = Arc::new(if timing {
+            Event::timed(on)?
+        } else {
+            Event::new(on)?
         });
         self.events.insert((event, device), Arc::clone(&made));
         Ok(made)

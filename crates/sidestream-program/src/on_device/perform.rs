@@ -114,16 +114,18 @@ impl Machine<'_> {
             }
             Kind::QueryStream { stream, done } => {
                 let stream = tables.stream(stream)?;
-                match done {
-                    true => return Ok(Some(Wait::AskStream(stream.clone()))),
-                    false => _ = stream.query()?,
+                if done {
+                    return Ok(Some(Wait::AskStream(stream.clone())));
+                } else {
+                    _ = stream.query()?
                 }
             }
             Kind::QueryEvent { event, done } => {
                 let event = self.event_now(tables, event)?;
-                match done {
-                    true => return Ok(Some(Wait::AskEvents(vec![event]))),
-                    false => _ = event.query()?,
+                if done {
+                    return Ok(Some(Wait::AskEvents(vec![event])));
+                } else {
+                    _ = event.query()?
                 }
             }
             Kind::WaitFlag { .. } => {

@@ -262,9 +262,12 @@ impl Planning<'_> {
         for block in born {
             self.blocks.0[block].is_born = true;
         }
-        let start = |block: &Block| match block.is_born {
-            true => Life::Unborn,
-            false => Life::Lives { by_stream: false },
+        let start = |block: &Block| {
+            if block.is_born {
+                Life::Unborn
+            } else {
+                Life::Lives { by_stream: false }
+            }
         };
         self.state = self.blocks.0.iter().map(start).collect();
         self.used_on = vec![None; self.state.len()];
@@ -444,9 +447,10 @@ impl Planning<'_> {
     }
 
     fn is_something(&self, op: &Op) -> Result<(), String> {
-        match op.accesses.iter().any(|access| access.len_bytes() > 0) {
-            true => Ok(()),
-            false => Err("it touches no byte, which the driver does not accept".into()),
+        if op.accesses.iter().any(|access| access.len_bytes() > 0) {
+            Ok(())
+        } else {
+            Err("it touches no byte, which the driver does not accept".into())
         }
     }
 

@@ -54,9 +54,12 @@ pub(super) fn read(
             name: key("name")
                 .and_then(|name| scalars::text(name, "a name").ok())
                 // A valid name is never shortened: users match answers by it.
-                .map(|name| match crate::names::is_name(name) {
-                    true => name.to_owned(),
-                    false => shown(name),
+                .map(|name| {
+                    if crate::names::is_name(name) {
+                        name.to_owned()
+                    } else {
+                        shown(name)
+                    }
                 }),
             at,
             line: fault.line,

@@ -325,9 +325,10 @@ impl Lift<'_> {
             Some(name) => name,
             None => numbered(if is_plain { "s" } else { "stream" }, &taken),
         };
-        let origin = match is_plain && is_implicit_stream(&name) {
-            true => Origin::Implicit,
-            false => Origin::Declared,
+        let origin = if is_plain && is_implicit_stream(&name) {
+            Origin::Implicit
+        } else {
+            Origin::Declared
         };
         self.program.streams.push(StreamDecl {
             name,

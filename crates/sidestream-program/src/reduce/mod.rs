@@ -251,9 +251,10 @@ impl Reduced {
         };
         let is_same = read.expect == self.program.expect
             && (self.program.expect.iter()).all(|expect| unmet(expect, &check(&read)).is_empty());
-        match is_same {
-            true => Ok(()),
-            false => Err(CannotReduce::Unsayable),
+        if is_same {
+            Ok(())
+        } else {
+            Err(CannotReduce::Unsayable)
         }
     }
 
@@ -279,9 +280,10 @@ impl Reduced {
         };
         let remarks: Vec<String> = self.origins.iter().map(remark).collect();
         let operations = self.operations;
-        let rest = match self.is_shortest {
-            true => "without any op of it the race is gone",
-            false => "the search for a shorter one was ended",
+        let rest = if self.is_shortest {
+            "without any op of it the race is gone"
+        } else {
+            "the search for a shorter one was ended"
         };
         let ops = counted(program.ops.len() as u64, "op");
         program.note = Some(format!(

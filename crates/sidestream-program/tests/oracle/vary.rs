@@ -41,9 +41,10 @@ pub fn varied(prog: &Prog, seed: u64) -> Prog {
             } => *after_events ^= rng.percent(50),
             Act::Record { ev, .. } if rng.percent(8) => {
                 let ev = ev.clone();
-                op.act = match rng.percent(50) {
-                    true => Act::CreateEvent { ev },
-                    false => Act::DestroyEvent { ev },
+                op.act = if rng.percent(50) {
+                    Act::CreateEvent { ev }
+                } else {
+                    Act::DestroyEvent { ev }
                 };
             }
             _ => {}
@@ -57,9 +58,10 @@ fn widen(part: &mut Part, size: u64, at_the_end: bool) {
     if let Some((lo, hi)) = &mut part.range
         && lo < hi
     {
-        match at_the_end {
-            true => *hi = (*hi + 1).min(size),
-            false => *lo = lo.saturating_sub(1),
+        if at_the_end {
+            *hi = (*hi + 1).min(size)
+        } else {
+            *lo = lo.saturating_sub(1)
         }
     }
 }

@@ -93,9 +93,10 @@ impl Recorder {
         if self.core.lock().host.is_full() {
             return None;
         }
-        let memory = match self.asked.is_pinned(tensor) {
-            true => Memory::Pinned,
-            false => Memory::Pageable,
+        let memory = if self.asked.is_pinned(tensor) {
+            Memory::Pinned
+        } else {
+            Memory::Pageable
         };
         let (storage, (start, end, who)) = self.storage(tensor)?;
         let weak: u64 = storage.call_method0("_weak_ref").ok()?.extract().ok()?;

@@ -219,11 +219,12 @@ impl Core {
         watch.release(same);
         let (first, last) = host_guard::whole_pages(start, end);
         let last = last.min(first + MOST_BYTES);
-        let piece = match pinned && host_guard::is_ready() {
+        let piece = if pinned && host_guard::is_ready() {
             // SAFETY: these are whole pages of the storage, as the caller guarantees; `watch_host` was called only
             // where no device uses the host's page tables.
-            true => unsafe { host_guard::protect(first, last, !upload) },
-            false => None,
+            unsafe { host_guard::protect(first, last, !upload) }
+        } else {
+            None
         };
         let mut kept = Vec::new();
         let ends = match piece {

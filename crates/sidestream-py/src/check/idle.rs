@@ -40,10 +40,7 @@ pub enum How {
 impl How {
     /// How the host blocks in a synchronous copy.
     pub fn of_copy(down: bool) -> How {
-        match down {
-            true => How::Download,
-            false => How::Inside,
-        }
+        if down { How::Download } else { How::Inside }
     }
 }
 
@@ -104,9 +101,10 @@ thread_local! {
 /// Marks that this thread enters, or leaves, a call that is reported as a whole.
 pub fn inside(enters: bool) {
     let depth = INSIDE.get();
-    INSIDE.set(match enters {
-        true => depth.saturating_add(1),
-        false => depth.saturating_sub(1),
+    INSIDE.set(if enters {
+        depth.saturating_add(1)
+    } else {
+        depth.saturating_sub(1)
     });
 }
 

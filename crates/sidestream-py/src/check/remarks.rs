@@ -285,9 +285,10 @@ impl Core {
             if !self.stream_names.get(at).is_some_and(is_here) {
                 continue;
             }
-            let over = match waited {
-                true => calls.over_before,
-                false => self.findings.steps_known_to_host(stream),
+            let over = if waited {
+                calls.over_before
+            } else {
+                self.findings.steps_known_to_host(stream)
             };
             if calls.older_up_to > over {
                 count += calls.older;

@@ -52,9 +52,12 @@ impl Recorder {
                 let bytes = race.buffer.and_then(|buffer| core.last_touched(buffer));
                 let real = core.is_real(race.first, race.second, race.buffer);
                 let streams = [race.chains.0, race.chains.1].map(|chain| handle(chain, &core));
-                let site = |op| match op == race.first {
-                    true => race.first_site,
-                    false => race.second_site,
+                let site = |op| {
+                    if op == race.first {
+                        race.first_site
+                    } else {
+                        race.second_site
+                    }
                 };
                 let may = match real {
                     Real::May(by) => Some(by.map(|(name, op)| (name, core.site_of(site(op)).name))),
@@ -207,9 +210,12 @@ impl Recorder {
             .filter(|(_, place)| ordered.contains(place))
             .map(|(race, _)| key(race))
             .collect();
-        let fix_of = |race: &Race| match ordered.contains(&key(race)) {
-            true => race.fix,
-            false => noted(race).unwrap_or(race.fix),
+        let fix_of = |race: &Race| {
+            if ordered.contains(&key(race)) {
+                race.fix
+            } else {
+                noted(race).unwrap_or(race.fix)
+            }
         };
         let mends: Vec<Value> = report
             .mends(fix_of)
@@ -437,18 +443,20 @@ fn shown_mend(
         }
         Fix::WaitStream { stream, source, .. } => (
             // The streams' variable names are usable only if the race is between exactly these two.
-            match race.chains == (Chain::Stream(source), Chain::Stream(stream)) {
-                true => "wait",
-                false => "other",
+            if race.chains == (Chain::Stream(source), Chain::Stream(stream)) {
+                "wait"
+            } else {
+                "other"
             },
             format!("{}.wait_stream({})", name(stream), name(source)),
             race.second_site,
         ),
         Fix::SyncStream { stream, .. } => {
             let call = format!("{}.synchronize()", name(stream));
-            let kind = match race.chains.0 == Chain::Stream(stream) {
-                true => "sync",
-                false => "other",
+            let kind = if race.chains.0 == Chain::Stream(stream) {
+                "sync"
+            } else {
+                "other"
             };
             (kind, call, race.second_site)
         }

@@ -83,9 +83,10 @@ impl Number {
             [0, _] | [_, 0] => {
                 let at = usize::from(self.by[0] == 0);
                 let by = self.by[at];
-                bounds[at] = match by > 0 {
-                    true => (i64::MIN, (-1 - self.first).div_euclid(by) + 1),
-                    false => (self.first.div_euclid(-by) + 1, i64::MAX),
+                bounds[at] = if by > 0 {
+                    (i64::MIN, (-1 - self.first).div_euclid(by) + 1)
+                } else {
+                    (self.first.div_euclid(-by) + 1, i64::MAX)
                 };
             }
             _ => return None,
@@ -151,12 +152,11 @@ impl<'a> Follow<'a, '_> {
             return;
         };
         for (at, (name, kind)) in parameters(head).into_iter().enumerate() {
-            let value = match kind.contains("!tt.ptr") {
-                true => Some(Value::Address(at, Number::of(0))),
-                false => {
-                    let value = argument(at, name.trim_start_matches('%'));
-                    value.map(|value| Value::Number(Number::of(value)))
-                }
+            let value = if kind.contains("!tt.ptr") {
+                Some(Value::Address(at, Number::of(0)))
+            } else {
+                let value = argument(at, name.trim_start_matches('%'));
+                value.map(|value| Value::Number(Number::of(value)))
             };
             self.values.extend(value.map(|value| (name, value)));
         }
@@ -318,12 +318,13 @@ impl<'a> Follow<'a, '_> {
                     .checked_mul(size)
             };
             let dense = to.by[1] == 1 || columns.1 - columns.0 == 1;
-            let columns = match dense {
-                true => vec![(columns.0, columns.1 - 1)],
-                false => (columns.0..columns.1)
+            let columns = if dense {
+                vec![(columns.0, columns.1 - 1)]
+            } else {
+                (columns.0..columns.1)
                     .take(RANGES)
                     .map(|one| (one, one))
-                    .collect(),
+                    .collect()
             };
             for (first, last) in columns {
                 self.found

@@ -106,12 +106,13 @@ impl<'a> Line<'a> {
         if line.is_empty() || line.starts_with("//") || line.starts_with('#') {
             return None;
         }
-        let line = line
-            .find(" loc(")
-            .map_or(line, |at| match line.contains("tt.func") {
-                true => line,
-                false => &line[..at],
-            });
+        let line = line.find(" loc(").map_or(line, |at| {
+            if line.contains("tt.func") {
+                line
+            } else {
+                &line[..at]
+            }
+        });
         let is_function = line.starts_with("tt.func") || line.contains(" func.func ");
         let (left, right) = match line.split_once(" = ") {
             Some((left, right)) if left.starts_with('%') && !is_function => (left, right),

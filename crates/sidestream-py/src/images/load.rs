@@ -163,9 +163,10 @@ impl ImageLoader {
                 let Some(loader) = guard.as_mut() else {
                     return Ok(Err(()));
                 };
-                match loader.ready(TURN)? {
-                    true => loader.next().map(|batch| Ok(Some(batch))),
-                    false => Ok(Ok(None)),
+                if loader.ready(TURN)? {
+                    loader.next().map(|batch| Ok(Some(batch)))
+                } else {
+                    Ok(Ok(None))
                 }
             });
             match next.map_err(of_images)? {

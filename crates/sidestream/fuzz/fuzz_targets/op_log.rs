@@ -20,9 +20,10 @@ const END_BYTES: usize = 10;
 fuzz_target!(|bytes: &[u8]| {
     static START: OnceLock<Vec<u8>> = OnceLock::new();
     let start = START.get_or_init(|| start().expect("writing to memory does not fail"));
-    let log = match bytes.starts_with(&MAGIC) {
-        true => bytes.to_vec(),
-        false => [start, bytes].concat(),
+    let log = if bytes.starts_with(&MAGIC) {
+        bytes.to_vec()
+    } else {
+        [start, bytes].concat()
     };
     let Ok(reader) = Reader::new(&log[..]) else {
         return;

@@ -103,9 +103,10 @@ impl<U: Uses> Cache<U> {
             let is_own = matches!(self.table.on(record), On::Only(stream) if Some(stream) == home);
             if is_own || state(self.table.uses_of(record)) != State::Pending {
                 self.recent.take_longest_waiting(rounded, &self.table);
-                match is_own {
-                    true => self.counts.reuses_own += 1,
-                    false => self.counts.reuses_over += 1,
+                if is_own {
+                    self.counts.reuses_own += 1
+                } else {
+                    self.counts.reuses_over += 1
                 }
                 return Ok(self.grant(record, home, false));
             }

@@ -268,8 +268,9 @@ impl Rules {
 /// that everything up to the limit can be allocated.
 fn granule(limit_bytes: u64, align_bytes: u64) -> u64 {
     const GRANULE_BYTES: u64 = 2 << 20;
-    match limit_bytes < GRANULE_BYTES {
-        true => align_bytes,
-        false => GRANULE_BYTES,
+    if limit_bytes < GRANULE_BYTES {
+        align_bytes
+    } else {
+        GRANULE_BYTES
     }
 }

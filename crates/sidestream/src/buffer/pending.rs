@@ -115,9 +115,10 @@ impl<T> Pending<T> {
     /// As for [`Pending::synchronize`]; [`Error::Invalid`] if the value was already taken.
     #[track_caller]
     pub fn synchronize_for(&mut self, at_most: Duration) -> Result<Option<T>> {
-        match self.event.synchronize_for(at_most)? {
-            true => self.take().map(Some),
-            false => Ok(None),
+        if self.event.synchronize_for(at_most)? {
+            self.take().map(Some)
+        } else {
+            Ok(None)
         }
     }
 
@@ -258,12 +259,11 @@ impl<T: Unpin> Future for Pending<T> {
 impl<T> Refused<T> {
     pub(crate) fn new(error: Error, value: T) -> Refused<T> {
         let is_lost = matches!(error, Error::DeviceLost(_));
-        let value = match is_lost {
-            true => {
-                std::mem::forget(value);
-                None
-            }
-            false => Some(value),
+        let value = if is_lost {
+            std::mem::forget(value);
+            None
+        } else {
+            Some(value)
         };
         Refused { error, value }
     }

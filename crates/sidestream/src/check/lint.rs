@@ -172,9 +172,10 @@ impl Lints {
             worked.is_some_and(|epoch| !clocks.ordered(epoch, thread))
         };
         let mut fresh = Looked::default();
-        let looked = match order.has_many_streams(device) {
-            true => self.looked.entry((op.thread, device)).or_default(),
-            false => &mut fresh,
+        let looked = if order.has_many_streams(device) {
+            self.looked.entry((op.thread, device)).or_default()
+        } else {
+            &mut fresh
         };
         looked.pending.retain(|stream| is_pending(*stream));
         let mut acted = order.acted_since(device, looked.calls);

@@ -412,9 +412,10 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     }
     let mut line = String::new();
     for c in text.chars() {
-        match is_plain(c) {
-            true => line.push(c),
-            false => line.extend(c.escape_debug()),
+        if is_plain(c) {
+            line.push(c)
+        } else {
+            line.extend(c.escape_debug())
         }
     }
     Cow::Owned(line)

@@ -200,9 +200,10 @@ fn load_image(driver: &Driver, name: &str, image: &[u8]) -> Result<CuModule> {
     let said = String::from_utf8_lossy(&log[..end]);
     let said = said.trim().replace('\n', "; ");
     let words = driver.words(answer);
-    let why = match said.is_empty() {
-        true => format!("kernel `{name}` cannot be loaded: {words}"),
-        false => format!("kernel `{name}` cannot be loaded: {words}; the compiler says: {said}"),
+    let why = if said.is_empty() {
+        format!("kernel `{name}` cannot be loaded: {words}")
+    } else {
+        format!("kernel `{name}` cannot be loaded: {words}; the compiler says: {said}")
     };
     Err(refused(answer, why))
 }
@@ -269,12 +270,11 @@ const SHARED_BYTES: u32 = 48 << 10;
 pub(super) fn allow_shared(driver: &Driver, function: CuFunction, grid: &Grid) -> Answer {
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
     const MAX_DYNAMIC: c_int = 8;
-    match grid.shared_bytes > SHARED_BYTES {
+    if grid.shared_bytes > SHARED_BYTES {
         // SAFETY: the function is loaded.
-        true => unsafe {
-            (driver.cuFuncSetAttribute)(function, MAX_DYNAMIC, grid.shared_bytes as c_int)
-        },
-        false => SUCCESS,
+        unsafe { (driver.cuFuncSetAttribute)(function, MAX_DYNAMIC, grid.shared_bytes as c_int) }
+    } else {
+        SUCCESS
     }
 }
 

@@ -295,9 +295,10 @@ unsafe impl Backend for Machine {
             Create::Graph { id, device, nodes } => {
                 let _current = self.on(device);
                 let place = device.0 as usize;
-                let captured = match nodes.is_empty() {
-                    true => self.captured.lock()[place].pop_front(),
-                    false => None,
+                let captured = if nodes.is_empty() {
+                    self.captured.lock()[place].pop_front()
+                } else {
+                    None
                 };
                 let building = match captured {
                     Some(graph) => Building::captured(driver, graph),

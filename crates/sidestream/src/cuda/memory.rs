@@ -42,9 +42,10 @@ impl Memories {
                 }
             }
             Memory::Pinned => {
-                let flags = match wanted.write_combined {
-                    true => HOST_PORTABLE | HOST_WRITE_COMBINED,
-                    false => HOST_PORTABLE,
+                let flags = if wanted.write_combined {
+                    HOST_PORTABLE | HOST_WRITE_COMBINED
+                } else {
+                    HOST_PORTABLE
                 };
                 let mut at = 0;
                 // SAFETY: writes one address, of memory that is then zeroed in its whole length.

@@ -231,9 +231,10 @@ impl Nvrtc {
         // SAFETY: it takes any code, and returns a constant text or null.
         let why = unsafe {
             let text = (self.nvrtcGetErrorString)(code);
-            match text.is_null() {
-                true => format!("code {code}"),
-                false => CStr::from_ptr(text).to_string_lossy().into_owned(),
+            if text.is_null() {
+                format!("code {code}")
+            } else {
+                CStr::from_ptr(text).to_string_lossy().into_owned()
             }
         };
         Err(NotCompiled::Failed {

@@ -28,17 +28,19 @@ struct Running {
 impl Running {
     /// Part of a block done per ns; 0 if its blocks are too short to delay another kernel.
     fn pace(&self) -> f64 {
-        match self.shape.wave > 0.0 && self.slots > 0.0 {
-            true => self.rate * self.shape.slots / self.slots / self.shape.wave,
-            false => 0.0,
+        if self.shape.wave > 0.0 && self.slots > 0.0 {
+            self.rate * self.shape.slots / self.slots / self.shape.wave
+        } else {
+            0.0
         }
     }
 
     /// Returns the slots that running blocks occupy.
     fn held(&self) -> f64 {
-        match self.shape.wave > 0.0 && !self.is_between {
-            true => self.slots,
-            false => 0.0,
+        if self.shape.wave > 0.0 && !self.is_between {
+            self.slots
+        } else {
+            0.0
         }
     }
 }
@@ -149,9 +151,10 @@ impl Kernels {
             let own = r.held();
             held -= own;
             r.is_between = false;
-            let offered = match held > KernelCost::LEAST_SHARE {
-                true => (free - held).max(own),
-                false => free,
+            let offered = if held > KernelCost::LEAST_SHARE {
+                (free - held).max(own)
+            } else {
+                free
             };
             r.slots = r.shape.slots.min(offered);
             let (is_short, waited) = (r.slots < r.shape.slots, waits);

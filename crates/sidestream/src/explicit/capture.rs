@@ -165,12 +165,13 @@ impl Own {
 impl Graph {
     fn belongs_to(&self, call: &'static str, stream: &Stream) -> Result<()> {
         super::same_machine(call, stream.runtime(), &self.runtime)?;
-        match self.device == stream.device_id() {
-            true => Ok(()),
-            false => Err(Error::Invalid {
+        if self.device == stream.device_id() {
+            Ok(())
+        } else {
+            Err(Error::Invalid {
                 call,
                 why: "the graph was captured on another device than the stream's".into(),
-            }),
+            })
         }
     }
 }

@@ -199,10 +199,11 @@ impl Event {
             });
             (op, last.point.clone())
         };
-        match self.sleeps {
+        if self.sleeps {
             // A single wait without a time limit: only the driver's own wait sleeps.
-            true => _ = runtime.seen(runtime.backend.wait(&op, Duration::MAX))?,
-            false => runtime.finish(&op, at)?,
+            _ = runtime.seen(runtime.backend.wait(&op, Duration::MAX))?
+        } else {
+            runtime.finish(&op, at)?
         }
         if let Some(point) = point {
             as_thread(runtime, |thread| thread.clock.saw(&point));

@@ -584,10 +584,11 @@ impl Drop for Own {
             return;
         }
         let crate::stream::Stream { runtime, core } = self.stream.clone();
-        let gone = match core.is_noted() {
-            false => vec![core],
+        let gone = if core.is_noted() {
             // The stream is kept while a mark for it exists; earlier ones that have no more marks are destroyed.
-            true => runtime.device(core.device).explicit.keep_noted(core),
+            runtime.device(core.device).explicit.keep_noted(core)
+        } else {
+            vec![core]
         };
         let at = Location::caller();
         outside_callbacks(move || {
@@ -603,9 +604,10 @@ impl Drop for Own {
 fn end(stream: &crate::stream::Stream, at: Place) {
     let (runtime, id) = (&stream.runtime, stream.core.id);
     // A stream whose end cannot be recorded keeps its chain.
-    let ended = match runtime.has_many_chains() && stream.core.capture.get().is_none() {
-        true => stream.ended(at).ok(),
-        false => None,
+    let ended = if runtime.has_many_chains() && stream.core.capture.get().is_none() {
+        stream.ended(at).ok()
+    } else {
+        None
     };
     // SAFETY: the last handle is gone, and no mark that refers to the stream is left.
     unsafe { runtime.backend.destroy(Destroy::Stream(id)) };

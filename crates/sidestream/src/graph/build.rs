@@ -573,10 +573,7 @@ fn together(reads: Vec<Range<u64>>, writes: Vec<Range<u64>>) -> Vec<(Range<u64>,
     if all.len() > RANGES_TRACKED
         && let (Some((first, _)), Some((last, _))) = (all.first(), all.last())
     {
-        let mode = match has_writes {
-            true => Mode::Write,
-            false => Mode::Read,
-        };
+        let mode = if has_writes { Mode::Write } else { Mode::Read };
         return vec![(first.start..last.end, mode)];
     }
     all

@@ -329,12 +329,13 @@ impl Graph {
     }
 
     fn not_lent(&self, call: &'static str) -> Result<()> {
-        match self.holdings.lent.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Invalid {
+        if self.holdings.lent.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Invalid {
                 call,
                 why: "pinned memory of the graph is lent; return it with `return_pinned`".into(),
-            }),
+            })
         }
     }
 

@@ -329,9 +329,10 @@ pub(super) fn fields<'a, W: Wire>(
             let does_enter = wire.flag(enters.is_some(), "1 to enter a span, 0 to leave one")?;
             Record::Span {
                 thread: ThreadId(wire.small(thread.0)?),
-                enters: match does_enter {
-                    true => Some(wire.text(enters.unwrap_or_default())?),
-                    false => None,
+                enters: if does_enter {
+                    Some(wire.text(enters.unwrap_or_default())?)
+                } else {
+                    None
                 },
             }
         }
@@ -360,9 +361,10 @@ pub(super) fn fields<'a, W: Wire>(
 #[inline]
 pub(super) fn put_op(out: &mut Vec<u8>, op: &Op, declared: &Declared) {
     let skipped = u64::from(op.id.0) - declared.next;
-    let head = match skipped > 0 || op.thread != declared.thread {
-        true => HEAD,
-        false => 0,
+    let head = if skipped > 0 || op.thread != declared.thread {
+        HEAD
+    } else {
+        0
     };
     out.push(OP | head | op.kind.code());
     if head != 0 {

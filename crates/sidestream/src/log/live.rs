@@ -208,9 +208,10 @@ impl Live {
     /// back end needs a number before. Zero while no sink uses times.
     #[inline]
     pub fn nameless(&self) -> OpId {
-        match self.wants_times() {
-            false => OpId(0),
-            true => OpId(u32::MAX - self.nameless.fetch_add(1, Ordering::Relaxed) % NAMELESS),
+        if self.wants_times() {
+            OpId(u32::MAX - self.nameless.fetch_add(1, Ordering::Relaxed) % NAMELESS)
+        } else {
+            OpId(0)
         }
     }
 

@@ -223,12 +223,11 @@ impl Clocks {
 
     #[inline(never)]
     fn join_streams(&mut self, chain: u32, device: DeviceId, blocking_only: bool, order: &Order) {
-        let since = match order.has_many_streams(device) {
-            true => {
-                let looked = (chain, device, blocking_only);
-                self.looked.insert(looked, order.calls_before())
-            }
-            false => None,
+        let since = if order.has_many_streams(device) {
+            let looked = (chain, device, blocking_only);
+            self.looked.insert(looked, order.calls_before())
+        } else {
+            None
         };
         for (stream, kind) in order.acted_since(device, since.unwrap_or(0)) {
             if !blocking_only || kind.is_blocking() {
@@ -288,10 +287,7 @@ impl Clock {
 
     #[inline(never)]
     fn get_far(&self, of: u32) -> u32 {
-        match of < NEAR {
-            true => 0,
-            false => self.far.get(of),
-        }
+        if of < NEAR { 0 } else { self.far.get(of) }
     }
 
     /// Joins the clock of another chain, of which this clock knows `mine` steps and not the last.
@@ -322,9 +318,10 @@ impl Clock {
 
     #[inline(always)]
     fn reach(&mut self, step: Epoch) {
-        match step.chain < NEAR {
-            true => *super::grow(&mut self.known, step.chain) = step.tick,
-            false => self.far.reach(step.chain, step.tick),
+        if step.chain < NEAR {
+            *super::grow(&mut self.known, step.chain) = step.tick
+        } else {
+            self.far.reach(step.chain, step.tick)
         }
     }
 }

@@ -88,9 +88,10 @@ pub trait Layout: Clone + Send + 'static {
 impl<T> Values<T> {
     /// Returns the number of values of an item with this many rows.
     pub fn of(self, rows: usize) -> usize {
-        match self.is_per_row {
-            true => rows.saturating_mul(self.count),
-            false => self.count,
+        if self.is_per_row {
+            rows.saturating_mul(self.count)
+        } else {
+            self.count
         }
     }
 }

@@ -324,9 +324,12 @@ impl<I: Send + 'static, O: Send + 'static, H> Iterator for Running<I, O, H> {
             Some(oldest) => {
                 // A query costs less than a wait, and usually the event is complete.
                 let event = &oldest.submitted.event;
-                let over = event.query().and_then(|is_complete| match is_complete {
-                    true => Ok(()),
-                    false => event.synchronize(),
+                let over = event.query().and_then(|is_complete| {
+                    if is_complete {
+                        Ok(())
+                    } else {
+                        event.synchronize()
+                    }
                 });
                 self.deliver(over, None)
             }

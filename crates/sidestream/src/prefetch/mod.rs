@@ -359,23 +359,23 @@ impl Ring {
         let filling = std::mem::take(&mut *self.filling.lock());
         self.shared.state.lock().statistics.pinned_bytes = 0;
         let left = Kept::of(free, filling.staging, filling.worker);
-        match self.shared.has_spares() {
-            true => {
-                self.shared.leave(left);
-                drop_elsewhere(Box::new(retired));
-            }
-            false => outside_callbacks(move || drop((left, retired))),
+        if self.shared.has_spares() {
+            self.shared.leave(left);
+            drop_elsewhere(Box::new(retired));
+        } else {
+            outside_callbacks(move || drop((left, retired)))
         }
     }
 
     /// Refuses a call in a child of a fork, which has neither the threads nor the device.
     fn refuse_child(&self, call: &'static str) -> Result<()> {
-        match self.shared.is_this_process() {
-            true => Ok(()),
-            false => Err(invalid(
+        if self.shared.is_this_process() {
+            Ok(())
+        } else {
+            Err(invalid(
                 call,
                 "the ring belongs to the parent of this forked process; make a new one here",
-            )),
+            ))
         }
     }
 }
@@ -485,12 +485,11 @@ impl Ticket {
     /// An error of the device.
     #[track_caller]
     pub fn wait_source(&self) -> Result<()> {
-        match self.is_direct {
-            true => {
-                let _relaxed = Relaxed::on(&self.shared.device);
-                self.uploaded.synchronize()
-            }
-            false => Ok(()),
+        if self.is_direct {
+            let _relaxed = Relaxed::on(&self.shared.device);
+            self.uploaded.synchronize()
+        } else {
+            Ok(())
         }
     }
 
@@ -500,12 +499,11 @@ impl Ticket {
     /// An error of the device.
     #[track_caller]
     pub fn is_source_free(&self) -> Result<bool> {
-        match self.is_direct {
-            true => {
-                let _relaxed = Relaxed::on(&self.shared.device);
-                self.uploaded.query()
-            }
-            false => Ok(true),
+        if self.is_direct {
+            let _relaxed = Relaxed::on(&self.shared.device);
+            self.uploaded.query()
+        } else {
+            Ok(true)
         }
     }
 
@@ -520,13 +518,13 @@ impl Drop for Ticket {
         let Some(slot) = self.slot.get_mut().take() else {
             return;
         };
-        match self.shared.is_this_process() {
+        if self.shared.is_this_process() {
             // The batch was not used, and the next copy is on the same stream as this one.
-            true => {
-                self.shared.handed_over();
-                self.shared.give_back(slot);
-            }
-            false => std::mem::forget((slot, Arc::clone(&self.shared))),
+
+            self.shared.handed_over();
+            self.shared.give_back(slot);
+        } else {
+            std::mem::forget((slot, Arc::clone(&self.shared)))
         }
     }
 }
@@ -554,9 +552,10 @@ impl Plan {
             for (leaf, place) in each.filter(|(leaf, _)| leaf.direct == direct && leaf.bytes > 0) {
                 *place = (plan.total_bytes, leaf.bytes);
                 let end = plan.total_bytes.saturating_add(leaf.bytes);
-                match direct {
-                    false => plan.staged_bytes = end,
-                    true => plan.direct_bytes += leaf.bytes,
+                if direct {
+                    plan.direct_bytes += leaf.bytes
+                } else {
+                    plan.staged_bytes = end
                 }
                 // On overflow the size is larger than any memory, and the allocation fails.
                 plan.total_bytes = end.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(end);

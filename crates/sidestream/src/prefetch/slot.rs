@@ -360,9 +360,10 @@ impl Drop for Slot {
         let device = memory.device();
         let _relaxed = Relaxed::on(&device);
         let unended = std::mem::take(&mut self.unended);
-        match self.end_uses(&device, unended).is_ok() && self.settle().is_ok() {
-            true => drop(memory),
-            false => std::mem::forget(memory),
+        if self.end_uses(&device, unended).is_ok() && self.settle().is_ok() {
+            drop(memory)
+        } else {
+            std::mem::forget(memory)
         }
     }
 }

@@ -187,13 +187,14 @@ unsafe impl Backend for Machine {
     }
 
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
-        match self.with_state(|state| state.space.register(at, bytes)) {
-            true => Ok(()),
-            false => Err(Error::Refused {
+        if self.with_state(|state| state.space.register(at, bytes)) {
+            Ok(())
+        } else {
+            Err(Error::Refused {
                 call: "register",
                 code: 712,
                 why: "some of the memory is pinned already; register it once".into(),
-            }),
+            })
         }
     }
 

@@ -96,9 +96,10 @@ impl Sim {
                         what,
                         name: names.work(op),
                         label: names.label(op),
-                        start_ns: match matches!(what, What::Wait { .. }) {
-                            true => last_ns.max(called_ns).min(span.end_ns),
-                            false => span.start_ns,
+                        start_ns: if matches!(what, What::Wait { .. }) {
+                            last_ns.max(called_ns).min(span.end_ns)
+                        } else {
+                            span.start_ns
                         },
                         end_ns: span.end_ns,
                     });
@@ -111,9 +112,10 @@ impl Sim {
 
 /// Returns what a task of a stream is shown as; a record is not shown.
 fn what(op: &Op, part: &Part, recorded_by: Option<OpId>) -> Option<What> {
-    let shows = match op.kind.class() == Class::Wait {
-        true => part.stream == op.kind.stream(),
-        false => part.performs != Performs::Nothing,
+    let shows = if op.kind.class() == Class::Wait {
+        part.stream == op.kind.stream()
+    } else {
+        part.performs != Performs::Nothing
     };
     shows.then(|| What::of(op, recorded_by)).flatten()
 }

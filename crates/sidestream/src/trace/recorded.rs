@@ -282,9 +282,12 @@ impl Run {
             let given = self.streams.get(id.0 as usize);
             let given = given.filter(|name| !name.is_empty()).cloned();
             let is_legacy = kind == StreamKind::Legacy;
-            let name = given.unwrap_or_else(|| match is_legacy {
-                true => "legacy".to_owned(),
-                false => format!("stream{}", id.0),
+            let name = given.unwrap_or_else(|| {
+                if is_legacy {
+                    "legacy".to_owned()
+                } else {
+                    format!("stream{}", id.0)
+                }
             });
             Stream {
                 id,
@@ -300,9 +303,10 @@ impl Run {
         let threads = (0..).map(ThreadId).zip(&self.threads);
         let threads = threads.map(|(id, caller)| Thread {
             id,
-            name: match caller.name.is_empty() {
-                true => format!("t{}", id.0),
-                false => caller.name.clone(),
+            name: if caller.name.is_empty() {
+                format!("t{}", id.0)
+            } else {
+                caller.name.clone()
             },
         });
         threads.collect()
@@ -311,9 +315,10 @@ impl Run {
     /// Returns the name of all work called at one site.
     fn name_of(&self, held: &Held) -> String {
         let site = &self.sites[held.site.0 as usize];
-        match site.is_empty() {
-            true => held.kind.function().to_owned(),
-            false => site.clone(),
+        if site.is_empty() {
+            held.kind.function().to_owned()
+        } else {
+            site.clone()
         }
     }
 

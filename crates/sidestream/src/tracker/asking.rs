@@ -110,9 +110,10 @@ impl Runtime {
 
     /// Waits without a time limit.
     pub(crate) fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
-        match self.synchronize_for(mark, PATIENCE, at)? {
-            true => Ok(()),
-            false => self.wait_on(mark, at),
+        if self.synchronize_for(mark, PATIENCE, at)? {
+            Ok(())
+        } else {
+            self.wait_on(mark, at)
         }
     }
 

@@ -38,9 +38,10 @@ impl Core {
     /// Refuses to record an event here while the stream is being captured.
     pub(crate) fn refuse_captured(&self, runtime: &Runtime) -> Result<()> {
         let is_ours = self.capture.get().is_some();
-        match is_ours || self.is_shared() && runtime.backend.is_captured(self.id) {
-            false => Ok(()),
-            true => Err(self.captured()),
+        if is_ours || self.is_shared() && runtime.backend.is_captured(self.id) {
+            Err(self.captured())
+        } else {
+            Ok(())
         }
     }
 

@@ -99,9 +99,10 @@ impl Capturing {
     /// Returns the capture, if it is open.
     #[inline]
     pub(crate) fn get(&self) -> Option<Arc<Capture>> {
-        match self.is_any.load(Ordering::Acquire) {
-            false => None,
-            true => self.look(),
+        if self.is_any.load(Ordering::Acquire) {
+            self.look()
+        } else {
+            None
         }
     }
 

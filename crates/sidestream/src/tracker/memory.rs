@@ -42,9 +42,10 @@ impl Memories {
             }
         };
         let Granted { piece, carried, .. } = granted;
-        let uses = match runtime.is_tracking {
-            true => carried.0.carried(size_bytes),
-            false => Uses::default(),
+        let uses = if runtime.is_tracking {
+            carried.0.carried(size_bytes)
+        } else {
+            Uses::default()
         };
         let block = Box::new(Block {
             runtime: Arc::clone(runtime),
@@ -96,11 +97,12 @@ impl Memories {
             return Ok(granted);
         }
         // A thread that takes the pen has to be registered before.
-        match runtime.live.is_on() {
-            false => self.ask_as(runtime, None, size_bytes, home, at),
-            true => as_thread(runtime, |thread| {
+        if runtime.live.is_on() {
+            as_thread(runtime, |thread| {
                 self.ask_as(runtime, Some(thread), size_bytes, home, at)
-            }),
+            })
+        } else {
+            self.ask_as(runtime, None, size_bytes, home, at)
         }
     }
 

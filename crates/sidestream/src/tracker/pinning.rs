@@ -51,9 +51,10 @@ impl Runtime {
                     .into(),
             });
         }
-        match is_host_func() {
-            true => Err(in_host_func("into_vec")),
-            false => Ok(()),
+        if is_host_func() {
+            Err(in_host_func("into_vec"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -38,9 +38,10 @@ impl Here {
     /// Returns an error in a child.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        match self.is_this_process() {
-            true => Ok(()),
-            false => Err(forked()),
+        if self.is_this_process() {
+            Ok(())
+        } else {
+            Err(forked())
         }
     }
 
@@ -60,9 +61,10 @@ impl Deref for Here {
 
     #[inline]
     fn deref(&self) -> &(dyn Backend + 'static) {
-        match self.is_this_process() {
-            true => &**self.backend,
-            false => &Gone,
+        if self.is_this_process() {
+            &**self.backend
+        } else {
+            &Gone
         }
     }
 }

@@ -164,19 +164,20 @@ impl Runtime {
     /// code is a kernel; or this process is a child of the one that opened the machine.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
-        match self.is_lost.load(Ordering::Relaxed) || is_kernel() || !self.backend.is_this_process()
-        {
-            false => Ok(()),
-            true => self.refuse(),
+        if self.is_lost.load(Ordering::Relaxed) || is_kernel() || !self.backend.is_this_process() {
+            self.refuse()
+        } else {
+            Ok(())
         }
     }
 
     /// Like [`Runtime::check`], where the calling code is known to be neither a kernel nor in a child of a fork.
     #[inline]
     pub(crate) fn check_lost(&self) -> Result<()> {
-        match self.is_lost() {
-            false => Ok(()),
-            true => self.refuse(),
+        if self.is_lost() {
+            self.refuse()
+        } else {
+            Ok(())
         }
     }
 
@@ -272,9 +273,10 @@ impl Runtime {
     /// Returns an unused event.
     pub(crate) fn event(&self, device: DeviceId, timing: bool) -> Result<OwnEvent> {
         let per_device = self.device(device);
-        let spare = match timing {
-            false => &per_device.spare,
-            true => &per_device.spare_timed,
+        let spare = if timing {
+            &per_device.spare_timed
+        } else {
+            &per_device.spare
         };
         let known = spare.0.lock().pop();
         let id = match known {
@@ -303,12 +305,11 @@ impl Runtime {
     /// exempted: otherwise an unrelated call would invalidate the capture.
     #[inline]
     pub(crate) fn beside_captures<R>(&self, act: impl FnOnce() -> R) -> R {
-        match self.meets_captures.load(Ordering::Relaxed) {
-            false => act(),
-            true => {
-                let _relaxed = Relaxed::on(self);
-                act()
-            }
+        if self.meets_captures.load(Ordering::Relaxed) {
+            let _relaxed = Relaxed::on(self);
+            act()
+        } else {
+            act()
         }
     }
 
@@ -316,14 +317,15 @@ impl Runtime {
     /// device, which would invalidate the capture.
     pub(crate) fn refuse_to_give_back(&self) -> Result<()> {
         let mut devices = self.devices.iter();
-        match devices.any(|device| device.explicit.is_capturing()) {
-            false => Ok(()),
-            true => Err(Error::Invalid {
+        if devices.any(|device| device.explicit.is_capturing()) {
+            Err(Error::Invalid {
                 call: "memory",
                 why: "freeing memory to the driver would end the capture that is in progress; end the capture first, or \
                       allocate the memory before it begins"
                     .into(),
-            }),
+            })
+        } else {
+            Ok(())
         }
     }
 }

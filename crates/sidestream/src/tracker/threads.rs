@@ -45,13 +45,14 @@ impl<'r> Caller<'r> {
     #[inline(always)]
     pub(super) fn of(runtime: &'r Arc<Runtime>) -> Caller<'r> {
         let thread = KNOWN.try_with(|known| known.take(runtime)).ok().flatten();
-        match thread.is_some() {
-            true => Caller {
+        if thread.is_some() {
+            Caller {
                 runtime,
                 is_known: true,
                 thread,
-            },
-            false => Caller::other(runtime),
+            }
+        } else {
+            Caller::other(runtime)
         }
     }
 
@@ -97,9 +98,10 @@ impl Caller<'_> {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        match self.is_known {
-            true => _ = KNOWN.try_with(|known| known.give(self.runtime, thread)),
-            false => self.end(*thread),
+        if self.is_known {
+            _ = KNOWN.try_with(|known| known.give(self.runtime, thread))
+        } else {
+            self.end(*thread)
         }
     }
 
@@ -121,17 +123,19 @@ pub(crate) fn as_thread<R>(runtime: &Arc<Runtime>, act: impl FnOnce(&mut Thread)
 impl Known {
     #[inline(always)]
     fn take(&self, runtime: &Arc<Runtime>) -> Option<Box<Thread>> {
-        match self.last.get() == Arc::as_ptr(runtime) {
-            true => self.thread.take(),
-            false => self.turn_to(runtime),
+        if self.last.get() == Arc::as_ptr(runtime) {
+            self.thread.take()
+        } else {
+            self.turn_to(runtime)
         }
     }
 
     #[inline(always)]
     fn give(&self, runtime: &Runtime, thread: Box<Thread>) {
-        match std::ptr::eq(self.last.get(), runtime) {
-            true => self.thread.set(Some(thread)),
-            false => self.give_back(runtime, thread),
+        if std::ptr::eq(self.last.get(), runtime) {
+            self.thread.set(Some(thread))
+        } else {
+            self.give_back(runtime, thread)
         }
     }
 

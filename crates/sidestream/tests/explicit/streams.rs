@@ -13,9 +13,10 @@ use crate::refusing::Refusing;
 #[test]
 fn the_legacy_stream_waits_for_blocking_streams_and_for_no_others() {
     check(RaceKind::Raw, 6, true, |device, is_blocking| {
-        let up = match is_blocking {
-            true => Stream::blocking(device, "up").unwrap(),
-            false => stream(device, "up"),
+        let up = if is_blocking {
+            Stream::blocking(device, "up").unwrap()
+        } else {
+            stream(device, "up")
         };
         let legacy = Stream::legacy(device).unwrap();
         let (from, to) = (pinned(device, 6), pinned(device, 0));
@@ -67,9 +68,10 @@ fn the_default_streams_of_two_threads_do_not_wait_for_each_other() {
 #[test]
 fn an_adopted_stream_is_a_stream_of_its_kind() {
     check(RaceKind::Raw, 6, true, |device, is_blocking| {
-        let kind = match is_blocking {
-            true => StreamKind::Blocking,
-            false => StreamKind::NonBlocking,
+        let kind = if is_blocking {
+            StreamKind::Blocking
+        } else {
+            StreamKind::NonBlocking
         };
         // SAFETY: the simulated GPU has no driver, and uses the handle as a name.
         let up = unsafe { Stream::from_raw(device, 0x1234, kind, "adopted").unwrap() };

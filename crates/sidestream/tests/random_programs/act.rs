@@ -200,10 +200,13 @@ fn one(plan: &Plan, dice: &mut Dice) -> Act {
     let at = place(plan, dice);
     let value = dice.next() as u32;
     match dice.below(112) {
-        0..6 => match plan.drops {
-            true => alloc(slot, plan, dice),
-            false => Act::One(at),
-        },
+        0..6 => {
+            if plan.drops {
+                alloc(slot, plan, dice)
+            } else {
+                Act::One(at)
+            }
+        }
         6..9 => Act::Drop(slot),
         9 => Act::Forget(slot),
         10 => Act::DropElsewhere(slot),
@@ -252,16 +255,18 @@ fn one(plan: &Plan, dice: &mut Dice) -> Act {
 
 fn alloc(slot: usize, plan: &Plan, dice: &mut Dice) -> Act {
     // Usually little memory; sometimes so much that the limit is reached.
-    let spare = match plan.drops && dice.chance(200) {
-        true => dice.below(400_000),
-        false => 0,
+    let spare = if plan.drops && dice.chance(200) {
+        dice.below(400_000)
+    } else {
+        0
     };
     Act::Alloc {
         slot,
         stream: dice.below(plan.streams),
-        used: match dice.chance(120) {
-            true => dice.below(200),
-            false => dice.below(48),
+        used: if dice.chance(120) {
+            dice.below(200)
+        } else {
+            dice.below(48)
         },
         first: dice.below(3) * 5,
         spare,

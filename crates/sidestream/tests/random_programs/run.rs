@@ -146,15 +146,17 @@ fn options(plan: &Plan) -> Options {
         .memory_bytes(plan.memory_bytes)
         .pinned_bytes(plan.pinned_bytes)
         .notice(|_| ());
-    let options = match plan.is_synchronous {
-        true => options.synchronous(),
-        false => options,
+    let options = if plan.is_synchronous {
+        options.synchronous()
+    } else {
+        options
     };
-    match plan.is_tracking {
-        true => options,
+    if plan.is_tracking {
+        options
+    } else {
         // SAFETY: nothing is guaranteed: the test shows what happens then, on the simulated GPU, which does not race
         // itself. One thread uses it.
-        false => unsafe { options.untracked() },
+        unsafe { options.untracked() }
     }
 }
 

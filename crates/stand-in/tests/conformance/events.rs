@@ -201,9 +201,10 @@ fn a_pending_event_may_be_destroyed(target: Target) {
     let [writer, reader, idle] = ["w", "r", "i"].map(|name| untracked::stream(&device, name));
     for timed in [false, true] {
         let (x, y) = (untracked::filled(&device, 1), untracked::filled(&device, 2));
-        let event = match timed {
-            false => Event::new(&device).unwrap(),
-            true => Event::timed(&device).unwrap(),
+        let event = if timed {
+            Event::timed(&device).unwrap()
+        } else {
+            Event::new(&device).unwrap()
         };
         // SAFETY: the reader waits for the writer by the event; the memory is not freed until the device was waited
         // for.

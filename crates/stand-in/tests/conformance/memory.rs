@@ -418,9 +418,12 @@ fn more_rows_than_are_tracked_one_by_one_are_copied(target: Target) {
     drop(sent.unwrap());
     let found = values(&b, wide.view());
     for (at, row) in found.chunks(50).enumerate() {
-        let expected = (0..50).map(|column| match column < 10 {
-            true => pattern(10 * at + column, 1),
-            false => 0,
+        let expected = (0..50).map(|column| {
+            if column < 10 {
+                pattern(10 * at + column, 1)
+            } else {
+                0
+            }
         });
         assert!(row.iter().copied().eq(expected), "row {at}");
     }
@@ -469,9 +472,12 @@ fn copies_within_a_device_move_ranges(target: Target) {
         .memcpy_d2d(from.slice(5..105), to.slice_mut(17..117))
         .unwrap();
     let found = values(&stream, to.view());
-    let expected = (0..LEN).map(|at| match (17..117).contains(&at) {
-        true => pattern(at - 12, 1),
-        false => 0,
+    let expected = (0..LEN).map(|at| {
+        if (17..117).contains(&at) {
+            pattern(at - 12, 1)
+        } else {
+            0
+        }
     });
     assert!(found.into_iter().eq(expected));
     // Within one buffer, both halves of it.

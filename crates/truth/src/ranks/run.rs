@@ -181,9 +181,10 @@ impl Running<'_> {
     /// Executes one line of a rank's program; returns whether the rank continues.
     fn perform(&mut self, at: usize, op: &Op) -> bool {
         let job = self.job;
-        let planted = match at == job.slow {
-            true => job.planted,
-            false => Planted::Nothing,
+        let planted = if at == job.slow {
+            job.planted
+        } else {
+            Planted::Nothing
         };
         let rank = &mut self.ranks[at];
         let mut jitter = Draw::at(job.seed ^ (at as u64) << 20, rank.at, 7);
@@ -216,9 +217,10 @@ impl Running<'_> {
                 };
                 let start = (rank.host + 4e3).max(rank.stream);
                 let end = start + ns * jitter.about_one(0.02);
-                let over = match is_pinned {
-                    true => rank.host + 6e3,
-                    false => end + 2e3,
+                let over = if is_pinned {
+                    rank.host + 6e3
+                } else {
+                    end + 2e3
                 };
                 rank.number += 1;
                 rank.until(over, Did::CopyCall, rank.number);
@@ -429,9 +431,10 @@ fn program(job: &RankJob, rank: usize, groups: &HashMap<Kind, usize>) -> Vec<Op>
     for step in 0..job.steps {
         ops.extend([Op::Begin(step), Op::Loader, Op::Host, Op::Upload]);
         for is_back in [false, true] {
-            let (from, to) = match is_back {
-                false => (p.checked_sub(1), Some(p + 1).filter(|to| *to < pipe)),
-                true => (Some(p + 1).filter(|from| *from < pipe), p.checked_sub(1)),
+            let (from, to) = if is_back {
+                (Some(p + 1).filter(|from| *from < pipe), p.checked_sub(1))
+            } else {
+                (p.checked_sub(1), Some(p + 1).filter(|to| *to < pipe))
             };
             for micro in 0..job.micro {
                 let part = (step * 2 + usize::from(is_back)) * job.micro + micro;

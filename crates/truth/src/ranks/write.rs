@@ -105,13 +105,14 @@ fn said(out: &mut String, job: &RankJob, run: &RankRun, e: &Exchanged, is_number
         each.join(", ")
     };
     // PyTorch truncates the list after thirty.
-    let ranks = match members.len() > 30 {
-        true => format!(
+    let ranks = if members.len() > 30 {
+        format!(
             "{}, ..., {}",
             list(&members[..29]),
             members[members.len() - 1]
-        ),
-        false => list(members),
+        )
+    } else {
+        list(members)
     };
     let _ = write!(
         out,

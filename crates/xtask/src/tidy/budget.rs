@@ -283,9 +283,10 @@ fn counted(file: &str, text: &str, tree: &Tree) -> Option<Counted> {
         return (out.wide > 0).then_some(out);
     }
     let mut functions = Vec::new();
-    let code = match file.ends_with(".rs") {
-        true => count::rust(text),
-        false => count::python(text),
+    let code = if file.ends_with(".rs") {
+        count::rust(text)
+    } else {
+        count::python(text)
     };
     if file.ends_with(".rs") {
         // A file that cannot be parsed is reported elsewhere.

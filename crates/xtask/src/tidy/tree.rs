@@ -33,9 +33,10 @@ impl Tree {
             if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()) {
                 let bytes =
                     fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                let text = match name.ends_with(".ptx.gz") {
-                    true => kernels::unpacked(&bytes).ok(),
-                    false => String::from_utf8(bytes).ok(),
+                let text = if name.ends_with(".ptx.gz") {
+                    kernels::unpacked(&bytes).ok()
+                } else {
+                    String::from_utf8(bytes).ok()
                 };
                 files.insert(name, text);
             }

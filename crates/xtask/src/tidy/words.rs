@@ -80,7 +80,10 @@ mod tests {
         let text = format!("// {} waits.\nfn f() {{}}\n", concat!("No", "body"));
         let many = text.repeat(26);
         let tree = Tree::of(&[("a.rs", &many), ("CHANGELOG.md", concat!("Who", "ever\n"))]);
-        let says = concat!("51: `no", "body`: at most 25 lines may have it; STYLE.md has other words");
+        let says = concat!(
+            "51: `no",
+            "body`: at most 25 lines may have it; STYLE.md has other words"
+        );
         assert_eq!(lines(check(&tree)), [says]);
     }
 

@@ -203,9 +203,10 @@ impl Args {
             };
             // A difference of a thousandth is noise: then the tail latency decides.
             let close = (worth(a) - worth(b)).abs() <= 1e-3 * worth(a).max(worth(b));
-            match close && !load.is_closed() {
-                true => b.quantile_ns(0.99).cmp(&a.quantile_ns(0.99)),
-                false => worth(a).total_cmp(&worth(b)),
+            if close && !load.is_closed() {
+                b.quantile_ns(0.99).cmp(&a.quantile_ns(0.99))
+            } else {
+                worth(a).total_cmp(&worth(b))
             }
         };
         // `max_by` returns the last of equal elements, so the search runs backwards to prefer the simpler way.

@@ -70,12 +70,13 @@ impl Outcome {
 
     pub fn in_words(&self, is_closed: bool) -> String {
         let p99 = us(self.quantile_ns(0.99));
-        match is_closed {
-            true => format!("{:.0} requests a second and a p99 of {p99}", self.per_s()),
-            false => format!(
+        if is_closed {
+            format!("{:.0} requests a second and a p99 of {p99}", self.per_s())
+        } else {
+            format!(
                 "{} of {} requests in time and a p99 of {p99}",
                 self.in_time, self.sent
-            ),
+            )
         }
     }
 
@@ -105,9 +106,10 @@ pub fn table(outcomes: &[(Way, Outcome)], is_closed: bool) -> String {
         "a batch"
     );
     for (way, of) in outcomes {
-        let per_s = match is_closed {
-            true => of.per_s(),
-            false => of.goodput_per_s(),
+        let per_s = if is_closed {
+            of.per_s()
+        } else {
+            of.goodput_per_s()
         };
         out += &format!(
             "  {:9} {:>10} {:>10} {:>10} {:>10} {per_s:>11.0} {:>8} {:>7.1}\n",

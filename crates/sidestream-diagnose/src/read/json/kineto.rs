@@ -99,9 +99,10 @@ impl Kineto {
             return;
         }
         let seq = args.exchanged.seq.and_then(|n| u32::try_from(n).ok());
-        let kind = match is_said {
-            true => self.exchange_kind(args),
-            false => self.builder.exchange_kind(ExchangeKind::of_kernel(&name)),
+        let kind = if is_said {
+            self.exchange_kind(args)
+        } else {
+            self.builder.exchange_kind(ExchangeKind::of_kernel(&name))
         };
         if self.builder.exchanges() >= MOST_EXCHANGES {
             return;
@@ -312,9 +313,10 @@ impl Kineto {
             duration_ns,
             name,
             thread,
-            kind: match is_step && is_named {
-                true => RangeKind::Step,
-                false => kind,
+            kind: if is_step && is_named {
+                RangeKind::Step
+            } else {
+                kind
             },
         });
         Ok(())

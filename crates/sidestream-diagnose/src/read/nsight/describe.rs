@@ -188,9 +188,10 @@ fn proceed() -> ControlFlow<()> {
 }
 
 fn enough(is_enough: bool) -> ControlFlow<()> {
-    match is_enough {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
+    if is_enough {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
     }
 }
 

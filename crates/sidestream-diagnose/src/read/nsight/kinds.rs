@@ -197,9 +197,10 @@ impl Words {
                     words.insert(id, word.to_owned());
                 }
             }
-            match words.len() < MOST_WORDS {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            if words.len() < MOST_WORDS {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         });
         if words.is_empty() {

@@ -116,9 +116,10 @@ pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, P
 }
 
 fn none_of_nsight(database: &Database) -> String {
-    let instead = match database.is_empty() {
-        true => "it has no tables that can be read",
-        false => "it has none of the tables with CUDA activity",
+    let instead = if database.is_empty() {
+        "it has no tables that can be read"
+    } else {
+        "it has none of the tables with CUDA activity"
     };
     format!(
         "the database is not an export of Nsight Systems with CUDA in it: {instead}; record with \

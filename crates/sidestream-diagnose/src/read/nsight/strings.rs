@@ -40,9 +40,10 @@ impl<'a> Strings<'a> {
             if let (Some(id), Some(value)) = (row.integer(0), row.text(1)) {
                 self.names.insert(id, builder.name(&value));
             }
-            match self.names.len() < MOST_REMEMBERED {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            if self.names.len() < MOST_REMEMBERED {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         });
     }

@@ -126,9 +126,10 @@ impl Waits {
     /// Stops if the waits held here exceed the limit of memory; they count as rows that are kept.
     fn check_room(&self, reader: &Reader) -> Result<(), Stop> {
         let here = size_of_val(&self.waits[..]) + size_of_val(&self.records[..]);
-        match reader.builder.kept_bytes() + here as u64 >= reader.limits.rows_bytes {
-            true => Err(Stop::Full),
-            false => Ok(()),
+        if reader.builder.kept_bytes() + here as u64 >= reader.limits.rows_bytes {
+            Err(Stop::Full)
+        } else {
+            Ok(())
         }
     }
 

@@ -203,9 +203,10 @@ fn change_fact(out: &mut String, report: &Report) -> fmt::Result {
             "none of the changes gains 1 %",
         ),
         None => {
-            let why = match replay.is_ok() {
-                true => "no change can be predicted",
-                false => "the replay is more than 3 % off",
+            let why = if replay.is_ok() {
+                "no change can be predicted"
+            } else {
+                "the replay is more than 3 % off"
             };
             fact(out, "Predicted step", "–", why)
         }

@@ -48,11 +48,12 @@ pub fn swatch(kind: char, at: usize) -> String {
 
 /// Returns what such a ratio refers to, where that is not the measured step.
 pub fn than_without_profiler(replay: &Replay) -> String {
-    match replay.is_slowed_by_profiler() {
-        true => format!(
+    if replay.is_slowed_by_profiler() {
+        format!(
             " as the {} without the profiler",
             time(replay.unprofiled_ns)
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     }
 }

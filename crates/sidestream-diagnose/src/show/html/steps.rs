@@ -89,9 +89,10 @@ pub fn strip(out: &mut String, report: &Report) -> fmt::Result {
             out,
             "<p class=\"sub script\">{}. Pick a place in it to come nearer.</p><figure id=\"zoom\" hidden><figcaption><b></b> <span></span> \
              <button type=\"button\" class=\"whole\">whole step</button></figcaption><div></div></figure>",
-            match report.zooms.len() == periods.len() {
-                true => "Pick a bar to see its step",
-                false => "Pick a dark bar to see its step",
+            if report.zooms.len() == periods.len() {
+                "Pick a bar to see its step"
+            } else {
+                "Pick a dark bar to see its step"
             }
         )?;
     }
@@ -192,10 +193,11 @@ impl<'p> Drawing<'p> {
         while count(finest_ns) > MOST_SPANS && finest_ns < scale_ns / 50 {
             finest_ns = finest_ns.saturating_mul(2).max(1);
         }
-        let most_of_lane = match count(finest_ns) > MOST_SPANS {
+        let most_of_lane = if count(finest_ns) > MOST_SPANS {
             // Thousands of overlapping spans cannot all be seen anyway.
-            true => MOST_SPANS / lanes.len().max(1),
-            false => MOST_SPANS,
+            MOST_SPANS / lanes.len().max(1)
+        } else {
+            MOST_SPANS
         };
         let mut listed = String::new();
         for shade in Shade::ALL {

@@ -85,9 +85,10 @@ fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::
         }
     }
     if has_share(finding) {
-        let whole = match finding.code.is_of_the_trace() {
-            true => "the trace",
-            false => whole,
+        let whole = if finding.code.is_of_the_trace() {
+            "the trace"
+        } else {
+            whole
         };
         write!(out, "takes {} of {whole}", percent(finding.share))?;
     }

@@ -261,18 +261,22 @@ fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
 /// Returns the labels: a mixed picture has the label of its larger part.
 fn mixed_labels(beside: &Beside) -> Vec<i64> {
     let each = beside.drawn.mixed().iter().zip(&beside.labels);
-    each.map(|(Mixed { partner, share }, own)| match *share < 0.5 {
-        true => beside.labels[*partner],
-        false => *own,
+    each.map(|(Mixed { partner, share }, own)| {
+        if *share < 0.5 {
+            beside.labels[*partner]
+        } else {
+            *own
+        }
     })
     .collect()
 }
 
 fn progress(done: u64, total: u64, took: Duration, starved: Duration) {
     let rate = done as f64 / took.as_secs_f64().max(1e-9);
-    let binds = match starved > took / 2 {
-        true => "decoding binds",
-        false => "the device binds",
+    let binds = if starved > took / 2 {
+        "decoding binds"
+    } else {
+        "the device binds"
     };
     let filled = (20 * done / total.max(1)).min(20) as usize;
     // The progress line may be lost.
@@ -337,9 +341,10 @@ fn slab_bytes(data: &Dataset, asked: &Asked<'_>) -> Result<u64, Failure> {
     let sum: u64 = sizes.iter().take(batch).sum();
     // Fewer headers were read than a batch has pictures: the rest may be as large as the largest.
     let seen = sizes.len() as u64;
-    let rest = match seen == data.len() {
-        true => 0,
-        false => (batch as u64).saturating_sub(seen) * largest,
+    let rest = if seen == data.len() {
+        0
+    } else {
+        (batch as u64).saturating_sub(seen) * largest
     };
     // The replacement of a broken picture may be larger, and so may pictures whose headers were not read.
     Ok((sum + sum / 4 + rest).max(PAGE as u64))
@@ -366,9 +371,10 @@ fn words_of(failed: &Failed) -> String {
         ("source", Cause::User(why)) => why.to_string(),
         _ => failed.to_string(),
     };
-    match text.contains("bytes") && text.contains("max_slab_bytes") {
-        true => format!("{text} (here it is --slab-mib)"),
-        false => text,
+    if text.contains("bytes") && text.contains("max_slab_bytes") {
+        format!("{text} (here it is --slab-mib)")
+    } else {
+        text
     }
 }
 

@@ -206,38 +206,35 @@ fn run(args: &Args) -> Result<u8, Failure> {
         None => None,
     };
     let interrupted = stop.code();
-    match args.json {
-        true => {
-            let mut json = outcome.json(&data, statistics.as_ref());
-            json["interrupted"] = interrupted.is_some().into();
-            json["labels"] = counts(&labels, data.classes());
-            let text = |file: &std::path::Path| file.to_string_lossy().into_owned();
-            json["written"] = written.as_ref().map(|written| text(&written.file)).into();
-            let of_labels = written.as_ref().and_then(|written| written.labels.as_ref());
-            json["labels_written"] = of_labels.map(|file| text(file)).into();
-            json["sheet"] = sheet.map(|file| text(file)).into();
-            print(format_args!("{json}\n"))?;
+    if args.json {
+        let mut json = outcome.json(&data, statistics.as_ref());
+        json["interrupted"] = interrupted.is_some().into();
+        json["labels"] = counts(&labels, data.classes());
+        let text = |file: &std::path::Path| file.to_string_lossy().into_owned();
+        json["written"] = written.as_ref().map(|written| text(&written.file)).into();
+        let of_labels = written.as_ref().and_then(|written| written.labels.as_ref());
+        json["labels_written"] = of_labels.map(|file| text(file)).into();
+        json["sheet"] = sheet.map(|file| text(file)).into();
+        print(format_args!("{json}\n"))?;
+    } else {
+        let mut text = outcome.text();
+        if interrupted.is_some() {
+            text += "Interrupted: the batches that were on the device are complete, the rest is missing.\n";
         }
-        false => {
-            let mut text = outcome.text();
-            if interrupted.is_some() {
-                text += "Interrupted: the batches that were on the device are complete, the rest is missing.\n";
-            }
-            if let Some(statistics) = &statistics {
-                text += &statistics.text(plan.is_numeric());
-            }
-            if let Some(Written { file, labels }) = &written {
-                text += &format!("Written: {}", shown(file));
-                text += &match labels {
-                    Some(labels) => format!(", and its labels: {}.\n", shown(labels)),
-                    None => ", with its labels.\n".to_owned(),
-                };
-            }
-            if let Some(file) = sheet {
-                text += &format!("Contact sheet: {}.\n", shown(file));
-            }
-            print(text)?;
+        if let Some(statistics) = &statistics {
+            text += &statistics.text(plan.is_numeric());
         }
+        if let Some(Written { file, labels }) = &written {
+            text += &format!("Written: {}", shown(file));
+            text += &match labels {
+                Some(labels) => format!(", and its labels: {}.\n", shown(labels)),
+                None => ", with its labels.\n".to_owned(),
+            };
+        }
+        if let Some(file) = sheet {
+            text += &format!("Contact sheet: {}.\n", shown(file));
+        }
+        print(text)?;
     }
     Ok(interrupted.unwrap_or(0))
 }
@@ -319,9 +316,10 @@ impl Outcome {
         );
         let timed = self.report.timed.as_ref();
         let stages = timed.map(|timed| {
-            let each = match self.alone.is_empty() {
-                true => timed.stages.iter(),
-                false => self.alone.iter(),
+            let each = if self.alone.is_empty() {
+                timed.stages.iter()
+            } else {
+                self.alone.iter()
             };
             let each = each.map(|(name, time)| json!({"name": name, "ns": time.as_nanos() as u64}));
             each.collect::<Vec<_>>()
@@ -376,9 +374,10 @@ impl Outcome {
         if let Some(timed) = &self.report.timed {
             let simulated = if self.is_simulated { ", simulated" } else { "" };
             // If batches share the device, the time between their stages includes other batches' work.
-            let (which, stages) = match self.alone.is_empty() {
-                true => ("a batch", &timed.stages),
-                false => ("a batch alone", &self.alone),
+            let (which, stages) = if self.alone.is_empty() {
+                ("a batch", &timed.stages)
+            } else {
+                ("a batch alone", &self.alone)
             };
             text += &format!("\nOn the device{simulated}, {which}:\n");
             for (name, time) in stages {

@@ -88,22 +88,19 @@ impl Writer {
             .flat_map(|label| label.to_le_bytes())
             .collect();
         let mut beside = None;
-        let header = match self.is_safetensors {
-            true => {
-                self.put(&labels)?;
-                self.safetensors(labels.len())
-            }
-            false => {
-                let mut bytes = npy("<i8", &self.labels.len().to_string(), ",");
-                bytes.extend_from_slice(&labels);
-                beside = Some((self.name.with_file_name(labels_name(&self.name)), bytes));
-                let [a, b, c] = self.shape;
-                npy(
-                    self.kind_in_npy(),
-                    &self.pictures.to_string(),
-                    &format!(", {a}, {b}, {c}"),
-                )
-            }
+        let header = if self.is_safetensors {
+            self.put(&labels)?;
+            self.safetensors(labels.len())
+        } else {
+            let mut bytes = npy("<i8", &self.labels.len().to_string(), ",");
+            bytes.extend_from_slice(&labels);
+            beside = Some((self.name.with_file_name(labels_name(&self.name)), bytes));
+            let [a, b, c] = self.shape;
+            npy(
+                self.kind_in_npy(),
+                &self.pictures.to_string(),
+                &format!(", {a}, {b}, {c}"),
+            )
         };
         let end = |file: &mut BufWriter<File>| {
             file.seek(SeekFrom::Start(0))?;
@@ -203,12 +200,13 @@ fn unwritten(file: &Path, error: &Error) -> Failure {
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
     );
-    match is_full {
-        false => Failure::input(format!("cannot write {}: {error}", shown(file))),
-        true => Failure::input(format!(
+    if is_full {
+        Failure::input(format!(
             "cannot write {}: {error}; nothing of it is kept: make room, or write elsewhere",
             shown(file)
-        )),
+        ))
+    } else {
+        Failure::input(format!("cannot write {}: {error}", shown(file)))
     }
 }
 

@@ -212,18 +212,19 @@ impl Gen {
         let blocks = self.host_side(&from) && self.host_side(&to) && !captured;
         // Not drawn, so that a seed still gives the programs that it gave before there were peers.
         let peers = self.opt.devices > 1 && self.prog.ops.len() % 2 == 1;
-        let act = match peers && !self.host_side(&from) && !self.host_side(&to) {
-            true => Act::CopyPeer {
+        let act = if peers && !self.host_side(&from) && !self.host_side(&to) {
+            Act::CopyPeer {
                 s: self.name(s),
                 from: from.clone(),
                 to: to.clone(),
                 peer: u64::from(self.streams[s].device == 0),
-            },
-            false => Act::CopyAsync {
+            }
+        } else {
+            Act::CopyAsync {
                 s: self.name(s),
                 from: from.clone(),
                 to: to.clone(),
-            },
+            }
         };
         if self.work(t, s, &[from], &[to], act) && blocks {
             let known = self.streams[s].clock.clone();

@@ -340,9 +340,10 @@ impl Gen {
             .raised
             .get(&flag)
             .is_some_and(|raised| !raised.is_taken);
-        match is_up {
-            true => format!("f{}", self.serial()),
-            false => flag,
+        if is_up {
+            format!("f{}", self.serial())
+        } else {
+            flag
         }
     }
 

@@ -19,9 +19,10 @@ struct List<'a>(&'a [Part]);
 impl Display for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<String> = self.0.iter().map(Part::to_string).collect();
-        match words.is_empty() {
-            true => Ok(()),
-            false => write!(f, "[{}]", words.join(", ")),
+        if words.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "[{}]", words.join(", "))
         }
     }
 }

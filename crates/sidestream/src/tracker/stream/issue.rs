@@ -85,9 +85,10 @@ impl Stream {
         let mut caller = Caller::of(runtime);
         let mut step = self.step(caller.thread(), at);
         // Blocks are only used by the tracker and the log.
-        let mut held = match runtime.is_tracking || step.pen.is_some() {
-            true => Held::lock(call.touches),
-            false => Held::default(),
+        let mut held = if runtime.is_tracking || step.pen.is_some() {
+            Held::lock(call.touches)
+        } else {
+            Held::default()
         };
         let mark = step.take(&mut held, &mut call);
         drop(held);
@@ -198,9 +199,10 @@ impl Stream {
 
     #[inline]
     fn wait_if_synchronous(&self, runs: bool, at: Place) -> Result<()> {
-        match runs && self.runtime.is_synchronous {
-            false => Ok(()),
-            true => self.finish_at(at).map_err(Error::behind_submit),
+        if runs && self.runtime.is_synchronous {
+            self.finish_at(at).map_err(Error::behind_submit)
+        } else {
+            Ok(())
         }
     }
 
@@ -281,14 +283,13 @@ impl Stream {
         joined: impl FnOnce(),
     ) -> Result<()> {
         self.begin(at, |step| {
-            let before = match self.core.is_noted() && self.core.capture.get().is_none() {
-                true => {
-                    let event = step.new_event()?;
-                    let before = step.record_own(event)?;
-                    step.state.is_marked = false;
-                    Some(Arc::new(before))
-                }
-                false => None,
+            let before = if self.core.is_noted() && self.core.capture.get().is_none() {
+                let event = step.new_event()?;
+                let before = step.record_own(event)?;
+                step.state.is_marked = false;
+                Some(Arc::new(before))
+            } else {
+                None
             };
             self.core.join_capture(before, || {
                 step.submit(kind)?;
@@ -543,9 +544,10 @@ impl Step<'_> {
     /// instead of running.
     #[cold]
     fn refuse_captured(&self) -> Result<()> {
-        match self.stream.core.is_shared() {
-            true => self.stream.core.refuse_captured(&self.stream.runtime),
-            false => Ok(()),
+        if self.stream.core.is_shared() {
+            self.stream.core.refuse_captured(&self.stream.runtime)
+        } else {
+            Ok(())
         }
     }
 

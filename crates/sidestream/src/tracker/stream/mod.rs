@@ -177,9 +177,10 @@ pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>])
 /// Checks that a call may name this block.
 #[inline]
 pub(crate) fn is_of(stream: &Stream, call: &'static str, block: &Block) -> Result<()> {
-    match Arc::ptr_eq(&block.runtime, &stream.runtime) {
-        true => Ok(()),
-        false => Err(foreign(call)),
+    if Arc::ptr_eq(&block.runtime, &stream.runtime) {
+        Ok(())
+    } else {
+        Err(foreign(call))
     }
 }
 

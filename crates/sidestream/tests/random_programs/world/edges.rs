@@ -97,9 +97,10 @@ impl World {
                 is_shared,
             } => {
                 let device = self.device(device);
-                let made = match is_blocking {
-                    true => explicit::Stream::blocking(&device, "blocking"),
-                    false => explicit::Stream::non_blocking(&device, "explicit", 0),
+                let made = if is_blocking {
+                    explicit::Stream::blocking(&device, "blocking")
+                } else {
+                    explicit::Stream::non_blocking(&device, "explicit", 0)
                 };
                 let made = self.tried(made);
                 made.map(|stream| of(stream, None, device, is_shared))
@@ -178,9 +179,10 @@ impl World {
         // is tracked.
         let is_known =
             kept.is_none() || matches!(work.settles, Settles::Synchronize | Settles::Query);
-        let goes_on = match is_known && self.plan.threads == 1 {
-            true => Some(()),
-            false => self.goes_on(&next, slot, range),
+        let goes_on = if is_known && self.plan.threads == 1 {
+            Some(())
+        } else {
+            self.goes_on(&next, slot, range)
         };
         if !is_complete
             || goes_on.is_none() && !(self.plan.threads == 1 && self.waits_anyhow(&other, is_told))
@@ -345,16 +347,15 @@ impl World {
             (By::Others, Some(id)) => self.faults.others_begin(id),
             _ => self.tried(other.stream.begin_capture()).is_some(),
         };
-        match begun {
-            false => _ = self.capturing.fetch_sub(1, Ordering::Relaxed),
-            true => {
-                *capture = Some(Open {
-                    by,
-                    thread,
-                    out,
-                    expected: [0; OUT],
-                });
-            }
+        if begun {
+            *capture = Some(Open {
+                by,
+                thread,
+                out,
+                expected: [0; OUT],
+            });
+        } else {
+            _ = self.capturing.fetch_sub(1, Ordering::Relaxed)
         }
     }
 

@@ -39,9 +39,10 @@ impl World {
 
     pub(super) fn new_line(&self, at: usize, which: usize) -> Option<Line> {
         let is_first = self.lines.lock().is_empty();
-        let device = match is_first {
-            true => self.devices.lock()[0].clone()?,
-            false => self.device(which),
+        let device = if is_first {
+            self.devices.lock()[0].clone()?
+        } else {
+            self.device(which)
         };
         // Few names, so that a dropped stream is reused.
         let name = ["a", "b", "c"][at % 3];
@@ -84,9 +85,10 @@ impl World {
             .chain(writes.iter().map(|&at| (at, true)))
             .collect();
         let guards = wanted.into_iter().map(|(at, is_written)| {
-            let guard = match is_written {
-                true => Guard::Write(self.slots[at].write()),
-                false => Guard::Read(self.slots[at].read()),
+            let guard = if is_written {
+                Guard::Write(self.slots[at].write())
+            } else {
+                Guard::Read(self.slots[at].read())
             };
             (at, guard)
         });
