@@ -30,7 +30,6 @@ NOT_YET = {
     "README.md",
     "crates/sidestream-py/README.md",
     "docs/guide/augmentation.md",
-    "docs/guide/check.md",
     "docs/guide/diagnose.md",
     "docs/guide/images.md",
     "docs/guide/migration.md",
