@@ -1,4 +1,4 @@
-//! The files that `sidestream diagnose` writes: a page for a browser, a trace for a viewer.
+//! Tests the files that `sidestream diagnose` writes: a page for a browser, a trace for a viewer.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ fn trace(name: &str) -> String {
     path.to_str().expect("a path in letters").to_owned()
 }
 
-/// A path for a file of one test.
+/// Returns a path for a file of one test.
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("diagnose_files_{name}"))
 }
@@ -49,6 +49,34 @@ fn both_files_are_written_besides_the_report_and_replace_what_was_there() {
     );
 }
 
+/// The picture shows the step as measured and as predicted, on one scale: the upload is as long in both.
+#[test]
+fn a_picture_has_the_measured_and_the_predicted_step() {
+    let picture = path("step.svg");
+    let to_picture = picture.to_str().expect("letters");
+    let input = trace("both_ways.before");
+    let ran = sidestream(&["diagnose", &input, "--svg", to_picture]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+    let drawn = std::fs::read_to_string(&picture).expect("a picture");
+    assert!(drawn.starts_with("<svg xmlns=") && drawn.ends_with("</svg>\n"));
+    let (measured, predicted) = drawn
+        .split_once("Predicted with prefetch=2: ")
+        .expect("a prediction");
+    assert!(measured.contains("Measured: 1.39 ms") && predicted.contains("GPU 0 stream 7"));
+    let upload = |part: &str| {
+        let (before, _) = part.split_once("Memcpy HtoD").expect("an upload");
+        let (_, bar) = before.rsplit_once("<svg x=").expect("its bar");
+        let width = bar.split("width=\"").nth(1).expect("its width");
+        let width = width.split('"').next().expect("a number");
+        width.parse::<f64>().expect("a number")
+    };
+    let (long, short) = (upload(measured), upload(predicted));
+    assert!(
+        (long - short).abs() < long / 5.0 && long > 200.0,
+        "{long} {short}"
+    );
+}
+
 #[test]
 fn a_line_of_json_goes_with_them_too() {
     let page = path("json.html");
@@ -62,7 +90,7 @@ fn a_line_of_json_goes_with_them_too() {
 #[test]
 fn a_file_that_cannot_be_written_is_refused_before_the_trace_is_read() {
     let folder = env!("CARGO_TARGET_TMPDIR");
-    for option in ["--html", "--trace"] {
+    for option in ["--html", "--svg", "--trace"] {
         for to in ["no/such/folder/x", folder] {
             let says = format!("{option} {to} cannot be written");
             refused(&["is/not/there.json", option, to], &says);
@@ -84,7 +112,7 @@ fn a_file_that_cannot_be_written_is_refused_before_the_trace_is_read() {
             ran.err
         );
     }
-    // To try leaves nothing behind.
+    // Checking that a file can be written leaves no file behind.
     let page = path("tried.html");
     let to_page = page.to_str().expect("letters");
     refused(
@@ -94,7 +122,7 @@ fn a_file_that_cannot_be_written_is_refused_before_the_trace_is_read() {
     assert!(!page.exists());
 }
 
-/// What is written is a trace of its own, and the same is found in it.
+/// The written file is a complete trace, with the same findings.
 #[test]
 fn the_written_trace_is_read_again() {
     let viewer = path("again.json");
@@ -121,8 +149,8 @@ fn the_written_trace_is_read_again() {
         for key in ["steps", "copies", "blocking", "operators"] {
             assert_eq!(before[key], after[key], "{name} {key}");
         }
-        // The shape of a kernel is not written, so that savings may differ by their last nanosecond;
-        // times count from another start.
+        // The shape of a kernel is not written, so that savings may differ by their last nanosecond; times count from another
+        // start.
         let findings = |report: &Value| -> Vec<Value> {
             let findings = report["findings"].as_array().expect("a list").iter();
             let same = findings.map(|f| json!([f["code"], f["text"], f["share"]]));
@@ -133,11 +161,11 @@ fn the_written_trace_is_read_again() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_with_a_reason() {
+fn files_that_cannot_be_written_are_refused_with_a_reason() {
     let input = trace("copy_bound.before");
     let other = trace("copy_bound.after");
     let ran = sidestream(&["diagnose", &input, &other, "--html", "x.html"]);
-    let says = "--html of several traces is a page of the ranks of one run, and no two of these state which of the same run they";
+    let says = "--html of several traces is a page of the ranks of one run, and no two of these state which rank of the same run they";
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains(says), "{}", ran.err);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
@@ -151,6 +179,14 @@ fn what_cannot_be_written_is_refused_with_a_reason() {
     refused(
         &[&input, "--html", "x.html", "--trace", "x.html"],
         "--html and --trace both name x.html; name two files",
+    );
+    refused(
+        &[&input, "--svg", "x.svg", "--trace", "x.svg"],
+        "--svg and --trace both name x.svg; name two files",
+    );
+    refused(
+        &[&input, &other, "--svg", "x.svg"],
+        "--svg takes one trace, and 2 were named",
     );
     let copy = path("copy.json.gz");
     std::fs::copy(&input, &copy).expect("a copy");

@@ -1,8 +1,9 @@
-"""What the pages for Python users show is Python, and the names in it are there."""
+"""Checks that the Python in the pages for users parses, and that the names in it exist."""
 
 from __future__ import annotations
 
 import ast
+import csv
 import importlib.util
 import inspect
 import json
@@ -29,13 +30,8 @@ PAGES = sorted(
 NOT_YET = {
     "README.md",
     "crates/sidestream-py/README.md",
-    "docs/guide/augmentation.md",
     "docs/guide/diagnose.md",
-    "docs/guide/images.md",
-    "docs/guide/migration.md",
-    "docs/guide/pipelines.md",
     "docs/guide/python.md",
-    "docs/guide/serving.md",
 }
 #: What a block may need beside PyTorch. A block that needs a library runs where the library is installed.
 LIBRARIES = {"accelerate", "fastapi", "lightning", "ray", "torchvision", "transformers"}
@@ -138,7 +134,7 @@ def test_what_the_readme_shows_of_an_example_is_what_it_prints() -> None:
             [sys.executable, ROOT / script, *options], capture_output=True, text=True, check=True, timeout=300
         )
         printed = ran.stdout.splitlines()
-        # An ellipsis stands for what is left out.
+        # An ellipsis marks what is left out.
         missing = [line for line in lines.splitlines() if line != "…" and line not in printed]
         assert not missing, command
 
@@ -160,11 +156,11 @@ def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
     assert "the loader keeps up" in ran.stdout or "your loader is the limit" in ran.stdout
 
 
-#: How many things each of the five texts does.
+#: The number of items in each of the five texts.
 ITEMS = [14, 14, 61, 66, 22]
-#: Where something was seen to work: a GPU has the day, which a page of measurements has, too.
+#: Where something was seen to work: a GPU has the day, which the measurements have, too.
 SEEN = r"CPU|sim|stand-in|trace|(H[12]00) (2026-\d\d-\d\d)"
-#: A function that a test runner runs, in each language.
+#: Test functions, in each language.
 TESTS = {
     "test_*.py": r"^(?:async )?def (test_\w+)\(",
     "*.rs": r"#\[test\]\s*(?:(?://[^\n]*|#\[[^\]]*\])\s*)*fn (\w+)\(",
@@ -180,31 +176,80 @@ def known_tests() -> set[str]:
     }
 
 
+def rows_of(data: Path) -> list[dict[str, str]]:
+    with data.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert len(set(header)) == len(header) and all(header), data
+    assert rows and all(len(row) == len(header) and row[0] for row in rows), data
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+#: What a page shows of data.
+SHOWN = r"^```\{csv-table\}\n:file: (\S+)\n:header-rows: 1\n```$"
+
+
+def test_each_file_of_data_is_shown_by_a_page_that_links_to_it() -> None:
+    files = set()
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        shown = re.findall(SHOWN, text, re.MULTILINE)
+        assert len(shown) == text.count("```{csv-table}"), page
+        # For those who read the page without the site.
+        assert all(f"]({file})" in text for file in shown), page
+        files |= {(page.parent / file).resolve() for file in shown}
+    assert files == {file.resolve() for file in (ROOT / "docs").rglob("*.csv")}
+    assert all(rows_of(file) for file in files)
+
+
+def test_each_figure_has_its_device_its_date_and_its_command() -> None:
+    for file in (ROOT / "docs/benchmarks").glob("*.csv"):
+        for row in rows_of(file):
+            assert row["device"] and re.fullmatch(r"2026-\d\d(-\d\d)?", row["date"]), f"{file}: {row}"
+            assert row["command"], f"{file}: {row}"
+            assert all((ROOT / script).exists() for script in re.findall(r"\S+\.py\b", row["command"])), row
+
+
+def devices_and_days() -> set[tuple[str, str]]:
+    """On which real GPUs something was measured, and when."""
+    rows = [row for file in (ROOT / "docs/benchmarks").glob("*.csv") for row in rows_of(file)]
+    real = [(re.match(r"(?:\d )?(H[12]00)", row["device"]), row["date"]) for row in rows]
+    return {(device[1], date) for device, date in real if device}
+
+
 def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
-    text = (ROOT / "docs/developers/seeds.md").read_text()
-    rows = [line for line in text.splitlines() if re.match(r"\| [0-4]\.[0-9]+ ", line)]
-    numbers = [f"{text}.{item}" for text, count in enumerate(ITEMS) for item in range(1, count + 1)]
-    assert [row.split("|")[1].strip() for row in rows] == numbers
+    page = (ROOT / "docs/developers/seeds.md").read_text()
+    rows = rows_of(ROOT / "docs/developers/seeds.csv")
+    numbers = [f"{text}.{item}" for text, count in enumerate(ITEMS, 1) for item in range(1, count + 1)]
+    assert [row["item"] for row in rows] == numbers
     tests = known_tests()
     judged = re.findall(r"^\| ([^|]+?) \|", (ROOT / "docs/developers/judged.md").read_text(), re.MULTILINE)
-    blocks = [re.split(r", and |, | and | to ", each) for each in re.findall(r"judged \(([^)]+)\)", text)]
-    assert not (missing := {each for of in blocks for each in of} - set(judged)), f"not judged: {missing}"
-    # Behind the items stand tests, too: their names are the long ones.
-    behind = set(re.findall(r"`(\w+(?:_\w+){3,})`", text[text.index("## Where a text is wrong") :]))
-    assert not (missing := behind - tests), f"no test is called {missing}"
-    pages = ("benchmarks", "developers/reliability")
-    measured = "".join((ROOT / f"docs/{page}.md").read_text() for page in pages)
+    named = [each for row in rows for each in re.findall(r"judged \(([^)]+)\)", row["what does it"])]
+    blocks = {block for each in named for block in re.split(r", and |, | and | to ", each)}
+    # What shows that a text is wrong is a test or a block, too.
+    wrong = page[page.index("## Where a text is wrong") : page.index("Exercise 3.3")]
+    behind = [row.strip("|").split("|")[-1].strip() for row in re.findall(r"^\| \d.*$", wrong, re.MULTILINE)]
+    assert behind
+    shown = set(re.findall(r"`(\w+)`", " ".join(behind)))
+    behind = [each for row in behind for each in re.split(r", (?!without)", row)]
+    blocks |= {each for each in behind if "`" not in each} - {"below"}
+    assert blocks and not (missing := blocks - set(judged)), f"not judged: {missing}"
+    assert shown and not (missing := shown - tests), f"no test is called {missing}"
+    measured = devices_and_days()
+    reliability = (ROOT / "docs/developers/reliability.md").read_text()
     for row in rows:
-        _, number, what, how, test, seen, _ = map(str.strip, row.split("|"))
-        assert what and ("`" in how or "](" in how), row
-        named = re.findall(r"`(\w+)`", test)
+        number, how = row["item"], row["what does it"]
+        assert set(row["want"].split(", ")) <= {"run", "time", "diagnose", "check", "feed", "serve"}, row
+        assert row["a reader wants"] and ("`" in how or "](" in how), row
         # A row without a test says what is missing.
-        assert named or (test == "none" and "Not done" in how), row
-        assert not (missing := set(named) - tests), f"{number}: no test is called {missing}"
-        for place in seen.split(", "):
+        assert row["test"] or "Not done" in how, row
+        assert not (missing := {*row["test"].split(", ")} - {"", *tests}), f"{number}: no test {missing}"
+        for place in row["seen on"].split(", "):
             device = re.fullmatch(SEEN, place)
             assert device, f"{number}: {place}"
             near = rf"{device[1]}[^#]{{0,300}}?{device[2]}"
-            assert not device[1] or re.search(near, measured), f"{number}: nothing was measured on {place}"
-        for path in re.findall(r"\]\((\.\./[^)#]+)", row):
+            there = not device[1] or (device[1], device[2]) in measured or re.search(near, reliability)
+            assert there, f"{number}: nothing was measured on {place}"
+        for path in re.findall(r"\]\((\.\./[^)#]+)", how):
             assert (ROOT / "docs/developers" / path).exists(), path
+        for path in re.findall(r"\b(?:examples|crates)/[\w./-]+\.(?:py|yaml)\b", how):
+            assert (ROOT / path).exists(), path

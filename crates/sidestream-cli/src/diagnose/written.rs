@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use sidestream_diagnose::{Ranks, Report, annotated, html, ranks_html};
+use sidestream_diagnose::{Ranks, Report, annotated, html, picture, ranks_html};
 
 use crate::failure::Failure;
 use crate::output::refuse_unwritable;
@@ -11,31 +11,40 @@ use crate::output::refuse_unwritable;
 /// The files that were asked for.
 #[derive(clap::Args)]
 pub struct Written {
-    /// Write the report of one trace to this file, as a page for a browser; of several, what the ranks of
-    /// one run say together
+    /// Write the report of one trace to this file, as a page for a browser; for several traces, the report of the ranks of one
+    /// run together
     ///
     /// The page needs no network and can be printed or sent.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the median step of one trace to this file for a viewer such as Perfetto, with what was
-    /// found in it
+    /// Write the median step of one trace to this file as an SVG picture: measured, and with the best change
     ///
-    /// Chrome JSON with the steps before and behind it, or all of a small trace; the findings, idle
-    /// time by its cause and the step as each change would have it are rows of their own.
+    /// For a document, an issue or a message. It is drawn on a light ground and needs no network.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the median step of one trace to this file for a viewer such as Perfetto, with the findings
+    ///
+    /// Chrome JSON with the steps before and after it, or all of a small trace; the findings, the idle time by its cause and
+    /// the step as each change would make it are separate rows.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
 
 impl Written {
-    /// Refuses what would come to nothing, before anything is read.
+    /// Refuses options that cannot have an effect, before anything is read.
     pub fn check(&self, traces: &[&Path]) -> Result<(), Failure> {
-        let asked = [("--html", &self.html), ("--trace", &self.trace)];
+        let asked = [
+            ("--html", &self.html),
+            ("--svg", &self.svg),
+            ("--trace", &self.trace),
+        ];
         let asked = asked.into_iter();
         let asked: Vec<(&str, &Path)> = asked
             .filter_map(|(option, path)| Some((option, path.as_deref()?)))
             .collect();
-        if traces.len() != 1 && self.trace.is_some() {
-            let first = "--trace";
+        let of_one = [("--svg", &self.svg), ("--trace", &self.trace)];
+        let of_one = of_one.into_iter().find(|(_, path)| path.is_some());
+        if let Some((first, _)) = of_one.filter(|_| traces.len() != 1) {
             return Err(Failure::input(format!(
                 "{first} takes one trace, and {} were named; call the command once for each",
                 traces.len()
@@ -50,15 +59,18 @@ impl Written {
             }
             refuse_unwritable(option, Some(path))?;
         }
-        match asked[..] {
-            [(_, page), (_, trace)] if same(page, trace) || page == trace => {
-                Err(Failure::input(format!(
-                    "--html and --trace both name {}; name two files",
-                    page.display()
-                )))
+        for (at, (option, path)) in asked.iter().enumerate() {
+            let twin = asked[..at]
+                .iter()
+                .find(|(_, other)| same(path, other) || path == other);
+            if let Some((first, _)) = twin {
+                return Err(Failure::input(format!(
+                    "{first} and {option} both name {}; name two files",
+                    path.display()
+                )));
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Writes the page of several traces.
@@ -68,7 +80,7 @@ impl Written {
         };
         let Some(ranks) = ranks else {
             return Err(Failure::input(
-                "--html of several traces is a page of the ranks of one run, and no two of these state which of the same run they \
+                "--html of several traces is a page of the ranks of one run, and no two of these state which rank of the same run they \
                  are; call the command once for each trace",
             ));
         };
@@ -76,11 +88,24 @@ impl Written {
         written.map_err(|error| Failure::file("write", path, &error))
     }
 
-    /// Writes them. What stood in the files is replaced.
+    /// Writes the files, replacing their contents.
     pub fn write(&self, trace: &Path, report: &Report) -> Result<(), Failure> {
+        let name = trace
+            .file_name()
+            .unwrap_or(trace.as_os_str())
+            .to_string_lossy();
+        if let Some(path) = &self.svg {
+            let drawn = picture(&name, report).ok_or_else(|| {
+                Failure::input(format!(
+                    "{} has no device work to draw; --svg draws the median step",
+                    trace.display()
+                ))
+            })?;
+            let written = std::fs::write(path, drawn);
+            written.map_err(|error| Failure::file("write", path, &error))?;
+        }
         if let Some(path) = &self.html {
-            let name = trace.file_name().unwrap_or(trace.as_os_str());
-            let page = html(&name.to_string_lossy(), report);
+            let page = html(&name, report);
             let written = std::fs::write(path, page);
             written.map_err(|error| Failure::file("write", path, &error))?;
         }
@@ -93,7 +118,7 @@ impl Written {
     }
 }
 
-/// Whether two paths lead to one file that is there.
+/// Returns whether two paths lead to one existing file.
 fn same(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,
