@@ -391,7 +391,7 @@ def test_all_is_put_back() -> None:
 
 
 def test_the_documentation_and_the_help_list_what_is_observed() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/guide/check.md").read_text(encoding="utf-8")
     assert _check_threads.HEARD in page
     ran = subprocess.run(
         [sys.executable, "-m", "sidestream.check", "--help"], capture_output=True, text=True, check=True

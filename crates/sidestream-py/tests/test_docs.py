@@ -30,7 +30,6 @@ PAGES = sorted(
 NOT_YET = {
     "README.md",
     "crates/sidestream-py/README.md",
-    "docs/guide/check.md",
     "docs/guide/diagnose.md",
     "docs/guide/python.md",
 }
