@@ -32,7 +32,6 @@ NOT_YET = {
     "crates/sidestream-py/README.md",
     "docs/guide/augmentation.md",
     "docs/guide/check.md",
-    "docs/guide/diagnose.md",
     "docs/guide/images.md",
     "docs/guide/migration.md",
     "docs/guide/pipelines.md",
