@@ -1,7 +1,8 @@
 // A layer of a perceptron: y = max(0, x * w), for `rows` rows of `width` values; w is width by width, row by row.
 //
-// A block of 16 by 16 threads makes 16 by 16 values, and goes on with a stride of the whole grid. Each value is summed up
-// from the first product to the last, each rounded once, so that it does not depend on the grid or on the other rows.
+// A block of 16 by 16 threads computes 16 by 16 values, and continues with a stride of the whole grid. Each value is
+// summed from the first product to the last, each rounded once, so that it does not depend on the grid or on the
+// other rows.
 
 extern "C" __global__ void dense(
     const float* x, const float* w, float* y, unsigned long long rows, unsigned long long width) {

@@ -1,3 +1,3 @@
-// Nothing: what a launch costs when there is no work.
+// No work: the cost of a launch alone.
 
 extern "C" __global__ void empty() {}

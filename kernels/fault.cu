@@ -1,10 +1,10 @@
-// What programs do by mistake, done on purpose: tests look at how the device's error comes back.
+// Errors that programs make by mistake, made on purpose: tests check how the device's error is returned.
 
 extern "C" __global__ void trap() {
     asm volatile("trap;");
 }
 
-// Writes four bytes, wherever that is.
+// Writes four bytes to any address.
 extern "C" __global__ void poke(unsigned long long address, unsigned value) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *(volatile unsigned*)address = value;
 }

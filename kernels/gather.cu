@@ -1,10 +1,9 @@
-// Many small pieces of pinned host memory into device memory, by one launch: the driver takes
-// microseconds for each copy, a row of a table costs nanoseconds.
+// Copies many small pieces of pinned host memory into device memory with one launch: the driver takes microseconds
+// for each copy, a row of a table costs nanoseconds.
 //
-// The link to the host takes its time to answer, so what counts is how many bytes are asked for
-// before the first have come. Each thread asks for LOADS times 16 bytes and only then stores any. What
-// is read is always read in whole 16 bytes, whatever the alignment: the link is the narrow place. What
-// is written is written as wide as the target allows.
+// The link to the host has a high latency, so the number of bytes requested before the first arrive determines the
+// speed. Each thread requests LOADS times 16 bytes and only then stores any. Reads are always whole 16 bytes,
+// whatever the alignment, since the link is the bottleneck. Writes are as wide as the alignment of the target allows.
 
 struct Piece {
     unsigned long long from, to, bytes;
@@ -32,7 +31,7 @@ static __device__ __forceinline__ void store(unsigned char* to, uint4 v) {
     }
 }
 
-// The share of one thread of `threads` that copy the piece together.
+// Copies the share of one thread of `threads` that copy the piece together.
 static __device__ void copy(Piece piece, unsigned long long thread, unsigned long long threads) {
     const unsigned char* from = (const unsigned char*)piece.from;
     unsigned char* to = (unsigned char*)piece.to;
@@ -64,8 +63,7 @@ static __device__ void copy(Piece piece, unsigned long long thread, unsigned lon
     }
 }
 
-// With k times as many blocks as pieces, k blocks copy each piece; any other number of blocks is
-// right too.
+// With k times as many blocks as pieces, k blocks copy each piece; any other number of blocks gives the same result.
 extern "C" __global__ void gather(const Piece* table, unsigned pieces) {
     if (pieces == 0) return;
     const unsigned shares = gridDim.x < pieces ? 1 : gridDim.x / pieces;
@@ -76,7 +74,7 @@ extern "C" __global__ void gather(const Piece* table, unsigned pieces) {
     }
 }
 
-// The same for a single piece, which comes with the launch: a node of a graph needs no table.
+// Copies a single piece, which is passed as arguments: a node of a graph needs no table.
 extern "C" __global__ void copy_piece(unsigned long long from, unsigned long long to, unsigned long long bytes) {
     const Piece piece = {from, to, bytes};
     const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;

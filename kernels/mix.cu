@@ -1,5 +1,5 @@
-// Stands for any kernel of a stream program: what it writes tells what it has read, and it takes as
-// long as it is told to. One block.
+// Represents any kernel of a stream program: what it writes depends on what it has read, and it takes a given time.
+// One block.
 
 struct Piece {
     unsigned char* at;
@@ -12,14 +12,14 @@ static __device__ unsigned long long now_ns() {
     return ns;
 }
 
-// All bits of a word count in each bit of the result.
+// Every bit of a word affects each bit of the result.
 static __device__ unsigned long long scramble(unsigned long long x) {
     x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDull;
     x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53ull;
     return x ^ (x >> 33);
 }
 
-// Eight bytes, the first one lowest; behind the end there are zeros.
+// Reads eight bytes, the first one lowest; beyond the end there are zeros.
 static __device__ unsigned long long load(Piece piece, unsigned long long word) {
     const unsigned char* at = piece.at + word * 8;
     const unsigned long long left = piece.bytes - word * 8;
@@ -41,7 +41,7 @@ static __device__ void store(Piece piece, unsigned long long word, unsigned long
     }
 }
 
-// A sum over all words and their places, so that it does not matter which thread adds which.
+// Sums over all words and their places, so that it does not matter which thread adds which.
 static __device__ unsigned long long sum_of(Piece piece, unsigned long long* total) {
     unsigned long long sum = 0;
     for (unsigned long long i = threadIdx.x; i * 8 < piece.bytes; i += blockDim.x) {
@@ -56,7 +56,7 @@ static __device__ unsigned long long sum_of(Piece piece, unsigned long long* tot
     return sum;
 }
 
-// Of the pieces the first `reads` are read and the next `writes` written; the rest are nothing.
+// The first `reads` pieces are read and the next `writes` written; the others are unused.
 extern "C" __global__ void mix(
     unsigned long long ns, unsigned long long seed, unsigned reads, unsigned writes,
     unsigned char* at0, unsigned long long bytes0, unsigned char* at1, unsigned long long bytes1,
@@ -72,7 +72,7 @@ extern "C" __global__ void mix(
     __shared__ unsigned long long total;
     unsigned long long seen = scramble(seed);
     for (unsigned i = 0; i < reads; i++) seen = scramble(seen ^ sum_of(pieces[i], &total)) + pieces[i].bytes;
-    // What it reads it reads at its start, and what it writes it writes at its end.
+    // Reads happen at the start of the kernel, and writes at its end.
     while (now_ns() - start_ns < ns) {
     }
     __syncthreads();

@@ -1,6 +1,6 @@
-// Values that can be told from any others: written here, looked for there.
+// Values that are distinct for every place and seed: one kernel writes them, another one checks them.
 
-// The value at a place: all bits of the place and of the seed count in each of its bits.
+// Returns the value at a place: every bit of the place and of the seed affects each of its bits.
 static __device__ unsigned pattern(unsigned long long at, unsigned seed) {
     unsigned x = (unsigned)at * 0x9E3779B1u + (unsigned)(at >> 32) + seed;
     x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
@@ -14,7 +14,7 @@ extern "C" __global__ void fill_pattern(unsigned* to, unsigned long long n, unsi
     for (; i < n; i += threads) to[i] = pattern(i, seed);
 }
 
-// Adds to `errors` how many of the values are others.
+// Adds the number of wrong values to `errors`.
 extern "C" __global__ void check_pattern(const unsigned* from, unsigned long long n, unsigned seed, unsigned* errors) {
     unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
     const unsigned long long threads = gridDim.x * (unsigned long long)blockDim.x;

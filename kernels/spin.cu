@@ -1,4 +1,4 @@
-// Keeps the device busy for a time, whatever its clock rate. One block of one thread is enough.
+// Keeps the device busy for a given time, whatever its clock rate. One block of one thread is enough.
 
 static __device__ unsigned long long now_ns() {
     unsigned long long ns;

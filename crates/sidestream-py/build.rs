@@ -1,4 +1,4 @@
-//! Lets the linker of macOS leave Python's symbols to the interpreter, as that of Linux does by itself.
+//! Makes the linker of macOS leave Python's symbols unresolved, for the interpreter to provide, as the linker of Linux does by default.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,10 +1,10 @@
-"""Augmentation on the GPU, on a stream of its own, with a transform of your own.
+"""Augmentation on the GPU, on a separate stream, with your own transform.
 
 python examples/python/augmentation.py
 
-Cropping, turning and blurring images keeps eight loader processes busy and the GPU waiting. Given to
-`sidestream.prefetch` as `transform`, any function from batch to batch runs on the device beside the step on
-the batch before. Random numbers come as in a plain call.
+Cropping, rotating and blurring images keeps eight loader processes busy while the GPU is idle. Passed to
+`sidestream.prefetch` as `transform`, any function from batch to batch runs on the device while the step on
+the previous batch runs. Random numbers are the same as in a direct call.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def augment(batch: Batch, random: torch.Generator) -> Batch:
-    """Turns, crops and blurs each image by itself: as one warp of the whole batch, not image by image."""
+    """Rotate, crop and blur each image differently, as one warp of the whole batch."""
     images, labels = batch
     count, channels = images.shape[:2]
     images = images.float() / 255
     angle = (torch.rand(count, device=images.device, generator=random) - 0.5) * math.pi / 2
     shift = torch.rand(count, 2, device=images.device, generator=random) - 0.5
-    # Half the width, turned and moved: a random crop that is resized and rotated.
+    # Half the width, rotated and moved: a random crop that is resized and rotated.
     cos, sin = 0.5 * torch.cos(angle), 0.5 * torch.sin(angle)
     warp = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
     images = F.grid_sample(images, F.affine_grid(warp, list(images.shape), False), align_corners=False)
@@ -68,7 +68,7 @@ def train(batches: Iterable[Batch], device: str) -> tuple[float, float]:
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 1:
         raise ValueError
@@ -76,7 +76,7 @@ def count(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Augmentation on a stream of its own.")
+    parser = argparse.ArgumentParser(description="Augmentation on a separate stream.")
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
     )
@@ -95,7 +95,7 @@ def main() -> None:
         for images, labels in loader(steps, batch, size):
             yield transform((images.to(args.device), labels.to(args.device)))
 
-    train(in_the_loop(2), args.device)  # For the kernels to be picked.
+    train(in_the_loop(2), args.device)  # Selects the kernels.
     plain, plain_s = train(in_the_loop(args.steps), args.device)
     ahead = sidestream.prefetch(loader(args.steps, batch, size), args.device, transform=seeded())
     ours, ours_s = train(ahead, args.device)

@@ -1,11 +1,10 @@
-"""Independent branches of a model side by side.
+"""Independent branches of a model, run concurrently.
 
 python examples/python/branches.py
 
-Two convolutions take the same input. A new stream for each in every `forward`, as one finds it written, is
-slow and wrong: the branches do not wait for the input, and the memory of one may be given away while the
-other reads it. Here a tuple of stages stands for the branches, and the next stage gets the tuple of their
-results.
+Two convolutions take the same input. A new stream for each of them in every `forward`, as is often seen, is
+slow and wrong: the branches do not wait for the input, and the memory of one may be reused while the other
+reads it. Here a tuple of stages is the branches, and the next stage gets the tuple of their results.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sidestream
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 0:
         raise ValueError

@@ -1,11 +1,11 @@
-"""A double-buffering loop with both of its waits missing, found by the checker, and its repaired form.
+"""A double-buffering loop with both of its waits missing, found by the checker, and its fixed form.
 
 python examples/python/check_racy_loop.py
 
 The loop copies the next batch on a side stream while the model reads this one. Nothing makes the model wait
-for its batch, and nothing keeps the copy from overwriting a batch that is still read. It may well give right
-results, and the checker finds it all the same. Without a GPU the loop is checked on a simulated one, and
-without PyTorch as a stream program.
+for its batch, and nothing keeps the copy from overwriting a batch that is still being read. The loop may
+well compute correct results, and the checker finds the races all the same. Without a GPU the loop is
+checked on a simulated one, and without PyTorch as a stream program.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import sidestream
 
-#: The same loop as a list of CUDA calls, for machines without PyTorch.
+#: The loop as a list of CUDA calls, for machines without PyTorch.
 PROGRAMS = Path(__file__).parents[1] / "streams"
 
 
 def double_buffered(steps: int, device: str, repaired: bool) -> None:
-    """The loop in PyTorch."""
+    """Run the loop in PyTorch."""
     import torch
 
     model = torch.nn.Linear(1024, 1024, device=device)
@@ -28,7 +28,7 @@ def double_buffered(steps: int, device: str, repaired: bool) -> None:
     slots = [torch.empty(1024, 1024, device=device) for _ in range(2)]
     filled, read = ([torch.cuda.Event() for _ in slots] for _ in range(2))
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(main)  # The memory of the slots is main's.
+    side.wait_stream(main)  # The slots were allocated on main.
 
     def fill(step: int) -> None:
         with torch.cuda.stream(side):
@@ -49,7 +49,7 @@ def double_buffered(steps: int, device: str, repaired: bool) -> None:
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 1:
         raise ValueError

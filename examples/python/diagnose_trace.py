@@ -3,8 +3,8 @@
 python examples/python/diagnose_trace.py
 python examples/python/diagnose_trace.py my_trace.json --what-if pinned,no-sync
 
-With a GPU and no file a small loop with a mistake in it is recorded here and now. Without one, a trace that
-an H200 left is read: reading needs neither a GPU nor PyTorch.
+With a GPU and without a file, a small loop with a mistake is recorded. Without a GPU, a trace that was
+recorded on an H200 is read: reading needs neither a GPU nor PyTorch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECORDED = Path(__file__).parents[1] / "traces" / "copy_bound.before.json.gz"
 
 
 def recorded_here(steps: int, what_if: str | None) -> sidestream.Diagnosis | None:
-    """A loop whose batches are not pinned, so that each copy holds up the host."""
+    """Record a loop whose batches are not pinned, so that each copy blocks the host."""
     import torch
 
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
@@ -34,7 +34,7 @@ def recorded_here(steps: int, what_if: str | None) -> sidestream.Diagnosis | Non
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 1:
         raise ValueError
@@ -45,9 +45,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Diagnose a trace.")
     parser.add_argument("trace", nargs="?", type=Path)
     parser.add_argument(
-        "--device", help="cuda to record a loop, cpu to read a file; by default what there is"
+        "--device", help="cuda to record a loop, cpu to read a file; by default whichever is available"
     )
-    parser.add_argument("--steps", type=count, default=12, help="of the loop that is recorded")
+    parser.add_argument("--steps", type=count, default=12, help="steps of the recorded loop")
     parser.add_argument("--what-if", help="changes to predict together, such as pinned,prefetch=2")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
@@ -60,9 +60,9 @@ def main() -> None:
         report = sidestream.diagnose(path or RECORDED, what_if=args.what_if)
     print(report)
     if not isinstance(report, sidestream.Diagnosis):
-        return  # A folder: what its traces say together was printed.
+        return  # A folder: the summary of its traces was printed.
 
-    # The same as values, for a program to act on.
+    # The same results as values, for a program to use.
     for finding in report.findings:
         print(f"{finding.code}: worth {finding.saving_ns.likely / 1e6:.2f} ms of a step")
     for guess in report.what_if:

@@ -2,8 +2,8 @@
 
 torchrun --standalone --nproc-per-node 2 examples/python/distributed.py
 
-Nothing is shared between the ranks but the gradients, which DistributedDataParallel exchanges. Without a GPU
-for each rank the ranks run on the processor and exchange by gloo.
+The ranks share only the gradients, which DistributedDataParallel exchanges. Without a GPU for each rank,
+the ranks run on the processor and communicate with gloo.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 
 import torch
 
-# DistributedDataParallel loads this part of PyTorch (2.11), and a process group that exists by then is never
-# freed, not by destroy_process_group either: its threads would run while Python ends, and now and then abort
-# it. So load it first.
+# DistributedDataParallel loads this part of PyTorch (2.11). A process group that exists by then is never
+# freed, not even by destroy_process_group: its threads would run while Python shuts down, and sometimes
+# abort it. So the module is loaded first.
 import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -25,7 +25,7 @@ import sidestream
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 1:
         raise ValueError
@@ -34,7 +34,7 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prefetching under torchrun.")
-    parser.add_argument("--device", help="cuda or cpu; by default a GPU for each rank where there is one")
+    parser.add_argument("--device", help="cuda or cpu; by default a GPU for each rank if there are enough")
     parser.add_argument("--steps", type=count, default=8, help="steps of an epoch")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
@@ -45,7 +45,7 @@ def main() -> None:
     if on_gpu:
         torch.cuda.set_device(device)
     if "RANK" not in os.environ:
-        raise SystemExit("start this by torchrun: torchrun --standalone --nproc-per-node 2 " + __file__)
+        raise SystemExit("start this with torchrun: torchrun --standalone --nproc-per-node 2 " + __file__)
     dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
         train(device, args.steps)
@@ -75,7 +75,7 @@ def train(device: torch.device, steps: int) -> None:
             seen += numbers.numel()
             total += loss.detach()
     mean = total.item() / (2 * steps)
-    # All ranks have the same model in the end.
+    # All ranks have the same model at the end.
     weight = model.module.weight.detach().sum()
     both = [torch.empty_like(weight) for _ in range(dist.get_world_size())]
     dist.all_gather(both, weight)
@@ -83,7 +83,7 @@ def train(device: torch.device, steps: int) -> None:
     print(
         f"rank {dist.get_rank()} of {dist.get_world_size()} on {device}: {seen.item()} samples of its shard, "
         f"mean loss {mean:.4f}, {'the models agree' if agree else 'THE MODELS DIFFER'}\n",
-        # The end of the line with it: the ranks write to the same terminal.
+        # The line ends here too, in one write: the ranks write to the same terminal.
         end="",
         flush=True,
     )

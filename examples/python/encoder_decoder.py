@@ -1,10 +1,10 @@
-"""A frozen encoder and a decoder that is trained:
-the encoder works on the next batch while the decoder trains on this one.
+"""A frozen encoder and a decoder in training: the encoder works on the next batch while the decoder trains
+on this one.
 
 python examples/python/encoder_decoder.py --batch 8
 
-By hand that takes two streams, waits in both directions and `record_stream`, and it is slower than no streams
-where the batch is small. `sidestream.Pipeline` measures one after the other, streams, and CUDA graphs, and
+By hand this takes two streams, waits in both directions and `record_stream`, and it is slower than one
+stream if the batch is small. `sidestream.Pipeline` measures serial execution, streams, and CUDA graphs, and
 keeps the fastest.
 """
 
@@ -48,7 +48,7 @@ def batches(steps: int, batch: int, size: int) -> Iterator[tuple[torch.Tensor, t
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 0:
         raise ValueError
@@ -88,7 +88,7 @@ def main() -> None:
         optimizer.step()
         return loss.detach()
 
-    # Captured stages run their Python once. SGD may be captured as it is; see docs/guide/python.md.
+    # Captured stages run their Python once. SGD can be captured unchanged; see docs/guide/python.md.
     pipe = sidestream.Pipeline([encode, train], device=args.device, capture=on_gpu)
     start = time.perf_counter()
     losses = torch.stack(list(pipe(batches(steps, args.batch, size)))).cpu()

@@ -2,9 +2,9 @@
 
 python examples/python/ensemble.py
 
-The models of an ensemble do not depend on each other, so on a GPU that none of them fills they can run side
-by side. By hand that is a stream for each, waits at both ends, and `record_stream` for what is freed in the
-backward pass. Here one module stands for all of them.
+The models of an ensemble do not depend on each other, so on a GPU that none of them fills they can run
+concurrently. By hand this takes a stream for each, waits at both ends, and `record_stream` for what is
+freed in the backward pass. Here one module wraps all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sidestream
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 0:
         raise ValueError

@@ -1,11 +1,11 @@
-"""What overlapping copies with computing is worth, before you write any of it.
+"""What overlapping copies with computation would gain, before you write any of it.
 
 python examples/python/overlap.py
 python examples/python/overlap.py --device cuda:0 --batch 32MiB --work 16384
 
-A job of uploads, kernels and downloads is run in every usual arrangement of streams. Without a GPU a
-simulated NVIDIA H200 runs it: describe your own job by --batch, --steps and --work, and see whether it is
-worth the work.
+A job of uploads, kernels and downloads is run in every usual arrangement of streams. Without a GPU, a
+simulated NVIDIA H200 runs it: describe your own job with --batch, --steps and --work, and see whether
+overlapping is worth the effort.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sidestream
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 1:
         raise ValueError
@@ -24,15 +24,15 @@ def count(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What overlapping is worth for a job.")
-    parser.add_argument("--device", default="auto", help="a GPU where there is one, else the simulated H200")
+    parser = argparse.ArgumentParser(description="What overlapping gains for a job.")
+    parser.add_argument("--device", default="auto", help="a GPU if there is one, else the simulated H200")
     parser.add_argument("--steps", type=count, default=32, help="how many batches")
     parser.add_argument("--batch", default="4MiB", help="the size of a batch")
     parser.add_argument(
         "--work", type=int, default=4096, help="multiplications and additions for each four bytes"
     )
     args = parser.parse_args()
-    # Functions of Python do not run on a simulated GPU. This job does.
+    # Python functions do not run on a simulated GPU. This job does.
     device = "sim:h200" if args.device == "cpu" else args.device
 
     result = sidestream.overlap(device, batch=args.batch, count=args.steps, work=args.work)

@@ -1,12 +1,13 @@
-"""A model behind HTTP: FastAPI takes the requests, and a Batcher runs those that come together as one batch.
+"""A model behind HTTP: FastAPI accepts the requests, and a Batcher runs those that arrive together as one
+batch.
 
 python examples/python/serve_http.py                  # serves until Ctrl-C
-python examples/python/serve_http.py --steps 256      # asks itself so often, and ends
+python examples/python/serve_http.py --steps 256      # sends itself this many requests, and ends
 curl localhost:8000/predict -H 'content-type: application/json' -d '{"row": [0.1, 0.2, …]}'
 
-What a server has to say goes by what became of the request: 503 where it was refused, with Retry-After, and
-504 where its deadline passed. GET /metrics has the counts for Prometheus. Needs fastapi, uvicorn and httpx.
-With `--device cpu` the GPU is a simulated one, and the race checker listens.
+The status depends on what became of the request: 503 with Retry-After if it was refused, and 504 if its
+deadline passed. GET /metrics returns the counts for Prometheus. Needs fastapi, uvicorn and httpx. With
+`--device cpu` the GPU is a simulated one, and the race checker runs too.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ WIDTH = 64
 
 @dataclasses.dataclass
 class Asked:
-    """What a client sends."""
+    """The body of a request."""
 
     row: list[float]
-    #: In how many milliseconds the answer is of no more use.
+    #: Milliseconds after which the answer is of no use any more.
     deadline_ms: float | None = None
 
 
@@ -44,13 +45,13 @@ def perceptron() -> torch.nn.Module:
 
 
 def application(model: torch.nn.Module) -> fastapi.FastAPI:
-    """The server of one model. The batcher lives as long as it."""
+    """Make the server of one model. The batcher lives as long as the server."""
     batcher: sidestream.Batcher[torch.Tensor]
 
     @contextlib.asynccontextmanager
     async def life(_: fastapi.FastAPI) -> AsyncIterator[None]:
         nonlocal batcher
-        # Also where the server ends: what was taken is answered.
+        # When the server ends, accepted requests are still answered.
         async with sidestream.Batcher(
             model, sizes=(1, 4, 16, 64), max_delay=0.001, max_queue=1024
         ) as batcher:
@@ -61,8 +62,8 @@ def application(model: torch.nn.Module) -> fastapi.FastAPI:
             raise fastapi.HTTPException(422, f"row has {len(asked.row)} numbers; send {WIDTH}")
         deadline = None if asked.deadline_ms is None else asked.deadline_ms / 1e3
         try:
-            # In the event loop itself, not in a thread: the loop launches the batch of all that it was asked
-            # for.
+            # Called in the event loop itself, not in a thread: the loop launches the batch of all its
+            # requests.
             answer = await batcher.submit(torch.tensor(asked.row), deadline=deadline)
         except sidestream.RequestRefused as refused:
             raise fastapi.HTTPException(503, str(refused), {"Retry-After": "1"}) from refused
@@ -81,7 +82,7 @@ def application(model: torch.nn.Module) -> fastapi.FastAPI:
 
 
 async def ask(port: int, requests: int) -> None:
-    """Ask for so many rows, up to 64 at once."""
+    """Send this many requests, up to 64 at once."""
     turns = asyncio.Semaphore(64)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
 
@@ -112,7 +113,7 @@ async def serve(model: torch.nn.Module, port: int, requests: int | None) -> None
 
 
 def count(text: str) -> int:
-    """A number of requests, for the command line."""
+    """Parse a number of requests for the command line."""
     number = int(text)
     if number < 1:
         raise ValueError
@@ -129,9 +130,9 @@ def main() -> None:
     parser.add_argument(
         "--steps",
         type=count,
-        help="how many requests it sends itself before it ends; without it it serves until Ctrl-C",
+        help="send this many requests to itself, then end; by default it serves until Ctrl-C",
     )
-    parser.add_argument("--port", type=int, default=8000, help="where it listens; 0 picks one")
+    parser.add_argument("--port", type=int, default=8000, help="the port to listen on; 0 picks one")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
         parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")

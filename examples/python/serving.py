@@ -2,10 +2,10 @@
 
 python examples/python/serving.py
 
-A pool of streams, a request on each in turn, is what one finds written. It is right if each stream waits for
-its request and the caller for the streams. It gains little where a request is small: then the host's launches
-are the limit, and streams do not shorten these. One batch of all requests does, and where they come one by
-one from many callers, a `sidestream.Batcher` makes batches of those that come together: serve_http.py has one
+A pool of streams that take requests in turn is often seen. It is correct if each stream waits for its
+request and the caller waits for the streams. It gains little for small requests: then the host's launches
+are the limit, and streams do not shorten them. One batch of all requests does, and if they come one by one
+from many callers, a `sidestream.Batcher` makes batches of those that arrive together: serve_http.py has one
 behind HTTP.
 """
 
@@ -37,7 +37,7 @@ def over_streams(
     for stream in pool:
         caller.wait_stream(stream.torch())
     for answer in answers:
-        answer.record_stream(caller)  # Its memory belongs to a stream of the pool.
+        answer.record_stream(caller)  # It was allocated on a stream of the pool.
     return torch.cat(answers)
 
 
@@ -46,7 +46,7 @@ def batched(model: torch.nn.Module, requests: list[torch.Tensor]) -> torch.Tenso
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 1:
         raise ValueError
@@ -70,7 +70,7 @@ def main() -> None:
     expected = one_by_one(model, requests)
 
     def timed(name: str, answer: Callable[[], torch.Tensor]) -> float:
-        answer()  # Once for the kernels to be picked.
+        answer()  # One run to select the kernels.
         start = time.perf_counter()
         answers = answer().cpu()  # Waits for the device.
         rate: float = args.steps / (time.perf_counter() - start)

@@ -1,10 +1,10 @@
-"""Three stages of computing, each on the result of the one before, for a row of inputs.
+"""Three stages of a computation, each on the result of the previous one, for a series of inputs.
 
 python examples/python/three_stages.py
 
-Put on three streams by hand, as one finds it written, this is wrong: nothing makes the second stream wait for
-the first, and PyTorch does not either. `sidestream.Pipeline` puts the waits there, runs stage 1 of the next
-input beside stage 2 of this one, and keeps that only if it was measured to be faster.
+Put on three streams by hand, as is often seen, this is wrong: nothing makes the second stream wait for the
+first, and PyTorch does not either. `sidestream.Pipeline` adds the waits, runs stage 1 of the next input
+concurrently with stage 2 of this one, and keeps that only if it was measured to be faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sidestream
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 0:
         raise ValueError
@@ -27,7 +27,7 @@ def count(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Stages of a computation, side by side.")
+    parser = argparse.ArgumentParser(description="Stages of a computation, run concurrently.")
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu"
     )

@@ -2,9 +2,9 @@
 
 python examples/python/timing.py
 
-A call of PyTorch returns when the GPU was asked. The clock around it measures the asking, whatever the size
-of the work. `sidestream.benchmark` measures the device by events and the host beside it, so that one sees
-which of the two is the slower.
+A PyTorch call returns once the work is enqueued. The clock around it measures the enqueueing, whatever the
+size of the work. `sidestream.benchmark` measures the device with events and the host separately, which
+shows which of the two is slower.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sidestream
 
 
 def count(text: str) -> int:
-    """A number of steps, for the command line."""
+    """Parse a number of steps for the command line."""
     number = int(text)
     if number < 1:
         raise ValueError

@@ -28,7 +28,7 @@ BF16 = torch.bfloat16
 
 
 def chain(count, size, dtype=BF16):
-    """A chain of matrix products, and its input."""
+    """Make a chain of matrix products, and its input."""
     weight = torch.randn(size, size, device=GPU, dtype=dtype) / size**0.5
 
     def run(x):
@@ -40,7 +40,7 @@ def chain(count, size, dtype=BF16):
 
 
 def scales(count, size):
-    """A chain of small kernels, and its input."""
+    """Make a chain of small kernels, and its input."""
 
     def run(x):
         for _ in range(count):
@@ -51,7 +51,7 @@ def scales(count, size):
 
 
 def training(model):
-    """One training step of a model, as a function of its input."""
+    """Make a training step of a model, as a function of its input."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def train(x):
@@ -85,7 +85,7 @@ def convolutions():
 
 
 def graphed(run, x):
-    """The same as a CUDA graph."""
+    """Capture the function as a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -161,7 +161,7 @@ def pageable_small(variant):
 
 
 class Decode(torch.utils.data.Dataset):
-    """Items that take the processor some time."""
+    """Items that each take some processor time."""
 
     def __init__(self, milliseconds):
         self.milliseconds = milliseconds
@@ -248,7 +248,7 @@ def mask(variant):
 
     def step():
         y = run(x)
-        # The size of what a mask selects has to come back to the host.
+        # The size of a mask's selection has to be read back by the host.
         y = y[y > 0] if variant == "before" else torch.where(y > 0, y, 0.0)
         y.sum()
 
@@ -304,8 +304,8 @@ def both_ways(variant):
 
 
 def legacy(variant):
-    """Streams that wait for the legacy default stream; PyTorch's own never do, so they come from the runtime.
-    """
+    """Streams that wait for the legacy default stream; PyTorch's streams never do, so the runtime creates
+    these."""
     folders = [*site.getsitepackages(), "/usr/local/cuda"]
     found = [path for folder in folders for path in glob.glob(f"{folder}/**/libcudart.so*", recursive=True)]
     runtime = ctypes.CDLL(found[0])
@@ -314,7 +314,7 @@ def legacy(variant):
         handle = ctypes.c_void_p()
         non_blocking = ctypes.c_uint(1 if variant == "after" else 0)
         if runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), non_blocking) != 0:
-            raise RuntimeError("no stream could be made")
+            raise RuntimeError("no stream could be created")
         return torch.cuda.ExternalStream(handle.value)
 
     first, second = stream(), stream()
@@ -345,7 +345,8 @@ def graph_upload(variant):
     return step
 
 
-# For each job: what makes a variant, and which changes lead from its first variant to the others.
+# For each job: the function that makes a variant, and the changes that lead from its first variant to the
+# others.
 JOBS = {
     "train_upload": (
         lambda v: train_upload(v, 64),

@@ -17,12 +17,12 @@ use super::Bench;
 use super::kernels::{self, Empty};
 use super::table::{Bar, Row};
 
-/// So many calls find room in the driver's queue, so that none waits for the device.
+/// The number of calls in a batch: all fit in the driver's queue, so that none waits for the device.
 const CALLS: u32 = 200;
-/// What is allocated and freed.
+/// The size of the memory that is allocated and freed.
 const ALLOCATED_BYTES: usize = 1 << 20;
 
-/// A call, by the driver and by the runtime: microseconds each.
+/// A call through the driver and through the runtime: microseconds each.
 struct Call {
     what: &'static str,
     bar: Option<Bar>,
@@ -55,7 +55,7 @@ const ROWS: [Call; 12] = [
         own: Own::explicit_launches,
     },
     Call {
-        what: "event record, behind a launch",
+        what: "event record, after a launch",
         bar: EVENT,
         raw: |raw| raw.records_behind_launches(),
         own: Own::records_behind_launches,
@@ -67,7 +67,7 @@ const ROWS: [Call; 12] = [
         own: Own::explicit_records,
     },
     Call {
-        what: "event wait, behind a new event",
+        what: "event wait, on a new event",
         bar: EVENT,
         raw: |raw| raw.waits_for_new_events(),
         own: Own::waits_for_new_events,
@@ -79,7 +79,7 @@ const ROWS: [Call; 12] = [
         own: Own::explicit_waits,
     },
     Call {
-        what: "make stream B wait for A, behind a launch",
+        what: "make stream B wait for A, after a launch",
         bar: LINK,
         raw: |raw| raw.links_behind_launches(),
         own: Own::links_behind_launches,
@@ -110,7 +110,7 @@ const ROWS: [Call; 12] = [
     },
 ];
 
-/// Every row about calls.
+/// All rows about calls.
 pub fn rows(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let raw = bench.gpu.as_ref().map(Raw::new).transpose()?;
     let mut own = Own::new(&bench.own.device)?;
@@ -143,11 +143,10 @@ fn compare(
     Ok(Row::new(call.what, "us", raw, &times[0], call.bar))
 }
 
-/// So many calls come first and do not count: the driver's pool of memory, for one, is empty after
-/// each synchronisation.
+/// The number of warm-up calls: the driver's memory pool, for one, is empty after each synchronization.
 const FIRST: u32 = 10;
 
-/// Microseconds a call of `call`, for so many calls one after the other.
+/// Microseconds per call of `call`, over this many consecutive calls.
 fn in_a_row(calls: u32, mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
     for _ in 0..FIRST {
         call()?;
@@ -159,8 +158,8 @@ fn in_a_row(calls: u32, mut call: impl FnMut() -> Result<(), Failure>) -> Result
     Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
 }
 
-/// Microseconds a call of `call`, each timed alone behind a `prepare` that does not count. What it
-/// costs to ask for the time is taken off.
+/// Microseconds per call of `call`, each timed alone after an untimed `prepare`. The cost of reading the clock is
+/// subtracted.
 fn one_by_one<T>(
     calls: u32,
     mut prepare: impl FnMut() -> Result<T, Failure>,
@@ -172,7 +171,7 @@ fn one_by_one<T>(
         let start = Instant::now();
         call(prepared)?;
         let end = Instant::now();
-        // The second pair says what the first one itself takes.
+        // The second pair of readings measures the cost of reading the clock.
         let own = end.elapsed();
         if at >= FIRST {
             sum += (end - start).saturating_sub(own).as_secs_f64();
@@ -206,7 +205,7 @@ impl Raw<'_> {
     }
 
     fn launch(&self) -> Result<(), Failure> {
-        // SAFETY: the kernel has no parameters and touches nothing.
+        // SAFETY: the kernel has no parameters and touches no memory.
         unsafe {
             let args = [self.memory.address()];
             self.gpu.launch(self.empty, Grid::new(1, 32), args, self.a)
@@ -282,7 +281,7 @@ struct Own {
     memory: DeviceBuf<u32>,
     a: Stream,
     b: Stream,
-    /// Streams whose calls leave no events behind, so that whoever needs one records it then.
+    /// Streams whose calls record no events, so that a later dependency records one itself.
     unmarked_a: Stream,
     unmarked_b: Stream,
     explicit_a: explicit::Stream,
@@ -324,7 +323,7 @@ impl Own {
         let grid = Grid::new(1, 32);
         in_a_row(CALLS, || {
             let args = [explicit::Arg::Writes(self.explicit_memory.all())];
-            // SAFETY: one stream orders all launches, and the memory stays until it is synchronised.
+            // SAFETY: one stream orders all launches, and the memory is kept until the stream is synchronized.
             Ok(unsafe { self.explicit_a.launch(&self.empty, grid, &args) }?)
         })
     }
@@ -333,7 +332,7 @@ impl Own {
         in_a_row(CALLS, || Ok(self.explicit_a.record(&self.event)?))
     }
 
-    /// The event is also dropped.
+    /// The event is dropped as well.
     fn records_behind_launches(&mut self) -> Result<f64, Failure> {
         let a = self.unmarked_a.clone();
         one_by_one(

@@ -1,4 +1,4 @@
-//! `sidestream-bench gpu`: what the library costs beside the driver's own calls.
+//! `sidestream-bench gpu`: what the library costs compared with the driver's own calls.
 
 mod calls;
 mod kernels;
@@ -26,7 +26,7 @@ enum Args {
     Gpu(GpuArgs),
 }
 
-/// Measure the library on a GPU, each figure beside the driver's own calls
+/// Measure the library on a GPU, each figure compared with the driver's own calls
 ///
 /// Every figure of the library is measured in turn with the driver's own calls for the same work, by
 /// this program, in the same minute: in each round both sides run, in alternating order. The ratio is
@@ -34,16 +34,16 @@ enum Args {
 /// ratio, and whether the bar is met.
 ///
 /// Calls are timed on the host, in batches so short that none waits for the device. Jobs are timed
-/// from before their first call until their last result is there.
+/// from before their first call until their last result has arrived.
 ///
-/// Exit code: 0 also where a bar is not met, 2 if an argument or the device is at fault.
+/// Exit code: 0 even if a bar is not met, 2 if an argument is wrong or the device fails.
 #[derive(Parser)]
 struct GpuArgs {
     /// The GPU: cuda, cuda:0, cuda:1; a simulated one, such as sim:h200, is a dry run without the
     /// driver's side
     #[arg(long, default_value = "cuda:0")]
     device: String,
-    /// The driver's library, if not the one that the system has
+    /// The driver's library, if not the system's
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
     /// Print one JSON object instead of the table
@@ -68,7 +68,7 @@ enum Part {
     Pieces,
 }
 
-/// How often things are measured.
+/// How often each part is measured.
 struct Rounds {
     calls: usize,
     small_jobs: usize,
@@ -169,7 +169,7 @@ impl Bench {
         }
     }
 
-    /// Says on a terminal what is being measured.
+    /// Prints what is being measured, if the output is a terminal.
     fn progress(&self, what: &str) {
         if std::io::stderr().is_terminal() {
             tell(format_args!("measuring: {what}"));

@@ -1,4 +1,4 @@
-//! The overlap job: the pipelines beside every arrangement of raw calls.
+//! The overlap job: the pipelines compared with every arrangement of raw calls.
 
 use serde_json::{Value, json};
 use sidestream_cli::failure::Failure;
@@ -14,22 +14,22 @@ use super::table::{Bar, Row};
 const BATCHES: u32 = 32;
 const SIZES: [u64; 3] = [64 << 10, 4 << 20, 32 << 20];
 const WORKS: [u32; 4] = [16, 256, 4096, 16384];
-/// The size at which the host's calls are the limit, where graphs are worth it.
+/// The size at which the host's calls are the limit, so that graphs are worthwhile.
 const SMALL: u64 = SIZES[0];
 
 const SLOTS: u32 = 4;
 const GRAPH_SLOTS: u32 = 6;
 
-/// Every arrangement of one job, in milliseconds.
+/// All arrangements of one job, in milliseconds.
 pub struct Compared {
     job: Job,
     raw: Vec<(Layout, f64)>,
     pipeline: f64,
-    /// With a graph in each slot: as many slots as the pipeline, and more.
+    /// With a graph in each slot: for the pipeline's number of slots, and for more.
     graphs: Option<[f64; 2]>,
 }
 
-/// Every row about the overlap job, and what all arrangements took.
+/// All rows about the overlap job, and the times of all arrangements.
 pub fn rows(bench: &Bench) -> Result<(Vec<Row>, Vec<Compared>), Failure> {
     let raw = bench.gpu.as_ref().map(|gpu| {
         let most = SIZES.iter().copied().max().unwrap_or(0) as usize;
@@ -141,7 +141,7 @@ impl Compared {
     }
 }
 
-/// Every arrangement as a table.
+/// All arrangements as a table.
 pub fn as_text(all: &[Compared]) -> String {
     if all.is_empty() {
         return String::new();

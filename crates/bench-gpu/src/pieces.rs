@@ -53,7 +53,7 @@ impl Own {
         })
     }
 
-    /// Microseconds until all has arrived.
+    /// Microseconds until all pieces have arrived.
     fn timed(&mut self, clock: &Clock) -> Result<f64, Failure> {
         self.stream.synchronize()?;
         let pieces = self.pieces.take().unwrap_or_default();
@@ -85,7 +85,7 @@ impl Raw<'_> {
         })
     }
 
-    /// Microseconds until all has arrived.
+    /// Microseconds until all pieces have arrived.
     fn timed(
         &self,
         clock: &Clock,

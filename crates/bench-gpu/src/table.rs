@@ -1,39 +1,39 @@
-//! What was measured, as rows with their bars.
+//! The measurements, as rows with their bars.
 
 use serde_json::{Value, json};
 use sidestream_cli::measure::rounds::{median, quantile};
 
-/// One figure of ours beside the driver's.
+/// One figure of ours, compared with the driver's.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub what: String,
     pub unit: &'static str,
-    /// The driver's own calls; absent where there is no driver.
+    /// The time of the driver's own calls; absent if there is no driver.
     pub raw: Option<f64>,
-    /// Absent where it cannot be measured.
+    /// Our time; absent if it cannot be measured.
     pub ours: Option<f64>,
-    /// The median of ours divided by the driver's, round by round.
+    /// The median of our time divided by the driver's, round by round.
     pub ratio: Option<f64>,
-    /// The tenth and the ninetieth percentile of the ratio; of ours where there is no ratio.
+    /// The tenth and the ninetieth percentile of the ratio; of our time if there is no ratio.
     pub spread: Option<(f64, f64)>,
     pub bar: Option<Bar>,
-    /// What else a reader has to know.
+    /// What else a reader needs to know.
     pub note: String,
 }
 
-/// What is asked of a row.
+/// The requirement on a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Bar {
     /// The ratio is at most this.
     Ratio(f64),
-    /// Ours is at most this, in the row's unit.
+    /// Our time is at most this, in the row's unit.
     Ours(f64),
-    /// The driver's time is at least so many times ours.
+    /// The driver's time is at least this many times ours.
     Faster(f64),
 }
 
 impl Row {
-    /// A row from the times of the rounds. Both sides ran in each.
+    /// Makes a row from the times of the rounds. Both sides ran in each.
     pub fn new(
         what: impl Into<String>,
         unit: &'static str,
@@ -61,8 +61,8 @@ impl Row {
         self
     }
 
-    /// Whether the bar is met; unknown without a bar, and where the driver's time is missing: a bar
-    /// is for a real device.
+    /// Whether the bar is met; `None` without a bar, and if the driver's time is missing: a bar applies to a real
+    /// device.
     pub fn is_met(&self) -> Option<bool> {
         let (bar, ratio) = (self.bar?, self.ratio?);
         Some(match bar {
@@ -90,7 +90,7 @@ impl Bar {
     }
 }
 
-/// The rows as people read them.
+/// The rows as a text table.
 pub fn as_text(rows: &[Row]) -> String {
     let width = rows.iter().map(|row| row.what.len()).max().unwrap_or(0);
     let mut out = format!(
@@ -127,7 +127,7 @@ pub fn as_text(rows: &[Row]) -> String {
     out
 }
 
-/// As many digits as such a measurement is worth.
+/// Formats a value with as many digits as such a measurement justifies.
 fn four_digits(value: f64) -> String {
     match value {
         v if v >= 1000.0 => format!("{v:.0}"),
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_ratio_is_taken_round_by_round() {
-        // The machine was twice as slow in the second round, for both.
+        // The machine was twice as slow in the second round, for both sides.
         let row = Row::new(
             "x",
             "us",

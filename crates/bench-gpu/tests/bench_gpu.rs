@@ -1,17 +1,17 @@
-//! `sidestream-bench gpu` where there is no GPU: the dry run has every row, and the rest is said.
+//! `sidestream-bench gpu` without a GPU: the dry run has every row, and other uses are refused.
 
 use std::process::Command;
 
 use serde_json::Value;
 
-/// What a run came to.
+/// The outcome of a run.
 struct Ran {
     code: i32,
     out: String,
     err: String,
 }
 
-/// Measures with these arguments, separated by spaces.
+/// Runs the benchmark with these arguments, separated by spaces.
 #[track_caller]
 fn bench(arguments: &str) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream-bench"));
@@ -55,11 +55,11 @@ fn the_dry_run_has_every_row_and_judges_none() {
         "launch of an empty kernel, tracked",
         "launch of an empty kernel, tracked, unmarked stream",
         "launch of an empty kernel, explicit",
-        "event record, behind a launch",
+        "event record, after a launch",
         "event record, explicit",
-        "event wait, behind a new event",
+        "event wait, on a new event",
         "event wait, explicit",
-        "make stream B wait for A, behind a launch",
+        "make stream B wait for A, after a launch",
         "make stream B wait for A, explicit",
         "launch on A and make B wait for it, tracked",
         "allocate and free 1 MiB, one stream",
@@ -121,8 +121,8 @@ fn the_bars_are_those_that_were_agreed() {
     assert_eq!(bar("500 pieces"), ["at most 1.20 x raw", "none"]);
 }
 
-/// The simulated time of a job is that of `sidestream overlap`: the slots are there before the
-/// clock starts in both, up to the making of the slots.
+/// The simulated time of a job is that of `sidestream overlap`: in both, the slots exist before the clock starts,
+/// except for the time to create them.
 #[test]
 fn the_jobs_take_the_time_that_overlap_shows() {
     let json = dry_run();
@@ -148,7 +148,7 @@ fn the_jobs_take_the_time_that_overlap_shows() {
 }
 
 #[test]
-fn a_part_alone_has_its_rows_alone() {
+fn a_single_part_has_only_its_rows() {
     let rows = |part: &str| {
         let ran = bench(&format!("--device sim:h200 --quick --json {part}"));
         let json: Value = serde_json::from_str(&ran.out).expect("JSON");
@@ -174,7 +174,7 @@ fn the_table_says_that_it_is_a_dry_run() {
 }
 
 #[test]
-fn without_a_gpu_it_says_what_was_looked_for() {
+fn without_a_gpu_the_error_says_what_was_searched_for() {
     let refused = bench("--driver /nowhere/libcuda.so");
     assert_eq!((refused.code, refused.out.as_str()), (2, ""));
     assert_eq!(refused.err.lines().count(), 1, "{}", refused.err);
@@ -191,7 +191,7 @@ fn without_a_gpu_it_says_what_was_looked_for() {
 }
 
 #[test]
-fn a_name_that_no_device_has_is_refused_with_the_names_that_there_are() {
+fn an_unknown_device_name_is_refused_with_the_known_names() {
     for name in [
         "cuda:",
         "cuda:x",

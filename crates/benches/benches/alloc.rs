@@ -1,4 +1,4 @@
-//! What an allocation and its end cost in the cache alone: `cargo bench -p sidestream-benches --bench alloc`.
+//! What an allocation and its free cost in the cache alone: `cargo bench -p sidestream-benches --bench alloc`.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use sidestream::alloc::{Cache, Granted, Need, On, Rules, State, Uses};
 use sidestream::backend::Address;
 use sidestream::op::{DeviceId, StreamId};
 
-/// One last use; there is only one stream here.
+/// The last use of a block; there is only one stream here.
 #[derive(Clone, Default)]
 struct Last {
     on: Option<StreamId>,
@@ -21,7 +21,7 @@ impl Uses for Last {
     }
 
     fn on(&self) -> On {
-        self.on.map_or(On::Nobody, On::Only)
+        self.on.map_or(On::NoStream, On::Only)
     }
 }
 

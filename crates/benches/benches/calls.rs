@@ -1,16 +1,15 @@
-//! How many instructions a call of the runtime takes of its own, through the back end for CUDA: what
-//! the driver takes is not counted. The driver may be the stand-in, so that no GPU is needed.
+//! Counts the instructions that a call of the runtime executes itself, through the back end for CUDA: the driver's
+//! instructions are not counted. The driver may be the stand-in, so that no GPU is needed.
 //!
 //!     cargo build -p sidestream-stand-in --lib
 //!     cargo bench -p sidestream-benches --bench calls -- --driver target/debug/libsidestream_stand_in.so
 //!
-//! It runs itself under callgrind (valgrind), twice for each row, with few calls and with many: the
-//! difference is that of the calls alone. Functions of the driver are known by their names, and counting
-//! stops while one runs. Locked instructions are listed beside, since one takes as long as dozens of
-//! others.
+//! The program runs itself under callgrind (valgrind), twice for each row, with few calls and with many: the
+//! difference is due to the calls alone. Functions of the driver are recognized by name, and counting stops while one
+//! runs. Locked instructions are listed separately, since one takes as long as dozens of others.
 //!
-//! To see where they go: `--keep FOLDER`, then `callgrind_annotate` on a file there (best from a build
-//! with lines, `cargo bench --profile profiling`).
+//! To see where the instructions are: `--keep FOLDER`, then `callgrind_annotate` on a file there (best from a build
+//! with line numbers, `cargo bench --profile profiling`).
 
 use std::env;
 use std::hint::black_box;
@@ -25,7 +24,8 @@ use sidestream::pipeline::{Pipeline, per_row};
 use sidestream::ptx;
 use sidestream::stream::Stream;
 
-/// What is counted: a name, what it does so many times, and the row that is taken off for what has to come before.
+/// What is counted: the row's name, a function that does it a given number of times, and the row whose count is
+/// subtracted.
 struct Row {
     what: &'static str,
     run: fn(&Bench, usize) -> Result<()>,
@@ -60,9 +60,9 @@ const ROWS: &[Row] = &[
     row("explicit wait_stream", Bench::explicit_links),
     row("explicit query of an event", Bench::explicit_queries),
     row(NEW_EVENT, Bench::records),
-    behind(LAUNCH, "record_event behind a launch", Bench::records),
+    behind(LAUNCH, "record_event after a launch", Bench::records),
     behind(NEW_EVENT, "wait_event for a new event", Bench::waits),
-    behind(LAUNCH, "wait_stream behind a launch", Bench::links),
+    behind(LAUNCH, "wait_stream after a launch", Bench::links),
     behind(NEW_EVENT, "query of a new event", Bench::queries),
     row("memset", Bench::memsets),
     row("allocate and free", Bench::allocations),
@@ -88,12 +88,12 @@ struct Bench {
 
 impl Bench {
     fn open(driver: &Path) -> Result<Bench> {
-        // SAFETY: whoever runs this names the driver, or the stand-in.
+        // SAFETY: the user of this program names the driver, or the stand-in.
         let options = unsafe { Options::new().driver(driver) };
         let device = Device::open_with("cuda:0", &options)?;
         let explicit = |name| explicit::Stream::non_blocking(&device, name, 0);
         Ok(Bench {
-            // SAFETY: the entry has no parameters and touches nothing.
+            // SAFETY: the entry has no parameters and touches no memory.
             empty: unsafe { Empty::from_ptx(&ptx::EMPTY, "empty") },
             a: device.stream("a")?,
             unmarked_a: device.unmarked_stream("unmarked a")?,
@@ -105,7 +105,7 @@ impl Bench {
         })
     }
 
-    /// Launches, each with what comes behind it.
+    /// Launches, each followed by a call of `behind`.
     fn launches_and(
         &self,
         stream: &Stream,
@@ -128,7 +128,7 @@ impl Bench {
         let memory = explicit::DeviceMemory::malloc(&self.device, 4096)?;
         for _ in 0..calls {
             let args = [explicit::Arg::Writes(memory.all())];
-            // SAFETY: it touches nothing.
+            // SAFETY: the kernel touches no memory.
             unsafe { (self.explicit_a).launch(&self.empty, Grid::new(1, 32), &args)? };
         }
         self.device.synchronize()
@@ -209,13 +209,13 @@ fn main() -> ExitCode {
             "--keep" => keep = args.next().map(PathBuf::from),
             "--row" => only = args.next(),
             "--calls" => calls = args.next().and_then(|calls| calls.parse().ok()),
-            // Cargo's and criterion's.
+            // Arguments for cargo's and criterion's harness.
             _ => {}
         }
     }
     let Some(driver) = driver.map(|file| from_the_root(&file)) else {
         println!(
-            "instructions of calls are counted with --driver FILE: the page of this program says how"
+            "instructions of calls are counted with --driver FILE; the documentation at the top of this program says how"
         );
         return ExitCode::SUCCESS;
     };
@@ -252,7 +252,7 @@ fn from_the_root(file: &Path) -> PathBuf {
     }
 }
 
-/// Instructions, and how many of them are locked.
+/// The instructions of a call, and how many of them are locked.
 fn a_call(row: &Row, driver: &Path, keep: Option<&Path>) -> [f64; 2] {
     let (few, many) = (
         counted(row, FEW, driver, None),
@@ -266,7 +266,7 @@ fn counted(row: &Row, calls: usize, driver: &Path, keep: Option<&Path>) -> [f64;
     let file = keep.map_or_else(env::temp_dir, Path::to_owned).join(file);
     let run = Command::new("valgrind")
         .args(["--tool=callgrind", "--collect-bus=yes"])
-        // In this sequence: the first says that nothing is counted at the start.
+        // The order matters: the first option turns counting off at the start.
         .args(["--toggle-collect=cu*", "--collect-atstart=yes"])
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(env::current_exe().expect("this program has a file"))

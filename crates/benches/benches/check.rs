@@ -1,7 +1,7 @@
-//! What a call costs the checker, rule book and clocks included: `cargo bench -p sidestream-benches --bench check`.
+//! What a call costs the checker, including rules and clocks: `cargo bench -p sidestream-benches --bench check`.
 //!
-//! `cargo bench -p sidestream-benches --bench check -- long` checks 10^8 operations in one run, and says how much memory
-//! that took: it may not grow with the length of the program.
+//! `cargo bench -p sidestream-benches --bench check -- long` checks 10^8 operations in one run, and prints how much
+//! memory that took: memory use must not grow with the length of the program.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ fn check(criterion: &mut Criterion) {
         partial_percent: 6,
         ..shape
     };
-    // The long programs do not fit in the cache, and no branch in them can be foreseen.
+    // The long programs do not fit in the cache, and their branches cannot be predicted.
     let long = |shape| Shape {
         calls: 60_000,
         ..shape
@@ -65,7 +65,7 @@ fn main() {
     Criterion::default().configure_from_args().final_summary();
 }
 
-/// One checker reads the same program over and over, as a training run would be.
+/// One checker receives the same program over and over, as in a training run.
 fn long(partial_percent: u32, operations: usize) {
     let shape = Shape {
         streams: 64,
@@ -96,7 +96,7 @@ fn long(partial_percent: u32, operations: usize) {
     assert_eq!(checker.report().races.len(), 0);
 }
 
-/// What Linux says of this process.
+/// The peak memory of this process, as Linux reports it.
 fn peak_memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! Tasks per second of the engine: simple programs, one device task an operation, on eight streams.
+//! Tasks per second of the engine: simple programs, one device task per operation, on eight streams.
 
 use sidestream::engine::{Call, Engine, Grid, KernelCost, Profile, Task, Work};
 use std::time::Instant;
@@ -27,7 +27,7 @@ fn main() {
 }
 
 fn run(name: &str, calls: bool, work: impl Fn(usize) -> Work) {
-    // The best of five: the machine may be busy with other things.
+    // The best of five runs is taken: the machine may be busy with other work.
     let mut best: f64 = 0.0;
     let mut end_ns = 0;
     for _ in 0..5 {

@@ -1,6 +1,5 @@
-//! What a call costs to write to a log, to read from it, and to check from it; and what it costs a
-//! running program to be recorded or checked:
-//! `cargo bench -p sidestream-benches --bench log`.
+//! What a call costs to write to a log, to read from it, and to check from it; and what recording or checking costs a
+//! running program: `cargo bench -p sidestream-benches --bench log`.
 
 use std::panic::Location;
 
@@ -52,11 +51,11 @@ fn log(criterion: &mut Criterion) {
                 );
             });
         };
-        live("nobody listens", Vec::new);
+        live("no listener", Vec::new);
         live("record", || vec![record()]);
         live("check", || vec![check()]);
         live("record and check", || vec![record(), check()]);
-        // The same without a log.
+        // The check without a log.
         group.bench_function(format!("{name}: check"), |bencher| {
             bencher.iter(|| load.pass(&mut Load::checker(shape)));
         });
@@ -100,13 +99,13 @@ fn check() -> Box<dyn Sink> {
 /// The log of a program that has made all its streams, events and buffers.
 fn hub(shape: Shape, sinks: Vec<Box<dyn Sink>>) -> Live {
     let live = Live::default();
-    // Somebody has to listen for there to be a pen.
+    // A pen exists only if there is a listener.
     let first = live.attach(record());
     for _ in 0..shape.streams {
         live.new_stream(StreamKind::NonBlocking, DeviceId(0), "");
         live.new_event(true, DeviceId(0));
     }
-    let mut pen = live.write().expect("somebody listens");
+    let mut pen = live.write().expect("there is a listener");
     for _ in 0..shape.buffers {
         pen.new_buffer(Memory::Device, sidestream_benches::BYTES, None, "");
     }
@@ -119,7 +118,7 @@ fn hub(shape: Shape, sinks: Vec<Box<dyn Sink>>) -> Live {
     live
 }
 
-/// Makes all calls, as a front end does: each with its number, its place, and a look at the alarms.
+/// Makes all calls as a front end does: each with its number, its site, and a check for findings.
 fn tell(live: &Live, ops: &[Op]) {
     for op in ops {
         if let Some(mut pen) = live.write() {

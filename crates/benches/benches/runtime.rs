@@ -1,10 +1,10 @@
-//! What the runtime itself costs, over a back end that does nothing.
+//! What the runtime itself costs, on a back end that does nothing.
 //!
 //!     cargo bench -p sidestream-benches --bench runtime
 //!     cargo bench -p sidestream-benches --bench runtime --no-default-features
 //!
-//! The second has the log compiled out. Each figure is the median of many short runs, in
-//! nanoseconds a call; what the back end is called for is counted beside it.
+//! The second command compiles the log out. Each figure is the median of many short runs, in nanoseconds per call;
+//! the number of back-end calls is printed beside it.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,12 +23,12 @@ use sidestream::op::{
     Accesses, DeviceId, EventId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, ThreadId,
 };
 
-/// Takes everything and does nothing; whatever it is asked about is over, or never is.
+/// A back end that accepts everything and does nothing; every query finds the work complete, or none does.
 struct Nothing {
     caps: Vec<Caps>,
     next: AtomicU64,
     is_over: bool,
-    /// When it was last given many small copies at once.
+    /// When the back end last received a batch of small copies.
     gathered: Mutex<Option<Instant>>,
 }
 
@@ -38,7 +38,7 @@ impl Nothing {
     }
 }
 
-// SAFETY: it touches no memory, and nobody touches what it gives.
+// SAFETY: the back end touches no memory, and no code touches the addresses that it returns.
 unsafe impl Backend for Nothing {
     fn devices(&self) -> &[Caps] {
         &self.caps
@@ -125,7 +125,7 @@ fn main() {
 
     let backend = nothing(false);
     let device = Device::on(backend.clone(), &Options::new()).remove(0);
-    // SAFETY: nothing runs.
+    // SAFETY: no work runs on this back end.
     let bare = Device::on(backend, &unsafe { Options::new().untracked() }).remove(0);
     let kernel = Scale::on_host("scale", |_, _| ());
     let grid = Grid::new(1, 32);
@@ -135,7 +135,7 @@ fn main() {
     let free = bare.stream("a").unwrap();
     let (from, mut to) = (free.alloc(1024).unwrap(), free.alloc(1024).unwrap());
 
-    // What every figure below has in it: the op, its payload, and a call through the trait.
+    // Every figure below includes this: the op, its payload, and a call through the trait.
     let raw = nothing(false);
     let code = Arc::new(Code::new("scale"));
     show("launch, the back end alone", rounds, || {
@@ -159,7 +159,7 @@ fn main() {
             args: &args,
         };
         let raw: &dyn Backend = black_box(&*raw);
-        // SAFETY: nothing runs.
+        // SAFETY: no work runs on this back end.
         unsafe { raw.submit(&op, Payload::Launch(launch)).unwrap() };
     });
     show("launch, untracked", rounds, || {
@@ -227,7 +227,7 @@ fn main() {
     threads();
 }
 
-/// Streams whose calls leave no events behind: whoever needs one records it.
+/// Streams whose calls record no events: a later dependency records one itself.
 fn unmarked(device: &Device, kernel: &Scale, rounds: usize) {
     let grid = Grid::new(1, 32);
     let (a, b) = (
@@ -252,7 +252,7 @@ fn unmarked(device: &Device, kernel: &Scale, rounds: usize) {
     });
 }
 
-/// Records and waits of the explicit style.
+/// Records and waits in the explicit style.
 fn explicit(device: &Device, rounds: usize) {
     let stream = |name| explicit::Stream::non_blocking(device, name, 0).unwrap();
     let (a, b) = (stream("explicit a"), stream("explicit b"));
@@ -264,8 +264,8 @@ fn explicit(device: &Device, rounds: usize) {
     });
 }
 
-/// Many pieces in one call: what comes before the back end is given the call, which the device has
-/// to wait for, and the whole.
+/// Many pieces in one call: the time before the back end gets the call, for which the device has to wait, and the
+/// whole time.
 fn pieces(device: &Device, nothing: &Nothing, rounds: usize) {
     const PIECES: usize = 500;
     let stream = device.stream("pieces").unwrap();
@@ -284,7 +284,7 @@ fn pieces(device: &Device, nothing: &Nothing, rounds: usize) {
     tell("upload_pieces of 500", &mut whole);
 }
 
-/// Launches on eight streams by as many threads, against one thread on one stream.
+/// Launches on eight streams by as many threads, compared with one thread on one stream.
 fn threads() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let per_thread = 400_000;

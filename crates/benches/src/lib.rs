@@ -1,9 +1,9 @@
-//! A long random program for measuring the checker: the same on every machine.
+//! A long random program for measuring the checker; it is the same on every machine.
 //!
-//! Groups of six calls: three kernels (two reads, one write), a copy, a record and a wait, on
-//! streams and buffers drawn at random. In an [`Discipline::Ordered`] load every access is ordered
-//! behind those it conflicts with, as in a program that works: buffers are drawn again until the
-//! stream knows their last uses. A [`Discipline::Racy`] load takes what it draws.
+//! The program has groups of six calls: three kernels (two reads, one write), a copy, a record and a wait, on streams
+//! and buffers drawn at random. In a [`Discipline::Ordered`] load every access is ordered after those that it
+//! conflicts with, as in a correct program: buffers are drawn again until the stream is ordered after their last
+//! uses. A [`Discipline::Racy`] load uses the buffers as drawn.
 
 use std::collections::HashMap;
 
@@ -12,61 +12,61 @@ use sidestream::op::*;
 use sidestream::order::Order;
 use sidestream::sim::split_mix;
 
-/// What a buffer of a stream program has that says nothing else.
+/// The size of each buffer.
 pub const BYTES: u64 = 1024;
-/// How many places in a program its calls come from.
+/// The number of sites in the program from which calls are made.
 pub const SITES: u32 = 256;
-/// After so many draws without a buffer that a stream may use, the host waits for all streams.
+/// After this many draws without a buffer that the stream may use, the host waits for all streams.
 const PATIENCE: u32 = 1_000;
 
 /// Whether conflicting accesses are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discipline {
-    /// Every access is ordered behind those it conflicts with.
+    /// Every access is ordered after those that it conflicts with.
     Ordered,
     /// Accesses as they are drawn.
     Racy,
 }
 
-/// What to generate.
+/// The shape of the program to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Streams that calls are drawn for.
+    /// The number of streams.
     pub streams: u32,
-    /// Buffers that accesses are drawn from.
+    /// The number of buffers.
     pub buffers: u32,
-    /// Calls of one pass.
+    /// The number of calls in one pass.
     pub calls: u32,
-    /// Of a hundred accesses, how many touch only a part of their buffer.
+    /// The percentage of accesses that touch only a part of their buffer.
     pub partial_percent: u32,
-    /// What keeps conflicting accesses apart.
+    /// Whether conflicting accesses are ordered.
     pub discipline: Discipline,
 }
 
-/// A program that can be run over and over: it ends with a device synchronisation.
+/// A program that can be run repeatedly: it ends with a device synchronization.
 pub struct Load {
     ops: Vec<Op>,
     next: u32,
 }
 
 impl Load {
-    /// The program of a shape; the same one each time.
+    /// Generates the program of a shape; the same one each time.
     pub fn new(shape: Shape) -> Load {
         let ops = Writer::new(shape).write();
         Load { ops, next: 0 }
     }
 
-    /// How many calls one pass has.
+    /// The number of calls in one pass.
     pub fn calls(&self) -> usize {
         self.ops.len()
     }
 
-    /// The calls of one pass, not yet numbered.
+    /// The calls of one pass, without IDs.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// Makes the streams and events of the load known.
+    /// Declares the streams and events of the load.
     pub fn declare(shape: Shape, order: &mut Order) {
         for _ in 0..shape.streams {
             order.add_stream(StreamKind::NonBlocking, DeviceId(0));
@@ -74,7 +74,7 @@ impl Load {
         }
     }
 
-    /// A checker that knows the streams, events and buffers of the load.
+    /// A checker in which the streams, events and buffers of the load are declared.
     pub fn checker(shape: Shape) -> Checker {
         let mut checker = Checker::new();
         Load::declare(shape, checker.order_mut());
@@ -84,7 +84,7 @@ impl Load {
         checker
     }
 
-    /// Gives every call of the program to the checker once.
+    /// Passes every call of the program to the checker once.
     pub fn pass(&mut self, checker: &mut Checker) {
         for op in &mut self.ops {
             op.id = OpId(self.next);
@@ -94,17 +94,16 @@ impl Load {
     }
 }
 
-/// Writes a load, and keeps as much of the order as it needs for it: full clocks, which are slow
-/// and plain.
+/// Writes a load, and keeps the part of the order that it needs: full vector clocks, which are slow and simple.
 struct Writer {
     shape: Shape,
     random: Random,
     ops: Vec<Op>,
-    /// By stream: the calls of every stream that it is behind.
+    /// For each stream, the last call of every stream that it is ordered after.
     clocks: Vec<Vec<u32>>,
-    /// By event: the clock at its record.
+    /// For each event, the clock at its record.
     records: Vec<Vec<u32>>,
-    /// By buffer: its last uses, as stream and tick; every use counts as one of the whole buffer.
+    /// For each buffer, its last uses, as stream and tick; every use counts as a use of the whole buffer.
     writes: Vec<(u32, u32)>,
     reads: Vec<HashMap<u32, u32>>,
 }
@@ -156,7 +155,7 @@ impl Writer {
         self.ops
     }
 
-    /// The host waits for all streams, and whatever it submits from then on stands behind that.
+    /// The host waits for all streams, and all that is submitted later is ordered after this.
     fn synchronize(&mut self) {
         let ticks = (0..self.clocks.len()).map(|stream| self.clocks[stream][stream]);
         let all: Vec<u32> = ticks.collect();
@@ -164,7 +163,7 @@ impl Writer {
         self.call(Kind::SyncDevice { device: None }, Accesses::new());
     }
 
-    /// A call that reads some buffers and writes another.
+    /// Adds a call that reads some buffers and writes another.
     fn work(&mut self, kind: Kind, stream: StreamId, reads: usize) {
         self.tick(stream);
         let mut accesses = Accesses::new();
@@ -172,7 +171,7 @@ impl Writer {
         while accesses.len() <= reads {
             draws += 1;
             if draws == PATIENCE {
-                // This call comes after it, so it is a later one of its stream.
+                // The call comes after the wait, so it gets a later tick of its stream.
                 self.synchronize();
                 self.tick(stream);
             }
@@ -211,8 +210,8 @@ impl Writer {
             |&(other, tick): &(u32, u32)| self.clocks[stream.0 as usize][other as usize] >= tick;
         let buffer = buffer as usize;
         let reads = self.reads[buffer].iter();
-        // A partial write leaves older writes beside it, so it may come only where all is known;
-        // one tick of the last write speaks for them, since it was ordered behind them.
+        // A partial write leaves older writes in the rest of the buffer, so it requires that all are known; the tick
+        // of the last write covers them, since it was ordered after them.
         knows(&self.writes[buffer])
             && (mode == Mode::Read || reads.map(|(&s, &t)| (s, t)).all(|read| knows(&read)))
     }
@@ -252,7 +251,7 @@ impl Writer {
     }
 }
 
-/// The seed alone decides what is drawn.
+/// A generator that depends only on the seed.
 struct Random(u64);
 
 impl Random {

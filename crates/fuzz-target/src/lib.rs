@@ -1,10 +1,10 @@
-//! What fuzz targets are written with: libFuzzer, where `cargo fuzz` builds them. Any other build compiles them into programs that do
-//! nothing, so that a change to a library changes its fuzz targets too.
+//! The macro with which fuzz targets are written: libFuzzer's if `cargo fuzz` builds them. Any other build compiles them to programs that
+//! do nothing, so that a change to a library which breaks its fuzz targets is noticed.
 
 #[cfg(fuzzing)]
 pub use libfuzzer_sys::fuzz_target;
 
-/// A fuzz target that is compiled and not run.
+/// Defines a fuzz target that is compiled and not run.
 #[cfg(not(fuzzing))]
 #[macro_export]
 macro_rules! fuzz_target {

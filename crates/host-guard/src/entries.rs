@@ -1,7 +1,8 @@
-//! What a library calls in another one goes by a table of addresses that the loader filled in. While memory is watched, the entries
-//! for functions that have a stand-in lead there, in all libraries but the C library, the driver's and this one: Python's own, numpy's,
-//! PyTorch's, C++'s. Libraries that are loaded later are found before a function of theirs is looked up by name, and before anything else
-//! is protected.
+//! Redirects library calls to the stand-ins. A library calls another one through a table of addresses that the loader
+//! filled in. While memory is watched, the entries for functions with a stand-in point to the stand-in, in all
+//! libraries but the C library, the driver's and this one: Python's own, numpy's, PyTorch's, C++'s. Libraries that
+//! are loaded later are found before one of their functions is looked up by name, and before anything else is
+//! protected.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,21 +12,21 @@ use parking_lot::Mutex;
 
 use crate::table;
 
-/// How many libraries had been loaded when their entries were looked at last.
+/// The number of loads and unloads of libraries when their entries were last scanned.
 static LOADED: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Entries that were changed, and what they were.
+/// The changed entries, with their original values.
 static CHANGED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-/// A function that stands in for another.
+/// A function that replaces another one.
 #[derive(Clone, Copy)]
 pub struct StandIn {
     pub address: usize,
-    /// Where to keep the address of the real one, where that is not known otherwise.
+    /// Where to store the address of the real function, if it is not known otherwise.
     pub real: Option<&'static AtomicUsize>,
 }
 
 impl StandIn {
-    /// It is about to take the place of a function at this address.
+    /// Stores the address of the function that this one is about to replace.
     pub fn stands_for(self, real: usize) {
         if let Some(at) = self.real {
             at.store(real, Ordering::Release);
@@ -33,17 +34,17 @@ impl StandIn {
     }
 }
 
-/// What stands in for a function of this name.
+/// Returns the stand-in for a function with this name.
 pub type Named = fn(&[u8]) -> Option<StandIn>;
 
-/// Leads the calls of libraries that were loaded since the last look.
+/// Redirects the calls of libraries that were loaded since the last scan.
 pub fn look_again(named: Named) {
     if loaded() != LOADED.load(Ordering::Relaxed) {
         look(named);
     }
 }
 
-/// Everything is as it was.
+/// Restores all changed entries.
 pub fn restore() {
     let changed = std::mem::take(&mut *CHANGED.lock());
     change(|entries| {
@@ -53,39 +54,39 @@ pub fn restore() {
     });
 }
 
-/// How many libraries were ever loaded and unloaded.
+/// The number of libraries that were ever loaded and unloaded.
 fn loaded() -> u64 {
     unsafe extern "C" fn first(
         info: *mut libc::dl_phdr_info,
         _: size_t,
         into: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader gives what it says, and `into` is the number below.
+        // SAFETY: the loader passes a valid `info`, and `into` points to `count` below.
         unsafe { *into.cast::<u64>() = (*info).dlpi_adds.wrapping_add((*info).dlpi_subs << 32) };
         1
     }
     let mut count = 0_u64;
-    // SAFETY: the function has the signature that is asked for.
+    // SAFETY: the function has the required signature.
     unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut count).cast()) };
     count
 }
 
-/// Where memory can be written, as it was just now.
+/// The process's memory mappings as they were just now, with whether each is writable.
 struct Entries {
     maps: Vec<(usize, usize, bool)>,
 }
 
-/// Runs something that changes entries, while nothing is loaded or unloaded.
+/// Runs a function that changes entries, while no library is loaded or unloaded.
 fn change(mut what: impl FnMut(&Entries)) {
     unsafe extern "C" fn once(_: *mut libc::dl_phdr_info, _: size_t, run: *mut c_void) -> c_int {
-        // SAFETY: it is the closure below.
+        // SAFETY: `run` points to the closure below.
         unsafe { (*run.cast::<&mut dyn FnMut()>())() };
         1
     }
     let entries = Entries::now();
     let mut run = || what(&entries);
     let mut run: &mut dyn FnMut() = &mut run;
-    // SAFETY: the function has the signature that is asked for, and the closure outlives the call.
+    // SAFETY: the function has the required signature, and the closure outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(once), (&raw mut run).cast()) };
 }
 
@@ -103,7 +104,7 @@ impl Entries {
         Entries { maps }
     }
 
-    /// Sets an entry, if it is where entries were.
+    /// Sets an entry, if its page is still mapped.
     fn set(&self, entry: usize, to: usize) -> bool {
         let at = self.maps.partition_point(|map| map.1 <= entry);
         let Some(&(from, _, writable)) = self.maps.get(at) else {
@@ -114,8 +115,9 @@ impl Entries {
         }
         let page = table::page();
         let start = (entry / page * page) as *mut c_void;
-        // SAFETY: the entry is mapped, since it was a moment ago and nothing is unloaded meanwhile. The loader closes entries to
-        // stores once it has filled them in, which is undone for this one and then done again; a word is stored at once.
+        // SAFETY: the entry is mapped, since it was a moment ago and nothing is unloaded meanwhile. The loader makes
+        // entries read-only once it has filled them in, which is undone for this one and then restored; a word is
+        // stored atomically.
         unsafe {
             if !writable && libc::mprotect(start, page, libc::PROT_READ | libc::PROT_WRITE) != 0 {
                 return false;
@@ -129,7 +131,7 @@ impl Entries {
     }
 }
 
-/// Looks at the entries of all libraries.
+/// Scans the entries of all libraries.
 pub fn look(named: Named) {
     let count = loaded();
     let entries = Entries::now();
@@ -139,7 +141,7 @@ pub fn look(named: Named) {
         entries: &entries,
         changed: &mut changed,
     };
-    // SAFETY: the function has the signature that is asked for, and what it is given outlives the call.
+    // SAFETY: the function has the required signature, and its argument outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(library), (&raw mut look).cast()) };
     LOADED.store(count, Ordering::Relaxed);
 }
@@ -150,7 +152,7 @@ struct Look<'a> {
     changed: &'a mut Vec<(usize, usize)>,
 }
 
-/// Libraries whose calls stay as they are: the C library and the loader, and the driver's.
+/// Whether a library's calls are not redirected: the C library, the loader, and the driver's libraries.
 fn is_left_alone(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let starts = [
@@ -170,7 +172,7 @@ const FILLED_IN: [u32; 2] = [1025, 1026];
 #[cfg(not(target_arch = "aarch64"))]
 const FILLED_IN: [u32; 2] = [6, 7];
 
-/// What the loader keeps of a library for itself, as far as it is asked for: the tags of the list.
+/// The tags of the dynamic section that are read.
 const SIZE_OF_CALLS: i64 = 2;
 const STRINGS: i64 = 5;
 const SYMBOLS: i64 = 6;
@@ -185,8 +187,8 @@ struct Tagged {
 }
 
 unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mut c_void) -> c_int {
-    // SAFETY: the loader gives what it says: a library that is loaded, with its headers. What they lead to is laid out by the format
-    // of such files, in which it was read already by the loader. `look` is what `look` gave.
+    // SAFETY: the loader passes a loaded library with its headers. What they point to has the layout of the ELF
+    // format, which the loader itself has read already. `look` is the argument that the function `look` passed.
     unsafe {
         let info = &*info;
         let look = &mut *look.cast::<Look<'_>>();
@@ -220,7 +222,7 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
             }
             list = list.add(1);
         }
-        // Some loaders leave the addresses as they are in the file.
+        // Some loaders do not relocate these addresses.
         let place = |tag: i64| match tags[tag as usize] {
             0 => None,
             value if value < base => Some(base + value),
@@ -239,7 +241,7 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
             {
                 let symbol = &*(symbols as *const libc::Elf64_Sym).add((one.r_info >> 32) as usize);
                 let name = CStr::from_ptr((strings + symbol.st_name as usize) as *const c_char);
-                // What is defined in the library itself is none of the C library's.
+                // A symbol that the library defines itself is not the C library's.
                 if symbol.st_shndx != 0 {
                     continue;
                 }
@@ -253,9 +255,9 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
 }
 
 impl Look<'_> {
-    /// Makes an entry lead to where it should.
+    /// Redirects an entry to a stand-in.
     fn lead(&mut self, entry: usize, to: StandIn) {
-        // SAFETY: an entry of a library that is loaded: a word that is read by every call.
+        // SAFETY: `entry` is in a loaded library: a word that every call reads.
         let before = unsafe { (*(entry as *const AtomicUsize)).load(Ordering::SeqCst) };
         if before == to.address || before == 0 {
             return;

@@ -1,4 +1,4 @@
-//! The handler of SIGSEGV, and those who had the signal before or take it later.
+//! The SIGSEGV handler, and the handlers that were installed before it or take the signal later.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -9,38 +9,40 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use crate::hits::this_thread;
 use crate::{hits, table};
 
-/// Handlers of others, in the order in which they were found in our place. The first is who was there before us. What a place leads to is
-/// never changed or given back: the handler may be reading it.
+/// Handlers of others, in the order in which they were found installed instead of ours. The first was installed
+/// before ours. An action that an entry points to is never changed or freed: the handler may be reading it.
 const OTHERS: usize = 16;
 static OTHER: [AtomicPtr<libc::sigaction>; OTHERS] = [const { AtomicPtr::new(null_mut()) }; OTHERS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// What the places lead to: each is written once, under the lock, and there is room for this many that differ.
+/// The actions that the entries point to: each is written once, under the lock. There is room for this many different
+/// ones.
 static KNOWN: [Known; 64] = [const { Known(UnsafeCell::new(MaybeUninit::uninit())) }; 64];
 static KNOWNS: AtomicUsize = AtomicUsize::new(0);
 static INSTALLING: AtomicBool = AtomicBool::new(false);
 
 struct Known(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
-// SAFETY: it is written under the lock, before its number and so before anything leads to it, and only read from then on.
+// SAFETY: an action is written under the lock, before the count and so before any pointer to it, and only read from then on.
 unsafe impl Sync for Known {}
 
-/// Threads for which one of those handlers runs just now, with which it is: the thread above, the number below.
+/// The threads in which one of those handlers is running, with its index: the thread in the upper half, the index in
+/// the lower.
 static PASSING: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-/// Faults that were tried once more: the thread, and a mix of the place and of how many releases there had been. A thread loses its room only
-/// once as many others have faulted since.
+/// Faults that were retried: the thread, and a hash of the place and of the number of releases. A thread loses its
+/// entry only after as many other threads have faulted.
 static TRIED: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether this processor says in a fault what was tried.
+/// Whether this processor reports in a fault what kind of access it was.
 pub const IS_KNOWN: bool = cfg!(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64")
 ));
 
-/// Who has the signal but for us.
+/// The handler of another owner at an index.
 fn other(at: usize) -> Option<&'static libc::sigaction> {
     let place = OTHER.get(at)?.load(Ordering::Acquire);
-    // SAFETY: null, or one of what is known, which stays.
+    // SAFETY: the pointer is null, or points into `KNOWN`, whose entries stay valid.
     unsafe { place.as_ref() }
 }
 
@@ -48,10 +50,10 @@ fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == on_fault as *const () as usize
 }
 
-/// Runs something that no other thread may do meanwhile. A handler of any signal may come here, by `sigaction`: so none interrupts who is inside,
-/// and who waits outside waits for a few instructions of another thread.
+/// Runs a function with mutual exclusion. A handler of any signal may come here, by `sigaction`: so signals are
+/// blocked inside, and a waiting thread waits only for a few instructions of another one.
 fn alone<T>(what: impl FnOnce() -> T) -> T {
-    // SAFETY: sets of signals, which are written before they are read.
+    // SAFETY: the signal sets are written before they are read.
     unsafe {
         let [mut every, mut before]: [libc::sigset_t; 2] = std::mem::zeroed();
         libc::sigfillset(&mut every);
@@ -66,9 +68,9 @@ fn alone<T>(what: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Who has the signal; none where the system does not say.
+/// The current action of the signal; `None` if the system call fails.
 fn current() -> Option<libc::sigaction> {
-    // SAFETY: all zeros are a value of it; the call asks who has the signal, and writes it.
+    // SAFETY: all zeros are a valid value; the call queries the signal's action, and writes it.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         let asked = libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut now);
@@ -80,9 +82,10 @@ fn is_same(one: &libc::sigaction, other: &libc::sigaction) -> bool {
     one.sa_sigaction == other.sa_sigaction && one.sa_flags == other.sa_flags
 }
 
-/// Keeps what a place may lead to, for who holds the lock: as it is known already, or in a room that is free.
+/// Stores an action that an entry may point to, for a caller that has the lock: returns an equal known one, or fills
+/// a free place.
 fn keep(action: libc::sigaction) -> Option<*mut libc::sigaction> {
-    // SAFETY: a set of signals is plain numbers.
+    // SAFETY: a signal set is plain data.
     let mask = |action: &libc::sigaction| unsafe {
         let set = (&raw const action.sa_mask).cast::<u8>();
         std::slice::from_raw_parts(set, size_of::<libc::sigset_t>())
@@ -90,22 +93,23 @@ fn keep(action: libc::sigaction) -> Option<*mut libc::sigaction> {
     let count = KNOWNS.load(Ordering::Relaxed);
     for room in &KNOWN[..count] {
         let at = room.0.get().cast::<libc::sigaction>();
-        // SAFETY: it was written.
+        // SAFETY: the first `count` places were written.
         let known = unsafe { &*at };
         if is_same(known, &action) && mask(known) == mask(&action) {
             return Some(at);
         }
     }
     let at = KNOWN.get(count)?.0.get().cast::<libc::sigaction>();
-    // SAFETY: nothing leads to it yet, and the lock is held.
+    // SAFETY: no pointer to the place exists yet, and the lock is taken.
     unsafe { at.write(action) };
     KNOWNS.store(count + 1, Ordering::Release);
     Some(at)
 }
 
-/// Makes the signal ours. A handler that took it meanwhile gets what is not meant for us. Returns whether it is ours.
+/// Installs our handler. A handler that was installed meanwhile gets the faults that are not ours. Returns whether
+/// ours is installed.
 pub fn install() -> bool {
-    // Mostly it is.
+    // Usually our handler is installed already.
     if current().is_some_and(|now| is_ours(&now)) {
         return true;
     }
@@ -120,7 +124,7 @@ fn take() -> bool {
         return true;
     }
     let count = COUNT.load(Ordering::Relaxed);
-    // A handler that is set again and again, as by a test runner, needs one place: with the same below it.
+    // A handler that is installed repeatedly, as by a test runner, needs one entry if the one below it is the same.
     let last = count.checked_sub(1).and_then(other);
     if !last.is_some_and(|last| is_same(last, &now)) {
         let Some(known) = (count < OTHERS).then(|| keep(now)).flatten() else {
@@ -132,14 +136,15 @@ fn take() -> bool {
     // SAFETY: as in `current`.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = on_fault as *const () as usize;
-    // On a stack of its own where the thread has one, as who catches an overflow of the stack has to; and open to a fault in another's
-    // handler.
+    // The handler runs on the alternate stack if the thread has one, as handlers of stack overflows require; and
+    // faults in another owner's handler are not blocked.
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    // SAFETY: the handler has the signature that the flags say, and stays as long as the process.
+    // SAFETY: the handler has the signature that the flags require, and lives as long as the process.
     unsafe { libc::sigaction(libc::SIGSEGV, &ours, null_mut()) == 0 }
 }
 
-/// Another handler has taken the signal, and is asked after ours from here on. If it was given back to us, the last one has left.
+/// Another handler was installed, and is called after ours from here on. If the installed handler is ours, the last
+/// other one has left.
 pub fn taken() {
     alone(|| {
         if !current().is_some_and(|now| is_ours(&now)) {
@@ -153,7 +158,7 @@ pub fn taken() {
     });
 }
 
-/// Gives the signal back to who has it but for us, if it is ours.
+/// Restores the last other handler, if ours is installed.
 pub fn uninstall() {
     alone(|| {
         let count = COUNT.load(Ordering::Relaxed);
@@ -161,25 +166,25 @@ pub fn uninstall() {
         if let (Some(now), Some(last)) = (current(), last)
             && is_ours(&now)
         {
-            // SAFETY: it is what its owner told the system.
+            // SAFETY: the action is what its owner passed to the system.
             unsafe { libc::sigaction(libc::SIGSEGV, last, null_mut()) };
             COUNT.store(count - 1, Ordering::Release);
         }
     });
 }
 
-/// What the processor says of a fault: whether it was a store, and where the code is.
+/// What the processor reports of a fault: whether it was a store, and the address of the code.
 ///
 /// # Safety
-/// `context` is what the system gave a handler.
+/// `context` is what the system passed to a handler.
 unsafe fn what(context: *mut c_void) -> (bool, usize) {
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         {
             let registers = &(*context).uc_mcontext.gregs;
-            // Bit 1 of the error of a page fault says that it was a store.
+            // Bit 1 of a page fault's error code is set for a store.
             let store = registers[libc::REG_ERR as usize] & 2 != 0;
             (store, registers[libc::REG_RIP as usize] as usize)
         }
@@ -187,8 +192,8 @@ unsafe fn what(context: *mut c_void) -> (bool, usize) {
         {
             let machine = &raw const (*context).uc_mcontext;
             let code = (*machine).pc as usize;
-            // Behind 35 words of registers, aligned to 16 bytes, are records with a mark and a size each. The one with the mark "ESR" says
-            // in bit 6 whether it was a store.
+            // After 35 words of registers, aligned to 16 bytes, come records with a magic number and a size each. In
+            // the record with the magic number "ESR", bit 6 is set for a store.
             let mut record = machine as usize + 288;
             let end = machine as usize + std::mem::size_of_val(&*machine);
             while record + 16 <= end {
@@ -212,13 +217,13 @@ unsafe fn what(context: *mut c_void) -> (bool, usize) {
     }
 }
 
-/// Notes an access to protected pages and opens them; all else goes to the handler that has the signal but for us.
+/// Records an access to protected pages and opens them; all other faults go to the other handlers.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the system calls this with what the flags ask for. The thread's error number is a variable of its own.
+    // SAFETY: the system calls this with the arguments that the flags require. `errno` is thread-local.
     unsafe {
         let error = libc::__errno_location();
         let before = *error;
-        // Others raise the signal too, or send it.
+        // The signal may also be raised or sent by a program.
         let is_fault = (*info).si_code > 0;
         if is_fault {
             let address = (*info).si_addr() as usize;
@@ -228,7 +233,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
                 *error = before;
                 return;
             }
-            // 2 is a page that is there and may not be touched so.
+            // Code 2 is an access that the protection of a mapped page does not allow.
             if (*info).si_code == 2 && is_first(address, code) {
                 *error = before;
                 return;
@@ -239,8 +244,8 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
     }
 }
 
-/// Whether this fault is met for the first time since anything was released: the page may have been open by the time it was looked
-/// at.
+/// Whether this fault occurs for the first time since the last release: the page may have been opened between the
+/// fault and its handling.
 fn is_first(address: usize, code: usize) -> bool {
     if table::releases() == 0 {
         return false;
@@ -264,12 +269,13 @@ fn is_first(address: usize, code: usize) -> bool {
 }
 
 /// # Safety
-/// As of a handler.
+/// As for a signal handler.
 unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
     let thread = this_thread() as u64;
     let of_thread = |room: &&AtomicU64| room.load(Ordering::Acquire) >> 32 == thread;
     let known = PASSING.iter().find(of_thread);
-    // A handler that was told and raises the signal anew, as Python's faulthandler does, means the one before it: it found us there.
+    // A handler that was called and raises the signal again, as Python's faulthandler does, expects the next older
+    // one: it found that one installed.
     let above = match known {
         Some(room) => (room.load(Ordering::Acquire) & 0xffff_ffff) as usize,
         None => COUNT.load(Ordering::Acquire),
@@ -283,7 +289,7 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         PASSING.iter().find(free)
     });
     let (Some(room), Some(at)) = (room, above.checked_sub(1)) else {
-        // SAFETY: the default of a fault is the end of the process.
+        // SAFETY: the default action of a fault ends the process.
         return unsafe { end(signal, is_fault) };
     };
     room.store(thread << 32 | at as u64, Ordering::Release);
@@ -291,11 +297,11 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         // SAFETY: as above.
         return unsafe { end(signal, is_fault) };
     };
-    // SAFETY: the handler is what its owner told the system, with the signature that the flags say.
+    // SAFETY: the handler is what its owner passed to the system, with the signature that the flags require.
     unsafe {
         match other.sa_sigaction {
             libc::SIG_DFL => return end(signal, is_fault),
-            // A fault that is ignored is tried forever; the system itself does not ignore one.
+            // An ignored fault would be retried forever; the system itself does not ignore faults either.
             libc::SIG_IGN if is_fault => return end(signal, is_fault),
             libc::SIG_IGN => {}
             handler => {
@@ -321,12 +327,12 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     }
 }
 
-/// What a fault does where no handler takes it.
+/// Does what a fault does if no handler takes it.
 ///
 /// # Safety
-/// As of a handler.
+/// As for a signal handler.
 unsafe fn end(signal: c_int, is_fault: bool) {
-    // SAFETY: it asks for the default. A fault happens once more when the handler returns; what was raised has to be raised.
+    // SAFETY: the call restores the default action. A fault occurs again when the handler returns; a raised signal has to be raised again.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         if !is_fault {

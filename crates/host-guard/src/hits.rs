@@ -1,4 +1,4 @@
-//! Accesses that were noted, until they are fetched. There is room for some from the start: the handler may not allocate.
+//! Recorded accesses, until they are fetched. The slots are preallocated, since the handler must not allocate.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -7,41 +7,42 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::lines::{self, Frames};
 use crate::table;
 
-/// How many are kept until they are fetched. Further ones are only counted.
+/// The number of accesses that are kept until they are fetched. Further ones are only counted.
 const ROOM: usize = 128;
 
 const FREE: u8 = 0;
 const WRITING: u8 = 1;
 const READY: u8 = 2;
 
-/// What stands for the call where one failed, and nothing is known of it but that: with `EFAULT`, since the kernel may not use some memory.
+/// The call of a hit that says only that some call failed with `EFAULT`, since the kernel could not access protected
+/// memory.
 pub const REFUSED: &str = "EFAULT";
 
-/// An access of the host to memory that was protected.
+/// A host access to memory that was protected.
 #[derive(Clone, Copy)]
 pub struct Hit {
-    /// The first byte.
+    /// The address of the first byte.
     pub start: usize,
-    /// One past the last byte that is known of.
+    /// The address after the last known byte.
     pub end: usize,
-    /// Whether it is a store.
+    /// Whether the access is a store.
     pub store: bool,
-    /// The system's number of the thread.
+    /// The system's thread ID.
     pub thread: i32,
-    /// Where the code is that did it; zero for a system call.
+    /// The address of the accessing code; zero for a system call.
     pub code: usize,
-    /// The system call; none for a load or a store.
+    /// The system call; `None` for a load or a store.
     pub call: Option<&'static str>,
-    /// Where the program was by its own account.
+    /// The program's own lines at the access.
     pub frames: Frames,
 }
 
 impl Hit {
-    /// The function that did it, or the library that it is in.
+    /// The name of the accessing function, or of its library.
     pub fn function(&self) -> Option<String> {
-        // SAFETY: all zeros are a value of it.
+        // SAFETY: all zeros are a valid value.
         let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: any address may be asked for.
+        // SAFETY: `dladdr` accepts any address.
         if unsafe { libc::dladdr(self.code as *const c_void, &mut found) } == 0 {
             return None;
         }
@@ -49,7 +50,7 @@ impl Hit {
             if name.is_null() {
                 return None;
             }
-            // SAFETY: a name that the loader gave ends with a zero and lives as long as the library.
+            // SAFETY: a name from the loader ends with a zero byte and lives as long as the library.
             let name = unsafe { CStr::from_ptr(name) };
             Some(name.to_string_lossy().into_owned())
         };
@@ -67,10 +68,10 @@ struct Room {
     hit: UnsafeCell<Hit>,
 }
 
-// SAFETY: the thread that took the state from FREE or READY to WRITING is alone with the hit until it sets the state again.
+// SAFETY: the thread that changed the state from FREE or READY to WRITING has exclusive access to the hit until it sets the state again.
 unsafe impl Sync for Room {}
 
-/// All zeros, so that the library's file has none of it: it would be half a megabyte.
+/// All zeros, so that it takes no space in the library's file: it would be half a megabyte.
 static HITS: [Room; ROOM] = [const {
     Room {
         state: AtomicU8::new(FREE),
@@ -85,18 +86,18 @@ static HITS: [Room; ROOM] = [const {
         }),
     }
 }; ROOM];
-/// How many there were.
+/// The number of recorded accesses.
 static NOTED: AtomicU64 = AtomicU64::new(0);
-/// How many found no room.
+/// The number of accesses that found no free slot.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// How many there were so far: to ask whether there are new ones.
+/// The number of recorded accesses so far; a change shows that there are new ones.
 #[inline]
 pub fn noted() -> u64 {
     NOTED.load(Ordering::Acquire)
 }
 
-/// How many were not kept.
+/// The number of accesses that were not kept.
 pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
@@ -110,14 +111,14 @@ impl Room {
     }
 }
 
-/// The thread's number.
+/// The system's ID of the calling thread.
 pub fn this_thread() -> i32 {
-    // SAFETY: it asks the system for a number.
+    // SAFETY: the call only returns a number.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Notes an access. Where the same line of this thread has just reached the end of a page, this is the same one going on.
-/// Called by the handler and around system calls: it takes no lock and allocates nothing.
+/// Records an access. If the same line of this thread has just reached the end of the previous page, the recorded
+/// access is extended. The handler and the stand-ins call this: it takes no lock and allocates nothing.
 pub fn note(start: usize, end: usize, store: bool, code: usize, call: Option<&'static str>) {
     let thread = this_thread();
     let at = lines::place();
@@ -125,7 +126,7 @@ pub fn note(start: usize, end: usize, store: bool, code: usize, call: Option<&'s
         if !room.take(READY) {
             continue;
         }
-        // SAFETY: taken.
+        // SAFETY: this thread has taken the slot.
         let known = unsafe { &mut *room.hit.get() };
         let goes_on = known.thread == thread
             && known.store == store
@@ -144,7 +145,7 @@ pub fn note(start: usize, end: usize, store: bool, code: usize, call: Option<&'s
         LOST.fetch_add(1, Ordering::Relaxed);
         return;
     };
-    // SAFETY: taken. The frames are written in place, since they are large and a handler's stack may be small.
+    // SAFETY: this thread has taken the slot. The frames are written in place, since they are large and a handler's stack may be small.
     unsafe {
         let hit = &mut *room.hit.get();
         (hit.start, hit.end, hit.store) = (start, end, store);
@@ -155,10 +156,10 @@ pub fn note(start: usize, end: usize, store: bool, code: usize, call: Option<&'s
     NOTED.fetch_add(1, Ordering::Release);
 }
 
-/// Fetches all that were noted.
+/// Fetches all recorded accesses.
 pub fn take(mut each: impl FnMut(&Hit)) {
     for room in HITS.iter().filter(|room| room.take(READY)) {
-        // SAFETY: taken. What Python's side does with it may fault, and then finds no room here that is ready.
+        // SAFETY: this thread has taken the slot. `each` may fault itself; the handler then does not use this slot, since it is not ready.
         each(unsafe { &*room.hit.get() });
         room.state.store(FREE, Ordering::Release);
     }

@@ -1,13 +1,13 @@
-//! Where a program is by its own account: the lines of an interpreter's functions, read while an access is noted. Who knows them is told
-//! once ([`come_from`]); until then an access has no lines.
+//! The lines that a program is executing: those of an interpreter's functions, read while an access is recorded. The
+//! interpreter's side registers once ([`come_from`]); until then accesses have no lines.
 
 use std::sync::OnceLock;
 
-/// Longer names lose their beginning.
+/// The bytes of a file name that are kept; longer names lose their beginning.
 const FILE: usize = 232;
 const NAME: usize = 120;
 
-/// The end of a text, as much of it as there is room for.
+/// The end of a text, as much as fits.
 #[derive(Clone, Copy)]
 pub struct End<const ROOM: usize> {
     bytes: [u8; ROOM],
@@ -20,7 +20,7 @@ impl<const ROOM: usize> End<ROOM> {
         count: 0,
     };
 
-    /// Keeps the end of these bytes.
+    /// Stores the end of these bytes.
     pub fn keep_end(&mut self, of: &[u8]) {
         let kept = &of[of.len().saturating_sub(ROOM)..];
         self.bytes[..kept.len()].copy_from_slice(kept);
@@ -32,31 +32,31 @@ impl<const ROOM: usize> End<ROOM> {
     }
 }
 
-/// A line of a function.
+/// A line in a function.
 #[derive(Clone, Copy)]
 pub struct Line {
-    /// The line's number in its file.
+    /// The line number in the file.
     pub number: i32,
-    /// The file.
+    /// The file's name.
     pub file: End<FILE>,
-    /// The function.
+    /// The function's name.
     pub name: End<NAME>,
 }
 
-/// The lines that a thread is at, the innermost first.
+/// The lines that a thread is executing, the innermost first.
 #[derive(Clone, Copy)]
 pub struct Frames {
-    /// What tells the innermost one from others: its function and where in it.
+    /// The identity of the innermost line: its function and the offset in it.
     pub(crate) place: (usize, usize),
     count: usize,
     lines: [Line; Frames::MOST],
 }
 
 impl Frames {
-    /// How many are kept, the innermost first.
+    /// The number of lines that are kept, the innermost first.
     pub const MOST: usize = 10;
 
-    /// No lines.
+    /// The value without lines.
     pub(crate) const NONE: Frames = Frames {
         place: (0, 0),
         count: 0,
@@ -67,7 +67,7 @@ impl Frames {
         }; Frames::MOST],
     };
 
-    /// Room for the next line further out, which is at this place; none if all is taken.
+    /// The slot for the next outer line, which has this identity; `None` if all are used.
     pub fn next(&mut self, place: (usize, usize)) -> Option<&mut Line> {
         let line = self.lines.get_mut(self.count)?;
         if self.count == 0 {
@@ -77,25 +77,26 @@ impl Frames {
         Some(line)
     }
 
-    /// File, function and line of each.
+    /// The file, function and line number of each line.
     pub fn lines(&self) -> impl Iterator<Item = (String, String, i32)> + '_ {
         let kept = self.lines[..self.count].iter();
         kept.map(|line| (line.file.text(), line.name.text(), line.number))
     }
 }
 
-/// Who knows where the program is. Both are asked at any time, by a handler of a signal too: they may neither allocate nor take a lock.
+/// Reports the program's current lines. Both functions are called at any time, also by a signal handler: they must
+/// not allocate or take a lock.
 #[derive(Clone, Copy)]
 pub struct Source {
-    /// What tells the line that the calling thread is at from others; zeros where there is none.
+    /// Returns the identity of the line that the calling thread is executing; zeros if there is none.
     pub place: fn() -> (usize, usize),
-    /// Writes the lines that the calling thread is at.
+    /// Writes the lines that the calling thread is executing.
     pub read: fn(&mut Frames),
 }
 
 static SOURCE: OnceLock<Source> = OnceLock::new();
 
-/// Where lines come from, from now on. The first stays.
+/// Registers the source of lines. The first one stays.
 pub fn come_from(source: Source) {
     SOURCE.get_or_init(|| source);
 }

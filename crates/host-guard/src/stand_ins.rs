@@ -1,16 +1,19 @@
-//! System calls that use protected memory. The kernel does not fault where a page is protected: it fails the call with `EFAULT`, or cuts it
-//! short, and the C library's own `fread` passes by whatever stands in for `read`. So a program would read less than without a check.
+//! Stand-ins for system calls that use protected memory. The kernel does not fault on a protected page: it fails the
+//! call with `EFAULT`, or shortens it, and the C library's own `fread` bypasses a replaced `read`. So a program would
+//! read less than without a check.
 //!
-//! The functions here take the place of those calls ([`crate::entries`] leads there). They open the pages before the kernel looks, keep them open
-//! while it does, and note what the call did as the host's access. Functions that are looked up by name are led here as well, by `dlsym`.
-//! Of calls that only seldom use such memory none is prepared: one that fails with `EFAULT` is made again with the pages open.
+//! The functions here replace those calls ([`crate::entries`] redirects to them). They open the pages before the
+//! kernel accesses them, keep them open during the call, and record the call as an access by the host. Functions that
+//! are looked up by name are redirected as well, by `dlsym`. Calls that use such memory only rarely are not prepared:
+//! one that fails with `EFAULT` is repeated with the pages open.
 //!
-//! Some ways to the kernel do not come by here, or tell only later which memory they use: io_uring, and what Linux and POSIX call
-//! asynchronous input. Where they are met, nothing is protected from there on ([`watch::off`]). What remains are addresses that were looked up before the
-//! check by others than ctypes, and instructions of a program's own that enter the kernel. They fail; a library that asks why is noted here
-//! ([`hits::REFUSED`]).
+//! Some paths into the kernel are not seen here, or show only later which memory they use: io_uring, and what Linux
+//! and POSIX call asynchronous input. When the program uses one, nothing is protected from then on ([`watch::off`]).
+//! What remains are addresses that were looked up before the check by code other than ctypes, and a program's own
+//! system-call instructions. These calls fail; a library that reads the error is recorded ([`hits::REFUSED`]).
 //!
-//! All of this may run in a handler of a signal, so it takes no lock and allocates nothing, except where a library is loaded or unmapped.
+//! All of this may run in a signal handler, so it takes no lock and allocates nothing, except where a library is
+//! loaded or unmapped.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
@@ -23,7 +26,7 @@ use crate::entries::StandIn;
 use crate::table::{self, InCall};
 use crate::{entries, handler, hits, watch};
 
-/// Runs a call that uses these bytes, and notes what it did: it returns how many of them it used.
+/// Runs a call that uses these bytes, and records what it did: `call` returns how many bytes it used.
 fn with(
     at: *const c_void,
     bytes: usize,
@@ -47,7 +50,7 @@ fn with(
 }
 
 fn note(start: usize, end: usize, store: bool, name: &'static str) {
-    // SAFETY: a variable of the thread, which the caller of the call is about to look at.
+    // SAFETY: `errno` is thread-local, and the caller is about to read it.
     unsafe {
         let error = libc::__errno_location();
         let before = *error;
@@ -56,14 +59,14 @@ fn note(start: usize, end: usize, store: bool, name: &'static str) {
     }
 }
 
-/// The kernel takes no more pieces of one call.
+/// The kernel's limit of pieces in one call.
 const MOST_PIECES: usize = 1024;
 
 /// Several pieces of memory that one call uses.
 #[derive(Default)]
 struct Pieces {
     inside: InCall,
-    /// By piece: whether it was protected. Of more than there is room for nothing is noted.
+    /// One bit per piece: whether it was protected. Pieces beyond the limit are not recorded.
     were: [u64; MOST_PIECES / 64],
     entered: usize,
     noted: usize,
@@ -71,9 +74,9 @@ struct Pieces {
 
 impl Pieces {
     /// # Safety
-    /// `pieces` leads to `count` of them.
+    /// `pieces` points to `count` pieces.
     unsafe fn enter(&mut self, pieces: *const iovec, count: usize, store: bool) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         for piece in unsafe { listed(pieces, count) } {
             let (start, at) = (piece.iov_base as usize, self.entered);
             let end = start.saturating_add(piece.iov_len);
@@ -84,10 +87,10 @@ impl Pieces {
         }
     }
 
-    /// Notes what was done with pieces, in the order in which they were entered: `used` bytes of them.
+    /// Records the use of the pieces, in the order in which they were entered: the first `used` bytes of them.
     ///
     /// # Safety
-    /// As of [`Pieces::enter`].
+    /// As for [`Pieces::enter`].
     unsafe fn note(
         &mut self,
         pieces: *const iovec,
@@ -97,7 +100,7 @@ impl Pieces {
         name: &'static str,
     ) {
         let mut left = used;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         for piece in unsafe { listed(pieces, count) } {
             let (start, at) = (piece.iov_base as usize, self.noted);
             let some = left.min(piece.iov_len);
@@ -111,19 +114,19 @@ impl Pieces {
 }
 
 /// # Safety
-/// `pieces` leads to `count` of them.
+/// `pieces` points to `count` pieces.
 unsafe fn listed<'a>(pieces: *const iovec, count: usize) -> &'a [iovec] {
     if pieces.is_null() || count > MOST_PIECES {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { std::slice::from_raw_parts(pieces, count) }
 }
 
-/// Does what [`with`] does, for several pieces of memory.
+/// Like [`with`], for several pieces of memory.
 ///
 /// # Safety
-/// `pieces` leads to `count` of them.
+/// `pieces` points to `count` pieces.
 unsafe fn with_all(
     pieces: *const iovec,
     count: usize,
@@ -132,7 +135,7 @@ unsafe fn with_all(
     call: impl FnOnce() -> isize,
 ) -> isize {
     let mut all = Pieces::default();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         all.enter(pieces, count, store);
         let used = call();
@@ -141,8 +144,8 @@ unsafe fn with_all(
     }
 }
 
-/// A call whose second argument is the memory and whose third is its size: which function it stands for. Those in
-/// front the C library has too, and the crate `libc` does not declare them.
+/// Defines stand-ins for calls whose second argument is the memory and whose third is its size. The C library also
+/// has those listed first, but the crate `libc` does not declare them.
 macro_rules! plain {
     ($(undeclared $name:ident for $real:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
         unsafe extern "C" {
@@ -152,7 +155,7 @@ macro_rules! plain {
     };
     ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
         $(unsafe extern "C" fn $name(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t {
-            // SAFETY: the arguments are those of the call that this stands for.
+            // SAFETY: the arguments are those of the replaced call.
             with(at, bytes, $store, stringify!($name), || unsafe { $real(file, at as _, bytes $(, $more)*) })
         })+
     };
@@ -169,7 +172,7 @@ plain! {
     sendto for libc::sendto, false, (flags: c_int, to: *const sockaddr, length: socklen_t);
 }
 
-// What the compiler makes of them where a program is built to look at the size of its buffers.
+// The checked variants that the compiler calls if a program is built with buffer-size checks.
 plain! {
     undeclared read_chk for __read_chk, true, (room: size_t);
     undeclared pread_chk for __pread_chk, true, (from: off_t, room: size_t);
@@ -177,7 +180,7 @@ plain! {
     undeclared recvfrom_chk for __recvfrom_chk, true, (room: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
 }
 
-/// `preadv2` and `pwritev2` by their numbers: the C library has them only since 2017.
+/// `preadv2` and `pwritev2` by system-call number: the C library has them only since 2017.
 unsafe fn by_number<const NUMBER: c_long>(
     file: c_int,
     pieces: *const iovec,
@@ -185,16 +188,16 @@ unsafe fn by_number<const NUMBER: c_long>(
     at: off_t,
     flags: c_int,
 ) -> ssize_t {
-    // The place is two words, of which the second counts where a word has half the bits.
-    // SAFETY: the arguments are those of the call that this stands for.
+    // The file offset is two words; the second counts only on 32-bit systems.
+    // SAFETY: the arguments are those of the replaced call.
     unsafe { libc::syscall(NUMBER, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
 }
 
-/// A call whose second argument is a list of pieces and whose third is how many.
+/// Defines stand-ins for calls whose second argument is a list of pieces and whose third is their number.
 macro_rules! pieces {
     ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
         $(unsafe extern "C" fn $name(file: c_int, pieces: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
-            // SAFETY: the arguments are those of the call that this stands for.
+            // SAFETY: the arguments are those of the replaced call.
             unsafe {
                 with_all(pieces, count.max(0) as usize, $store, stringify!($name), || $real(file, pieces, count $(, $more)*))
             }
@@ -212,7 +215,7 @@ pieces! {
 }
 
 unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     unsafe {
         let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
         with_all(pieces, count, true, "recvmsg", || {
@@ -222,7 +225,7 @@ unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) 
 }
 
 unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     unsafe {
         let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
         with_all(pieces, count, false, "sendmsg", || {
@@ -231,10 +234,10 @@ unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int
     }
 }
 
-/// Several messages at once: the call returns how many, and each says how many bytes.
+/// Runs a call for several messages: it returns how many, and each message says how many bytes.
 ///
 /// # Safety
-/// `messages` leads to `count` of them.
+/// `messages` points to `count` messages.
 unsafe fn with_messages(
     messages: *mut mmsghdr,
     count: c_uint,
@@ -243,7 +246,7 @@ unsafe fn with_messages(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     let mut all = Pieces::default();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let each = |at| &*messages.add(at);
         for message in (0..count as usize).map(each) {
@@ -265,7 +268,7 @@ unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     unsafe {
         with_messages(messages, count, true, "recvmmsg", || {
             libc::recvmmsg(socket, messages, count, flags, timeout)
@@ -279,7 +282,7 @@ unsafe extern "C" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     unsafe {
         with_messages(messages, count, false, "sendmmsg", || {
             libc::sendmmsg(socket, messages, count, flags)
@@ -288,20 +291,20 @@ unsafe extern "C" fn sendmmsg(
 }
 
 unsafe extern "C" fn getrandom(at: *mut c_void, bytes: size_t, flags: c_uint) -> ssize_t {
-    // By its number: the C library has it only since 2017.
-    // SAFETY: the arguments are those of the call that this stands for.
+    // By system-call number: the C library has it only since 2017.
+    // SAFETY: the arguments are those of the replaced call.
     with(at, bytes, true, "getrandom", || unsafe {
         libc::syscall(libc::SYS_getrandom, at, bytes, flags) as isize
     })
 }
 
-/// A copy between two processes, which may both be this one.
+/// Defines stand-ins for copies between two processes, which may both be this one.
 macro_rules! between {
     ($($name:ident, $store:literal;)+) => {
         $(unsafe extern "C" fn $name(
             pid: libc::pid_t, own: *const iovec, owns: c_ulong, other: *const iovec, others: c_ulong, flags: c_ulong,
         ) -> ssize_t {
-            // SAFETY: the arguments are those of the call that this stands for.
+            // SAFETY: the arguments are those of the replaced call.
             unsafe {
                 let (mut ours, mut theirs) = (Pieces::default(), Pieces::default());
                 let is_own = pid == libc::getpid();
@@ -326,7 +329,8 @@ between! {
     process_vm_writev, false;
 }
 
-/// Calls of the C library for files of its own. Some have the size of the memory as their second argument.
+/// Defines stand-ins for the C library's buffered file calls. Some have the size of the memory as their second
+/// argument.
 macro_rules! of_files {
     ($(undeclared $name:ident for $real:ident, $at:ty, $store:literal, ($($room:ident)?);)+) => {
         unsafe extern "C" {
@@ -338,7 +342,7 @@ macro_rules! of_files {
         $(unsafe extern "C" fn $name(at: *mut c_void $(, $room: size_t)?, size: size_t, count: size_t, file: *mut FILE) -> size_t {
             let mut done = 0;
             with(at, size.saturating_mul(count), $store, stringify!($name), || {
-                // SAFETY: the arguments are those of the call that this stands for.
+                // SAFETY: the arguments are those of the replaced call.
                 done = unsafe { $real(at as _ $(, $room)?, size, count, file) };
                 (done * size) as isize
             });
@@ -359,13 +363,13 @@ of_files! {
     undeclared fwrite_without_lock for fwrite_unlocked, *const c_void, false, ();
 }
 
-/// A handler that takes the signal comes behind ours at once.
+/// A handler that takes the signal is put after ours at once.
 unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     let done = unsafe { libc::sigaction(signal, new, old) };
     if done == 0 && signal == libc::SIGSEGV && !new.is_null() && watch::is_watched() {
         handler::taken();
@@ -373,9 +377,9 @@ unsafe extern "C" fn sigaction(
     done
 }
 
-/// `sigaction` by its older name.
+/// Like `sigaction`, by the older call.
 unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     let old = unsafe { libc::signal(signal, new) };
     if old != libc::SIG_ERR && signal == libc::SIGSEGV && watch::is_watched() {
         handler::taken();
@@ -383,14 +387,14 @@ unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sig
     old
 }
 
-/// Memory that is given back to the system is protected no more: what comes there next is none of the check's.
+/// Unmapped memory is not protected any more: what is mapped there next does not belong to the check.
 unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
     table::forget(at as usize, (at as usize).saturating_add(bytes));
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     unsafe { libc::munmap(at, bytes) }
 }
 
-/// `syscall` with six arguments, of which the kernel takes those that it wants.
+/// `syscall` with six arguments, of which the kernel reads as many as the call has.
 unsafe extern "C" fn syscall(
     number: c_long,
     a: usize,
@@ -401,7 +405,7 @@ unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     let (file, place) = (a as c_int, d as off_t);
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     unsafe {
         match number {
             libc::SYS_io_uring_setup | libc::SYS_io_setup => watch::off(LEFT),
@@ -436,9 +440,10 @@ unsafe extern "C" fn syscall(
     }
 }
 
-/// Makes a call which seldom uses memory that is protected. If the kernel says that it may not, it is made again with the pages open.
+/// Makes a call that uses protected memory only rarely. If the kernel fails it with `EFAULT`, it is repeated with the
+/// pages open.
 fn again<T>(name: &'static str, given: [usize; 6], call: impl Fn() -> T) -> T {
-    // SAFETY: a variable of the thread; what the call does not set is what it was.
+    // SAFETY: `errno` is thread-local; if the call does not set it, its value is restored.
     unsafe {
         let error = libc::__errno_location();
         let before = *error;
@@ -467,9 +472,9 @@ fn again<T>(name: &'static str, given: [usize; 6], call: impl Fn() -> T) -> T {
     }
 }
 
-/// A library asks why a call failed. Where it was since the kernel may not use some memory, this may be for the check.
+/// A library reads why a call failed. An `EFAULT` may come from a page that the check protects.
 unsafe extern "C" fn errno_location() -> *mut c_int {
-    // SAFETY: a variable of the thread.
+    // SAFETY: `errno` is thread-local.
     unsafe {
         let error = libc::__errno_location();
         if *error == libc::EFAULT
@@ -483,15 +488,15 @@ unsafe extern "C" fn errno_location() -> *mut c_int {
     }
 }
 
-/// Whether one was noted in this check.
+/// Whether such a failure was recorded in this check.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// A check begins.
+/// Begins a check.
 pub fn begin() {
     REFUSED.store(false, Ordering::Relaxed);
 }
 
-/// What finds a function by its name. Where the real one looks may depend on its caller, so it has to see the same one.
+/// Replaces `dlsym`. The real one may search depending on its caller's address, so it must see the original caller.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[unsafe(naked)]
 unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
@@ -529,7 +534,7 @@ unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_
     );
 }
 
-/// What stands in for a function that is looked up by name; null where nothing does.
+/// The stand-in for a function that is looked up by name; null if there is none.
 unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_void {
     let nothing = std::ptr::null_mut();
     if library == libc::RTLD_NEXT || name.is_null() {
@@ -538,7 +543,7 @@ unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_
     if watch::is_watched() {
         entries::look_again(of);
     }
-    // SAFETY: the arguments are those of the call that this stands for.
+    // SAFETY: the arguments are those of the replaced call.
     unsafe {
         if of(CStr::from_ptr(name).to_bytes()).is_none() {
             return nothing;
@@ -548,13 +553,13 @@ unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_
     }
 }
 
-/// The address of what stands in for the function of the C library at this one; none if nothing does. A library may have one of the
-/// same name that is its own.
+/// The address of the stand-in for the C library function at this address; `None` if there is none. Another library
+/// may have a function of its own with the same name.
 pub fn in_place_of(real: usize) -> Option<usize> {
     static KNOWN: OnceLock<HashMap<usize, StandIn>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {
         let real = |(name, stand_in): &(&CStr, StandIn)| {
-            // SAFETY: a name, looked up where all programs find the C library's.
+            // SAFETY: the name is looked up in the scope in which all programs find the C library's functions.
             let real = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
             (real as usize, *stand_in)
         };
@@ -569,7 +574,8 @@ pub fn in_place_of(real: usize) -> Option<usize> {
 
 type Words = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
 
-/// Functions that take at most six words, by their numbers: in front those that only say that nothing can be protected any more.
+/// Defines stand-ins, by index, for functions that take at most six words. The first [`LEAVERS`] only turn the
+/// protection off.
 macro_rules! by_words {
     ($($number:literal $name:literal)+) => {
         const NAMES: &[&CStr] = &[$($name),+];
@@ -588,11 +594,11 @@ by_words! {
 }
 const LEAVERS: usize = 11;
 
-/// Why nothing is protected where one of them is called.
+/// The reason that is given when one of the first functions is called.
 const LEFT: &str =
-    "the program uses asynchronous input of the system's or cuFile's, which would fail";
+    "the program uses asynchronous input of the system or of cuFile, which would fail";
 
-/// Where they really are.
+/// The addresses of the real functions.
 static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
 
 unsafe extern "C" fn by_words<const N: usize>(
@@ -606,8 +612,8 @@ unsafe extern "C" fn by_words<const N: usize>(
     if N < LEAVERS {
         watch::off(LEFT);
     }
-    // SAFETY: the address was in the entry that leads here, so it is the function that the caller means; it takes at most six
-    // words, and leaves alone what it does not take.
+    // SAFETY: the address was in the entry that now points here, so it is the function that the caller means; it
+    // takes at most six words, and ignores the others.
     let real = unsafe { std::mem::transmute::<usize, Words>(REAL[N].load(Ordering::Acquire)) };
     let name = NAMES[N].to_str().unwrap_or_default();
     // SAFETY: as above.
@@ -616,7 +622,7 @@ unsafe extern "C" fn by_words<const N: usize>(
     })
 }
 
-/// What stands in for a function of this name.
+/// The stand-in for a function with this name.
 pub fn of(name: &[u8]) -> Option<StandIn> {
     static KNOWN: OnceLock<HashMap<&[u8], StandIn>> = OnceLock::new();
     let known = KNOWN.get_or_init(|| {

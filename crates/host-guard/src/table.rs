@@ -1,4 +1,5 @@
-//! Which pages are protected. One lock orders those who change it; the handler and the stand-ins for system calls read it without.
+//! The table of protected pages. One lock serializes changes; the handler and the stand-ins for system calls read it
+//! without the lock.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Once;
@@ -6,16 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, 
 
 use parking_lot::Mutex;
 
-/// How many ranges are protected at once. Each may be two mappings more, and each page that was opened two again; a process has
-/// 65,530 unless its system says otherwise.
+/// The maximum number of ranges that are protected at once. Each may add two mappings, and each opened page two more;
+/// a process has 65,530 unless the system is configured otherwise.
 const SLOTS: usize = 1024;
-/// How many system calls may use memory at once. While there are more, nothing is protected.
+/// The number of system calls that may use memory at once. While there are more, nothing is protected.
 const CALLS: usize = 128;
-/// The smallest huge page.
+/// The size of the smallest huge page.
 const HUGE: usize = 2 << 20;
 
 const FREE: u8 = 0;
-/// Its pages are just being protected.
+/// The slot's pages are being protected.
 const PREPARING: u8 = 1;
 const LIVE: u8 = 2;
 
@@ -26,7 +27,7 @@ struct Slot {
     loads: AtomicBool,
     start: AtomicUsize,
     end: AtomicUsize,
-    /// How often it was used.
+    /// The number of uses of the slot.
     turn: AtomicU32,
 }
 
@@ -39,33 +40,33 @@ static SLOT: [Slot; SLOTS] = [const {
         turn: AtomicU32::new(0),
     }
 }; SLOTS];
-/// No slot from here on was ever used.
+/// The number of slots that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// How many releases there were: a fault may have met pages that were open when it was looked at.
+/// The number of releases: a fault may belong to a page that was opened before the fault was handled.
 static RELEASES: AtomicUsize = AtomicUsize::new(0);
-/// Who changes the table.
+/// The lock of all changes to the table.
 static OWNER: Mutex<()> = Mutex::new(());
-/// Memory that system calls use just now: start, end and the number of the call. The end is zero where there is none.
+/// Memory that system calls are using: start, end and call number. The end is zero in a free entry.
 static IN_CALL: [[AtomicUsize; 3]; CALLS] = [const { [const { AtomicUsize::new(0) }; 3] }; CALLS];
-/// How many calls there were.
+/// The number of calls so far.
 static NUMBERS: AtomicUsize = AtomicUsize::new(0);
-/// System calls that found no room there.
+/// The number of system calls that found no free entry there.
 static MORE_CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// A range that is protected.
+/// A protected range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     slot: usize,
-    /// Which use of the slot: all may have been released meanwhile.
+    /// The use of the slot that this is: it may have been released meanwhile.
     turn: u32,
 }
 
-/// The size of a page, from the first call on known to the handler.
+/// The size of a page; cached by the first call, so that the handler only reads it.
 pub fn page() -> usize {
     static PAGE: AtomicUsize = AtomicUsize::new(0);
     match PAGE.load(Ordering::Relaxed) {
         0 => {
-            // SAFETY: it asks for a number, which every system has.
+            // SAFETY: the call only returns a number, which every system has.
             let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
             PAGE.store(page, Ordering::Relaxed);
             page
@@ -74,7 +75,7 @@ pub fn page() -> usize {
     }
 }
 
-/// The whole pages in a range; start and end are equal where there are none.
+/// The whole pages in a range; start and end are equal if there are none.
 pub fn whole_pages(start: usize, end: usize) -> (usize, usize) {
     let page = page();
     let first = start.div_ceil(page) * page;
@@ -82,7 +83,7 @@ pub fn whole_pages(start: usize, end: usize) -> (usize, usize) {
     (first, last.max(first))
 }
 
-/// How many ranges may be protected at once.
+/// The number of ranges that may be protected at once.
 fn bound() -> usize {
     static BOUND: AtomicUsize = AtomicUsize::new(0);
     static ASK: Once = Once::new();
@@ -106,20 +107,20 @@ fn protection(loads: bool) -> c_int {
 }
 
 /// # Safety
-/// The pages are the program's memory, which it may read and write while they are not protected.
+/// The pages are the program's memory, readable and writable while not protected.
 unsafe fn set(start: usize, end: usize, protection: c_int) -> bool {
-    // SAFETY: the caller's promise; the contents stay.
+    // SAFETY: the caller guarantees it; the contents do not change.
     unsafe { libc::mprotect(start as *mut c_void, end - start, protection) == 0 }
 }
 
-/// Whether the program may store to a page: memory that it pinned may be open to reading alone, and has to stay so. The system itself
-/// adds nothing to the first word of it, which changes no byte, and fails where it may not.
+/// Whether the program may store to a page: memory that it pinned may be read-only, and must stay so. A futex call
+/// adds zero to a word of the page, which changes no byte, and fails on a read-only page.
 fn is_writable(start: usize) -> bool {
     static UNUSED: AtomicU32 = AtomicU32::new(0);
     const WAKE_OP_PRIVATE: c_int = 5 | 128;
     const ADD: c_int = 1 << 28;
-    // SAFETY: no thread waits for the first word. To the second one nothing is added at once, as any thread might, and an address that
-    // cannot be written is an error of the call.
+    // SAFETY: no thread waits for the first word. Zero is added atomically to the second one, as any thread might do,
+    // and for an address that cannot be written the call returns an error.
     let done = unsafe {
         let unused = UNUSED.as_ptr();
         libc::syscall(
@@ -135,18 +136,18 @@ fn is_writable(start: usize) -> bool {
     done >= 0
 }
 
-/// Makes stores to these whole pages fault, and loads too where `loads` says so. None where that cannot be: there are too many, a
-/// system call uses them, the program may only read them, or they are not of the ordinary size.
+/// Makes stores to these whole pages fault, and loads too if `loads`. `None` if that is not possible: there are too
+/// many ranges, a system call uses the pages, the program may only read them, or they are not of the ordinary size.
 ///
 /// # Safety
-/// The range is whole pages of one allocation of the program's, and that no device reaches through the host's page tables. It
-/// stays mapped until it is released.
+/// The range is whole pages of one allocation of the program, which no device accesses through the host's page
+/// tables. It stays mapped until it is released.
 pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     if start >= end {
         return None;
     }
     let _owner = OWNER.lock();
-    // What the device writes, the program can, and so it can what is protected already.
+    // What the device writes is writable by the program, and so is what is already protected.
     let is_protected = |slot: &Slot| {
         let (from, to) = bounds(slot);
         from <= start && start < to
@@ -155,10 +156,10 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
         return None;
     }
     let is_free = |slot: &Slot| slot.state.load(Ordering::Relaxed) == FREE;
-    // The first: so no more slots are looked at than were ever used at once.
+    // The first free slot is used, so that readers scan no more slots than were ever used at once.
     let at = SLOT[..bound()].iter().position(is_free)?;
     let slot = &SLOT[at];
-    // Before the bounds change, so that a thread that reads them meanwhile sees that they did.
+    // The counter changes before the bounds, so that a thread that reads the bounds meanwhile notices the change.
     let turn = slot.turn.fetch_add(1, Ordering::SeqCst) + 1;
     slot.start.store(start, Ordering::SeqCst);
     slot.end.store(end, Ordering::SeqCst);
@@ -166,7 +167,7 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     slot.state.store(PREPARING, Ordering::SeqCst);
     USED.fetch_max(at + 1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let done = !is_in_call(start, end) && unsafe { close(start, end, loads) };
     slot.state
         .store(if done { LIVE } else { FREE }, Ordering::SeqCst);
@@ -174,19 +175,19 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
 }
 
 /// # Safety
-/// As of [`protect`].
+/// As for [`protect`].
 unsafe fn close(start: usize, end: usize, loads: bool) -> bool {
-    // Memory of huge pages cannot be opened by the page. That it is of those shows where they have to be cut.
+    // A huge page cannot be opened page by page. Protecting its first small page fails, which shows what it is.
     let may_be_huge = start.is_multiple_of(HUGE) && end.is_multiple_of(HUGE);
     let how = protection(loads);
     let cut = start + page();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { (!may_be_huge || set(start, cut, how)) && set(start, end, how) }
 }
 
-/// Opens the pages for good.
+/// Opens the pages, and frees the slot.
 pub fn release(piece: Piece) {
-    // In a child of a fork they are open, and the lock may be held by a thread that is not there.
+    // In a forked child the pages are open, and the lock may be held by a thread that does not exist there.
     if used(piece).is_none() {
         return;
     }
@@ -195,11 +196,11 @@ pub fn release(piece: Piece) {
         return;
     };
     let (start, end) = bounds(slot);
-    // SAFETY: the caller that protected them promised that they are there, readable and writable.
+    // SAFETY: the caller that protected the pages guarantees that they are mapped, readable and writable.
     unsafe { set(start, end, libc::PROT_READ | libc::PROT_WRITE) };
     slot.state.store(FREE, Ordering::SeqCst);
     RELEASES.fetch_add(1, Ordering::Relaxed);
-    // Where another copy uses some of the pages they stay protected: those that only stores may not touch first.
+    // Pages that another slot covers stay protected: first those against stores only, then those against loads.
     let meets = |other: &&Slot| {
         let (from, to) = bounds(other);
         from < end && start < to
@@ -215,7 +216,7 @@ pub fn release(piece: Piece) {
             other.state.store(PREPARING, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             if !is_in_call(from, to) {
-                // SAFETY: as above, by the caller that protected the other.
+                // SAFETY: as above, by the caller that protected the other range.
                 unsafe { set(from, to, protection(loads)) };
             }
             other.state.store(LIVE, Ordering::SeqCst);
@@ -230,14 +231,14 @@ fn used(piece: Piece) -> Option<&'static Slot> {
     (is_its_own && slot.state.load(Ordering::SeqCst) != FREE).then_some(slot)
 }
 
-/// Opens all pages for good.
+/// Opens all pages, and frees all slots.
 pub fn release_all() {
     let _owner = OWNER.lock();
     open_all();
     RELEASES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The memory is about to be given back: ranges that meet it are opened for good.
+/// The memory is about to be unmapped: overlapping ranges are opened, and their slots freed.
 pub fn forget(start: usize, end: usize) {
     let meets = |from: usize, to: usize| from < end && start < to;
     if !seen().any(|(_, from, to)| meets(from, to)) {
@@ -255,18 +256,18 @@ pub fn forget(start: usize, end: usize) {
     RELEASES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether anything is protected.
+/// Whether any page is protected.
 pub fn has_any() -> bool {
     seen().next().is_some()
 }
 
-/// Where the range ends that an address lies in, if it is in one that is protected.
+/// The end of the protected range that contains an address, if there is one.
 pub fn end_at(address: usize) -> Option<usize> {
     let mut all = seen();
     all.find_map(|(_, from, to)| (from <= address && address < to).then_some(to))
 }
 
-/// It takes no lock: a child of a fork may find it held by a thread that is not there.
+/// Opens all pages without taking the lock: in a forked child it may be held by a thread that does not exist there.
 pub fn open_all() {
     for slot in live() {
         let (start, end) = bounds(slot);
@@ -283,14 +284,14 @@ fn bounds(slot: &Slot) -> (usize, usize) {
     )
 }
 
-/// Slots that are used, for who holds the lock.
+/// The slots in use, for a caller that has the lock.
 fn live() -> impl Iterator<Item = &'static Slot> {
     let used = USED.load(Ordering::SeqCst);
     let some = SLOT[..used].iter();
     some.filter(|slot| slot.state.load(Ordering::SeqCst) != FREE)
 }
 
-/// Slots with their bounds, without the lock: bounds of which both are of one use.
+/// The slots in use with their bounds, without the lock: both bounds belong to the same use.
 fn seen() -> impl Iterator<Item = (&'static Slot, usize, usize)> {
     let used = USED.load(Ordering::SeqCst);
     SLOT[..used].iter().filter_map(|slot| {
@@ -307,12 +308,13 @@ fn seen() -> impl Iterator<Item = (&'static Slot, usize, usize)> {
     })
 }
 
-/// How many releases there were.
+/// The number of releases.
 pub fn releases() -> usize {
     RELEASES.load(Ordering::Relaxed)
 }
 
-/// Opens the page of an address, if it is protected against this access. Returns whether it was. Called by the handler.
+/// Opens the page of an address, if it is protected against this access. Returns whether it was. Called by the
+/// handler.
 pub fn open_page(address: usize, store: bool) -> bool {
     let page = page();
     let start = address / page * page;
@@ -322,24 +324,24 @@ pub fn open_page(address: usize, store: bool) -> bool {
             found = true;
         }
     }
-    // SAFETY: the page lies in a slot, so the caller that protected it promised that it is memory which may be written.
+    // SAFETY: the page is in a slot, so the caller that protected it guarantees that it is writable memory.
     found && unsafe { set(start, start + page, libc::PROT_READ | libc::PROT_WRITE) }
 }
 
-/// Memory that a system call uses, in one piece or several, until this is dropped.
+/// Memory that a system call uses, in one or several pieces, until this is dropped.
 #[derive(Default)]
 pub struct InCall {
-    /// Its own, once it has a room.
+    /// The call's number, once it has an entry.
     number: usize,
     first: usize,
     rooms: usize,
-    /// Pieces that found none.
+    /// The number of pieces that found no free entry.
     more: usize,
 }
 
 impl InCall {
-    /// From here on these bytes are not protected, and what is protected of them is opened. Returns whether any was protected
-    /// against this use.
+    /// From here on these bytes are not protected, and protected ones are opened. Returns whether any byte was
+    /// protected against this use.
     pub fn enter(&mut self, start: usize, end: usize, store: bool) -> bool {
         let free = |room: &[AtomicUsize; 3]| {
             let taken =
@@ -352,7 +354,7 @@ impl InCall {
                 self.first = at;
             }
             self.rooms += 1;
-            // Until all are there it stands for all memory.
+            // Until all three words are stored, the entry counts as all memory.
             for (place, value) in [(2, self.number), (0, start), (1, end)] {
                 IN_CALL[at][place].store(value, Ordering::SeqCst);
             }
@@ -377,7 +379,7 @@ impl InCall {
             let last = to.min(end.div_ceil(page) * page);
             if first < last {
                 was |= store || slot.loads.load(Ordering::Relaxed);
-                // SAFETY: the pages lie in a slot, so the caller that protected them promised that they are memory which may be written.
+                // SAFETY: the pages are in a slot, so the caller that protected them guarantees that they are writable memory.
                 unsafe { set(first, last, libc::PROT_READ | libc::PROT_WRITE) };
             }
         }

@@ -1,4 +1,4 @@
-//! Whether memory may be protected, and why not.
+//! Whether memory may be protected, and if not, why.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use crate::table;
 
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static OFF: Mutex<Option<String>> = Mutex::new(None);
-/// Whether this is a child of a process that was checked: its locks may be held by threads that it does not have.
+/// Whether this is a forked child of a checked process: its locks may be held by threads that do not exist here.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 pub fn is_child() -> bool {
@@ -33,7 +33,7 @@ pub fn end() {
     table::release_all();
 }
 
-/// Nothing is protected from here on, and what is, is opened.
+/// Ends protection for this reason, and opens all protected pages.
 pub fn off(why: &str) {
     if is_child() {
         return;
@@ -50,17 +50,17 @@ pub fn why_off() -> Option<String> {
     OFF.lock().clone()
 }
 
-/// Children of a fork share pinned memory with their parent, and have a copy of the table. They open all of it before they do anything
-/// else; nothing is watched there, and nothing is locked any more.
+/// Sets the handler for forked children. They share pinned memory with their parent, and have a copy of the table.
+/// They open all pages before any other code runs; nothing is watched there, and no lock is taken any more.
 fn watch_forks() {
     unsafe extern "C" fn in_child() {
-        // Calls to the system alone, as has to be between a fork and what comes next.
+        // Only system calls are made, as is required in a fork handler.
         table::open_all();
         IS_CHILD.store(true, Ordering::SeqCst);
         IS_WATCHED.store(false, Ordering::SeqCst);
     }
     static WATCHES: Once = Once::new();
-    // SAFETY: the handler has the signature that is asked for, and is there as long as the process: no module of Python's is unloaded.
+    // SAFETY: the handler has the required signature, and lives as long as the process: Python extension modules are never unloaded.
     WATCHES.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     });

@@ -1,4 +1,5 @@
-//! What the guard promises, through its public functions. The pages and the signal are the process's, so one test runs at a time.
+//! Tests what the guard guarantees, through its public functions. Pages and signal handlers belong to the process, so
+//! one test runs at a time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,23 +12,23 @@ use host_guard::lines::{self, Frames};
 use host_guard::{page, protect, release};
 use parking_lot::{Mutex, MutexGuard};
 
-/// Counts what a thread allocates.
+/// Counts the allocations of a thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator does the work.
+// SAFETY: all calls are passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { System.dealloc(at, layout) };
     }
 }
@@ -35,13 +36,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Memory is watched as long as this is there, for one test at a time.
+/// Watches memory until it is dropped, for one test at a time.
 struct Watched(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 fn watched() -> Watched {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock();
-    heard();
+    recorded();
     host_guard::begin();
     assert_eq!(host_guard::why_off(), None);
     assert!(host_guard::is_ready());
@@ -54,7 +55,7 @@ impl Drop for Watched {
     }
 }
 
-/// Pages of the system's, zeroed.
+/// Zeroed pages from the system.
 struct Pages {
     start: usize,
     bytes: usize,
@@ -65,7 +66,7 @@ impl Pages {
         let bytes = count * page();
         let how = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: new memory, wherever the system likes.
+        // SAFETY: new memory at an address that the system chooses.
         let at = unsafe { libc::mmap(null_mut(), bytes, how, kind, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         let start = at as usize;
@@ -79,7 +80,7 @@ impl Pages {
 
     #[inline(never)]
     fn store(&self, byte: usize, value: u8) {
-        // SAFETY: inside, and no two threads of a test use one byte.
+        // SAFETY: the byte is inside the pages, and no two threads of a test use the same byte.
         unsafe { self.at(byte).write_volatile(value) };
     }
 
@@ -92,13 +93,13 @@ impl Pages {
     /// Protects some of the pages.
     fn protect(&self, from: usize, to: usize, loads: bool) -> Option<host_guard::Piece> {
         let page = page();
-        // SAFETY: whole pages of one mapping, which no device knows.
+        // SAFETY: these are whole pages of one mapping, which no device accesses.
         unsafe { protect(self.start + from * page, self.start + to * page, loads) }
     }
 
-    /// What was heard: from where to where in these pages, whether it was a store, and by which call.
-    fn heard(&self) -> Vec<(usize, usize, bool, &'static str)> {
-        let mut all = heard();
+    /// The recorded accesses: first and last offset in these pages, whether each is a store, and its call.
+    fn recorded(&self) -> Vec<(usize, usize, bool, &'static str)> {
+        let mut all = recorded();
         all.retain(|hit| self.start <= hit.start && hit.start < self.start + self.bytes);
         let seen = |hit: Hit| {
             let (start, end) = (hit.start - self.start, hit.end - self.start);
@@ -112,30 +113,30 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: nothing leads there any more.
+        // SAFETY: no pointer to the memory is left.
         unsafe { libc::munmap(self.start as *mut c_void, self.bytes) };
     }
 }
 
-fn heard() -> Vec<Hit> {
+fn recorded() -> Vec<Hit> {
     let mut all = Vec::new();
     hits::take(|hit| all.push(*hit));
     all
 }
 
-/// What stands in for a function of the C library.
+/// The stand-in for a function of the C library.
 fn stand_in(name: &CStr) -> usize {
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: the name ends with a zero byte.
     let real = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     host_guard::in_place_of(real as usize).unwrap_or_else(|| panic!("{name:?} has no stand-in"))
 }
 
 type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
 
-/// The two ends of a pipe with these bytes in it.
+/// The two ends of a pipe that has these bytes in it.
 fn pipe(bytes: &[u8]) -> [c_int; 2] {
     let mut ends = [0; 2];
-    // SAFETY: room for two numbers, and bytes that are there.
+    // SAFETY: `ends` has room for two descriptors, and the bytes are valid.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         let put = libc::write(ends[1], bytes.as_ptr().cast(), bytes.len());
@@ -145,43 +146,43 @@ fn pipe(bytes: &[u8]) -> [c_int; 2] {
 }
 
 #[test]
-fn a_store_is_done_and_heard_to_the_byte() {
+fn a_store_is_executed_and_recorded_to_the_byte() {
     let _watched = watched();
     let pages = Pages::new(3);
     let piece = pages.protect(0, 3, false).unwrap();
     assert_eq!(pages.load(page() + 7), 0);
-    assert_eq!(pages.heard(), []);
+    assert_eq!(pages.recorded(), []);
     pages.store(page() + 7, 5);
     assert_eq!(pages.load(page() + 7), 5);
-    let found = heard();
+    let found = recorded();
     let [hit] = &found[..] else {
-        panic!("{} were heard", found.len());
+        panic!("{} were recorded", found.len());
     };
     let byte = pages.at(page() + 7) as usize;
     assert_eq!((hit.start, hit.end, hit.store), (byte, byte + 1, true));
     assert_eq!((hit.call, hit.thread), (None, hits::this_thread()));
     assert!(hit.function().is_some());
-    // The page is open, the others are not.
+    // This page is open, the others are not.
     pages.store(page() + 8, 6);
     pages.store(0, 7);
-    assert_eq!(pages.heard(), [(0, 1, true, "")]);
+    assert_eq!(pages.recorded(), [(0, 1, true, "")]);
     release(piece);
 }
 
 #[test]
-fn loads_are_heard_where_they_are_asked_for() {
+fn loads_are_recorded_if_they_are_requested() {
     let _watched = watched();
     let pages = Pages::new(2);
     let stores = pages.protect(0, 1, false).unwrap();
     let both = pages.protect(1, 2, true).unwrap();
     assert_eq!((pages.load(3), pages.load(page() + 3)), (0, 0));
-    assert_eq!(pages.heard(), [(page() + 3, page() + 4, false, "")]);
+    assert_eq!(pages.recorded(), [(page() + 3, page() + 4, false, "")]);
     release(stores);
     release(both);
 }
 
 #[test]
-fn what_is_released_is_heard_no_more_but_where_another_piece_has_it() {
+fn accesses_to_released_pages_are_recorded_only_if_another_piece_has_them() {
     let _watched = watched();
     let pages = Pages::new(3);
     let one = pages.protect(0, 2, false).unwrap();
@@ -189,42 +190,42 @@ fn what_is_released_is_heard_no_more_but_where_another_piece_has_it() {
     release(one);
     pages.store(0, 1);
     pages.store(page(), 2);
-    assert_eq!(pages.heard(), [(page(), page() + 1, true, "")]);
+    assert_eq!(pages.recorded(), [(page(), page() + 1, true, "")]);
     // A piece may be released more than once.
     release(one);
     assert_eq!(pages.load(2 * page()), 0);
-    assert_eq!(pages.heard(), [(2 * page(), 2 * page() + 1, false, "")]);
+    assert_eq!(pages.recorded(), [(2 * page(), 2 * page() + 1, false, "")]);
     release(other);
     let again = pages.protect(0, 3, true).unwrap();
     release(other);
     assert_eq!(pages.load(0), 1);
-    assert_eq!(pages.heard(), [(0, 1, false, "")]);
+    assert_eq!(pages.recorded(), [(0, 1, false, "")]);
     release(again);
     pages.store(page(), 3);
-    assert_eq!(pages.heard(), []);
+    assert_eq!(pages.recorded(), []);
 }
 
 #[test]
-fn a_system_call_is_made_with_the_pages_open_and_heard() {
+fn a_system_call_is_made_with_the_pages_open_and_recorded() {
     let _watched = watched();
     let pages = Pages::new(1);
     let piece = pages.protect(0, 1, false).unwrap();
     let ends = pipe(b"hallo");
-    // SAFETY: the stand-in has the signature of `read`; the memory is there.
+    // SAFETY: the stand-in has the signature of `read`; the memory is valid.
     unsafe {
-        // Without it the kernel refuses.
+        // A call that is not redirected is refused by the kernel.
         let refused = libc::read(ends[0], pages.at(10).cast(), 5);
         assert_eq!((refused, *libc::__errno_location()), (-1, libc::EFAULT));
         let read = std::mem::transmute::<usize, Read>(stand_in(c"read"));
         assert_eq!(read(ends[0], pages.at(10).cast(), 100), 5);
     }
     assert_eq!((pages.load(10), pages.load(14)), (b'h', b'o'));
-    assert_eq!(pages.heard(), [(10, 15, true, "read")]);
+    assert_eq!(pages.recorded(), [(10, 15, true, "read")]);
     release(piece);
 }
 
 #[test]
-fn of_several_pieces_of_a_call_those_that_were_protected_are_heard() {
+fn of_several_pieces_of_a_call_the_protected_ones_are_recorded() {
     let _watched = watched();
     let pages = Pages::new(3);
     let first = pages.protect(0, 1, false).unwrap();
@@ -236,25 +237,25 @@ fn of_several_pieces_of_a_call_those_that_were_protected_are_heard() {
     };
     let pieces = [piece(0, 2), piece(page(), 2), piece(2 * page(), 10)];
     type Readv = unsafe extern "C" fn(c_int, *const libc::iovec, c_int) -> isize;
-    // SAFETY: the stand-in has the signature of `readv`; the memory is there.
+    // SAFETY: the stand-in has the signature of `readv`; the memory is valid.
     unsafe {
         let readv = std::mem::transmute::<usize, Readv>(stand_in(c"readv"));
         assert_eq!(readv(ends[0], pieces.as_ptr(), 3), 8);
     }
     assert_eq!(pages.load(2 * page() + 3), b'h');
     let last_bytes = (2 * page(), 2 * page() + 4, true, "readv");
-    assert_eq!(pages.heard(), [(0, 2, true, "readv"), last_bytes]);
+    assert_eq!(pages.recorded(), [(0, 2, true, "readv"), last_bytes]);
     release(first);
     release(last);
 }
 
 #[test]
-fn memory_that_is_given_back_is_forgotten() {
+fn unmapped_memory_is_forgotten() {
     let _watched = watched();
     let pages = Pages::new(2);
     let piece = pages.protect(0, 2, true).unwrap();
     type Unmap = unsafe extern "C" fn(*mut c_void, usize) -> c_int;
-    // SAFETY: the stand-in has the signature of `munmap`. What is mapped there next is this test's too.
+    // SAFETY: the stand-in has the signature of `munmap`. What is mapped there next belongs to this test, too.
     unsafe {
         let unmap = std::mem::transmute::<usize, Unmap>(stand_in(c"munmap"));
         assert_eq!(unmap(pages.at(0).cast(), pages.bytes), 0);
@@ -264,27 +265,27 @@ fn memory_that_is_given_back_is_forgotten() {
         assert_eq!(new, pages.at(0).cast());
     }
     pages.store(5, 1);
-    assert_eq!(pages.heard(), []);
+    assert_eq!(pages.recorded(), []);
     release(piece);
 }
 
 #[test]
-fn memory_that_may_only_be_read_is_not_protected() {
+fn read_only_memory_is_not_protected() {
     let _watched = watched();
     let pages = Pages::new(1);
-    // SAFETY: the page is there.
+    // SAFETY: the page is mapped.
     let set = unsafe { libc::mprotect(pages.at(0).cast(), page(), libc::PROT_READ) };
     assert_eq!(set, 0);
     assert_eq!(pages.protect(0, 1, false), None);
     assert_eq!(pages.protect(0, 0, true), None);
 }
 
-/// A page that another's handler opens, and how often it did.
+/// The page that another handler opens, and the number of times that it did.
 static OTHERS_PAGE: AtomicUsize = AtomicUsize::new(0);
 static OTHERS: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn others_handler(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    // SAFETY: the system gives what the flags ask for; the page is the test's.
+    // SAFETY: the system passes the arguments that the flags require; the page belongs to the test.
     unsafe {
         let place = (*info).si_addr() as usize / page() * page();
         assert_eq!(place, OTHERS_PAGE.load(Ordering::SeqCst));
@@ -294,10 +295,10 @@ unsafe extern "C" fn others_handler(_: c_int, info: *mut libc::siginfo_t, _: *mu
     OTHERS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Has the other's handler set by this function, and returns who was there.
+/// Installs the other handler through this function, and returns the previous action.
 fn set_other(sigaction: usize) -> libc::sigaction {
     type Set = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-    // SAFETY: the handler has the signature that the flag says, and the function is `sigaction` or stands in for it.
+    // SAFETY: the handler has the signature that the flag says, and the function is `sigaction` or its stand-in.
     unsafe {
         let set = std::mem::transmute::<usize, Set>(sigaction);
         let [mut new, mut old]: [libc::sigaction; 2] = std::mem::zeroed();
@@ -308,25 +309,25 @@ fn set_other(sigaction: usize) -> libc::sigaction {
     }
 }
 
-/// A fault that is none of the guard's, and one that is.
+/// Causes a fault that is not the guard's, and one that is.
 fn both_faults() {
     let (theirs, ours) = (Pages::new(1), Pages::new(1));
     OTHERS_PAGE.store(theirs.start, Ordering::SeqCst);
     let before = OTHERS.load(Ordering::SeqCst);
-    // SAFETY: the page is there.
+    // SAFETY: the page is mapped.
     let set = unsafe { libc::mprotect(theirs.at(0).cast(), page(), libc::PROT_NONE) };
     assert_eq!(set, 0);
     let piece = ours.protect(0, 1, false).unwrap();
     theirs.store(3, 1);
     ours.store(4, 1);
     assert_eq!(OTHERS.load(Ordering::SeqCst), before + 1);
-    assert_eq!((theirs.heard(), ours.heard().len()), (vec![], 0));
+    assert_eq!((theirs.recorded(), ours.recorded().len()), (vec![], 0));
     assert_eq!((theirs.load(3), ours.load(4)), (1, 1));
     release(piece);
 }
 
 #[test]
-fn faults_of_others_go_to_who_had_the_signal_and_get_it_back() {
+fn faults_of_others_go_to_the_previous_handler_which_is_restored() {
     let one = watched();
     host_guard::end();
     let real = libc::sigaction as *const () as usize;
@@ -336,19 +337,19 @@ fn faults_of_others_go_to_who_had_the_signal_and_get_it_back() {
     host_guard::end();
     let found = set_other(real);
     assert_eq!(found.sa_sigaction, others_handler as *const () as usize);
-    // SAFETY: it is who had it.
+    // SAFETY: this is the previous action.
     unsafe { libc::sigaction(libc::SIGSEGV, &before, null_mut()) };
     host_guard::begin();
     drop(one);
 }
 
 #[test]
-fn who_takes_the_signal_meanwhile_comes_behind_the_guard() {
+fn a_handler_that_is_set_meanwhile_is_called_after_the_guard() {
     let _watched = watched();
     let before = set_other(stand_in(c"sigaction"));
     both_faults();
     type Set = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
-    // SAFETY: the stand-in has the signature of `sigaction`; it is who had the signal.
+    // SAFETY: the stand-in has the signature of `sigaction`; this is the previous action.
     unsafe {
         let set = std::mem::transmute::<usize, Set>(stand_in(c"sigaction"));
         assert_eq!(set(libc::SIGSEGV, &before, null_mut()), 0);
@@ -357,11 +358,11 @@ fn who_takes_the_signal_meanwhile_comes_behind_the_guard() {
 }
 
 #[test]
-fn a_child_of_a_fork_has_all_pages_open_and_watches_nothing() {
+fn a_forked_child_has_all_pages_open_and_watches_nothing() {
     let _watched = watched();
     let pages = Pages::new(2);
     let piece = pages.protect(0, 2, true).unwrap();
-    // SAFETY: the child calls what may be called there, and ends by `_exit`.
+    // SAFETY: the child calls only what is allowed after a fork, and ends with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let noted = hits::noted();
@@ -374,17 +375,17 @@ fn a_child_of_a_fork_has_all_pages_open_and_watches_nothing() {
         unsafe { libc::_exit(if is_right { 0 } else { 1 }) };
     }
     let mut status = -1;
-    // SAFETY: room for a number.
+    // SAFETY: `status` has room for the result.
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!((waited, status), (child, 0));
     // Nothing changed for the parent.
     assert_eq!(pages.load(1), 0);
-    assert_eq!(pages.heard(), [(1, 2, false, "")]);
+    assert_eq!(pages.recorded(), [(1, 2, false, "")]);
     release(piece);
 }
 
 #[test]
-fn nothing_is_protected_once_it_is_off() {
+fn nothing_is_protected_once_the_guard_is_off() {
     let _watched = watched();
     let pages = Pages::new(1);
     let piece = pages.protect(0, 1, true).unwrap();
@@ -393,27 +394,27 @@ fn nothing_is_protected_once_it_is_off() {
     assert_eq!(host_guard::why_off().as_deref(), Some("the first reason"));
     assert!(!host_guard::is_ready());
     pages.store(0, pages.load(0) + 1);
-    assert_eq!(pages.heard(), []);
+    assert_eq!(pages.recorded(), []);
     release(piece);
 }
 
 #[test]
-fn of_more_accesses_than_there_is_room_for_the_number_is_kept() {
+fn accesses_beyond_the_room_are_counted() {
     let _watched = watched();
     let pages = Pages::new(400);
     let piece = pages.protect(0, 400, false).unwrap();
     let (noted, lost) = (hits::noted(), hits::lost());
-    // Every other page: where one access reaches the end of a page, the next may be the same that goes on.
+    // Every other page: an access to the next page would extend the previous access.
     for at in (0..400).step_by(2) {
         pages.store(at * page(), 1);
     }
     let kept = hits::noted() - noted;
     assert_eq!(kept + hits::lost() - lost, 200);
-    assert_eq!(pages.heard().len() as u64, kept);
+    assert_eq!(pages.recorded().len() as u64, kept);
     release(piece);
 }
 
-/// A program that says where it is, while this is set.
+/// Whether the test's source reports lines.
 static SAYS: AtomicBool = AtomicBool::new(false);
 
 fn place() -> (usize, usize) {
@@ -435,7 +436,7 @@ fn read(into: &mut Frames) {
 }
 
 #[test]
-fn an_access_has_the_lines_that_the_program_says_and_goes_on_from_page_to_page() {
+fn an_access_has_the_lines_of_the_program_and_continues_from_page_to_page() {
     let _watched = watched();
     lines::come_from(lines::Source { place, read });
     let pages = Pages::new(4);
@@ -445,11 +446,11 @@ fn an_access_has_the_lines_that_the_program_says_and_goes_on_from_page_to_page()
         pages.store(byte, 1);
     }
     SAYS.store(false, Ordering::SeqCst);
-    let found = heard();
+    let found = recorded();
     let [hit] = &found[..] else {
-        panic!("{} were heard", found.len());
+        panic!("{} were recorded", found.len());
     };
-    // To the first byte of the last page that it reached.
+    // The range ends after the first byte of the last page reached.
     let (start, end) = (hit.start - pages.start, hit.end - pages.start);
     assert_eq!((start, end), (0, 2 * page() + 1));
     let lines: Vec<_> = hit.frames.lines().collect();
@@ -471,10 +472,10 @@ fn a_fault_and_a_call_allocate_nothing() {
     let read = unsafe { std::mem::transmute::<usize, Read>(stand_in(c"read")) };
     let before = ALLOCATED.get();
     pages.store(1, pages.load(0) + 1);
-    // SAFETY: the memory is there.
+    // SAFETY: the memory is valid.
     let got = unsafe { read(ends[0], pages.at(page()).cast(), 5) };
     assert_eq!((got, ALLOCATED.get()), (5, before));
-    let first = pages.heard();
+    let first = pages.recorded();
     assert_eq!(first.len(), 2, "{first:?}");
     release(piece);
 }

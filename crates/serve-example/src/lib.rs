@@ -1,10 +1,11 @@
 //! A web server whose requests run as batches on a GPU.
 //!
-//! `POST /scores` takes `{"values": [1, 2, 3, 4], "urgent": true, "within_ms": 20}`, of which only the values have to be there,
-//! and answers `{"scores": [...]}`. `GET /metrics` is for Prometheus. A server that is stopped answers what it has taken.
+//! `POST /scores` takes `{"values": [1, 2, 3, 4], "urgent": true, "within_ms": 20}`, of which only the values are
+//! required, and answers `{"scores": [...]}`. `GET /metrics` is for Prometheus. A server that is stopped still
+//! answers the requests that it has accepted.
 //!
-//! A handler awaits the answer of its request and holds no thread meanwhile. A client that goes away drops its handler,
-//! and with it the answer: then the request is not computed, if it still waits.
+//! A handler awaits the answer of its request and blocks no thread meanwhile. If a client disconnects, its handler is
+//! dropped, and with it the answer: a request that is still waiting is then not computed.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,15 +20,15 @@ use serde::{Deserialize, Serialize};
 use sidestream::batcher::{At, Batcher, Error, Wish};
 use sidestream::prelude::{Device, Grid, Kernel, Read, Value, View, ViewMut, Write};
 
-/// Values of a request.
+/// Number of values in a request.
 pub const VALUES: usize = 4;
-/// Values of its answer.
+/// Number of scores in its answer.
 pub const SCORES: usize = 2;
 
-/// A batcher that is shared by the handlers.
+/// The batcher that all handlers share.
 pub type Shared = Arc<Batcher<f32, f32>>;
 
-/// The model in CUDA C++: of each row the sum, and the largest value. Another one is another kernel, or several.
+/// The model in CUDA C++: the sum and the largest value of each row. Another model is another kernel, or several.
 const SCORES_CU: &str = r#"
 extern "C" __global__ void scores(const float* x, float* y, unsigned rows) {
     for (unsigned row = blockIdx.x * blockDim.x + threadIdx.x; row < rows; row += gridDim.x * blockDim.x) {
@@ -38,14 +39,14 @@ extern "C" __global__ void scores(const float* x, float* y, unsigned rows) {
 }
 "#;
 
-/// The model behind a batcher. On a GPU it is compiled when the first batch of all runs, which needs NVRTC and takes a tenth
-/// of a second; on a simulated one its form in Rust runs.
+/// Returns a batcher for the model. On a GPU the model is compiled when the first batch runs, which needs NVRTC and
+/// takes a tenth of a second; on a simulated one its implementation in Rust runs.
 ///
 /// # Errors
-/// What the device answers.
+/// Errors of the device.
 pub fn batcher(device: &Device) -> sidestream::error::Result<Shared> {
-    // SAFETY: the entry reads `VALUES` of x and writes `SCORES` of y for each of its rows, on any grid; what it is launched
-    // with below has as many of either as that.
+    // SAFETY: the entry reads `VALUES` of x and writes `SCORES` of y for each of its rows, on any grid; the buffers
+    // that it is launched with below have as many of each.
     let scores =
         unsafe { Kernel::<(Read<f32>, Write<f32>, Value<u32>)>::from_cuda(SCORES_CU, "scores") };
     let scores = scores.and_on_host(|_, (x, y, _)| {
@@ -71,10 +72,10 @@ pub fn batcher(device: &Device) -> sidestream::error::Result<Shared> {
     Ok(Arc::new(batcher))
 }
 
-/// Serves until `stopped`, then answers what has been taken.
+/// Serves until `stopped` completes, then answers the requests that were accepted.
 ///
 /// # Errors
-/// What the listener answers.
+/// Errors of the listener.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     batcher: Shared,
@@ -89,7 +90,7 @@ pub async fn serve(
         .await
 }
 
-/// What a client asks.
+/// The body of a request.
 #[derive(Deserialize)]
 struct Question {
     values: [f32; VALUES],
@@ -98,7 +99,7 @@ struct Question {
     within_ms: Option<u64>,
 }
 
-/// What it is answered.
+/// The body of an answer.
 #[derive(Serialize)]
 struct Scores {
     scores: Vec<f32>,
@@ -111,7 +112,7 @@ async fn scores(
     let within = question.within_ms.map(Duration::from_millis);
     let wish = Wish {
         class: Some(if question.urgent { "urgent" } else { "usual" }),
-        // A deadline that no clock reaches is none.
+        // A deadline beyond the range of the clock is no deadline.
         deadline: within.and_then(|within| Instant::now().checked_add(within)),
     };
     let answer = batcher.submit_with(&question.values, &wish)?;
@@ -124,7 +125,7 @@ async fn metrics(State(batcher): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// Why there is no answer, as a client understands it.
+/// Why there is no answer, as an HTTP status and a text.
 struct Refused(Error);
 
 impl From<Error> for Refused {
@@ -136,7 +137,7 @@ impl From<Error> for Refused {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let status = match &self.0 {
-            // Come again later, or ask somebody else.
+            // The client may retry later, or use another server.
             Error::Full { .. } | Error::Late { .. } | Error::Closed => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

@@ -21,10 +21,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Until somebody presses Ctrl-C, or whoever runs services asks this one to end.
+/// Completes when Ctrl-C is pressed, or when a service manager sends SIGTERM.
 async fn stopped() {
     let interrupted = async {
-        // Where signals cannot be heard nobody can stop it so.
+        // Where signals cannot be received, the server cannot be stopped in this way.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -1,4 +1,4 @@
-//! The example as its clients see it: by HTTP on this machine, on the simulated GPU.
+//! The example as its clients see it: over HTTP on this machine, on the simulated GPU.
 
 #[cfg(unix)]
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use sidestream::device::Device;
 use sidestream_serve_example::{Shared, batcher, serve};
 
-/// A server on a port that was free. It is stopped, and its end awaited, when this goes.
+/// A server on a free port. Dropping it stops the server and waits for its end.
 struct Server {
     address: SocketAddr,
     batcher: Shared,
@@ -44,7 +44,7 @@ impl Server {
         }
     }
 
-    /// What a question is answered: the status, and the text.
+    /// Returns the server's answer: the status, and the text.
     fn ask(&self, question: &str) -> (u16, String) {
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -117,7 +117,7 @@ fn what_cannot_be_answered_says_why() {
     assert_eq!((code, &*text), (503, "the batcher is closed"));
 }
 
-/// As whoever runs services stops them.
+/// As a service manager stops it.
 #[cfg(unix)]
 #[test]
 fn a_server_that_is_asked_to_end_does_so_in_order() {

@@ -1,4 +1,4 @@
-//! `sidestream check`: finds every pair of operations that nothing orders.
+//! `sidestream check`: finds every unordered pair of operations that conflict.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read};
@@ -17,15 +17,15 @@ use crate::{input, output, reduce, text};
 
 /// Find races between streams, host threads and the allocator
 ///
-/// A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md
-/// describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed,
-/// and a race is found even where it happens not to bite. The op log of a run (docs/reference/op-log.md), and
-/// a trace that carries one, are checked in the same way. Of a text in Markdown, the blocks of code are checked: each
-/// stream program, and each program of PyTorch, which then runs on simulated GPUs.
+/// A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md describes the format. The
+/// check applies CUDA's documented rules and does not run the program: no GPU is needed, and a race is found even where a run
+/// would happen to give the right result. The op log of a run (docs/reference/op-log.md), and a trace that carries one, are checked like
+/// programs. In a Markdown text, the code blocks are checked: each stream program, and each PyTorch program, which then runs on
+/// simulated GPUs.
 ///
-/// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program
-/// that breaks the format, 3 a call that CUDA refuses or a block of a text that cannot be judged as a whole, 4 only
-/// races of which CUDA leaves open whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
+/// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program that breaks the format, 3 a
+/// call that CUDA refuses or a block of a text that cannot be checked completely, 4 only races of which CUDA leaves open
+/// whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
     /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or texts
@@ -35,20 +35,19 @@ pub struct Args {
     /// Print one line of JSON for each program instead of text
     #[arg(long)]
     json: bool,
-    /// Write the run as a Chrome trace, which ui.perfetto.dev shows; of one op log that was recorded
-    /// with times only
+    /// Write the run as a Chrome trace, which ui.perfetto.dev shows; only for one op log that was recorded with times
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write the shortest stream program that still has the first race of the report; of one op log, trace or stream
+    /// Write the shortest stream program that still has the first race of the report; only for one op log, trace or stream
     /// program
     #[arg(long, value_name = "FILE")]
     reduce: Option<PathBuf>,
-    /// The Python that runs the programs of a text; it has to have the package `sidestream` and PyTorch
+    /// The Python interpreter that runs the programs of a text; it needs the packages `sidestream` and PyTorch
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
 }
 
-/// What one program came to, the worst last.
+/// The result of checking one program, the worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Outcome {
     Clean,
@@ -91,23 +90,23 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     Ok(worst.code())
 }
 
-/// The checks of programs of Python and of streams differ by a dot.
+/// Refuses a Python program: `sidestream check` and `sidestream.check` are easily confused.
 fn refuse_python(path: &Path) -> Result<(), Failure> {
     if path.extension().is_none_or(|extension| extension != "py") {
         return Ok(());
     }
     let path = shown(path);
     Err(Failure::input(format!(
-        "{path} is a program of Python, and this command checks stream programs; \
-         `python -m sidestream.check {path}` checks a program of PyTorch"
+        "{path} is a Python program, and this command checks stream programs; \
+         `python -m sidestream.check {path}` checks a PyTorch program"
     )))
 }
 
-/// What is written is of one file, and goes to a file of its own.
+/// Refuses several input files with an option that writes one file, and an output file that is also an input.
 fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
     let written = [
         ("--trace", "the run of one log", &args.trace),
-        ("--reduce", "what is left of one run", &args.reduce),
+        ("--reduce", "the reduced program of one run", &args.reduce),
     ];
     let given = written.iter().find(|(_, _, to)| to.is_some());
     if let (Some((option, what, _)), [_, _, ..]) = (given, &args.files[..]) {
@@ -119,7 +118,7 @@ fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
     output::refuse_overwriting(&args.files, "the file that is checked", written)
 }
 
-/// Several may be named, so a shell can.
+/// Refuses a folder; the shell can list the files in it.
 fn refuse_folder(path: &Path) -> Result<(), Failure> {
     match path.is_dir() {
         true => {
@@ -133,10 +132,10 @@ fn refuse_folder(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What a file is, by its first bytes.
+/// The kind of a file, by its first bytes.
 enum Source {
     Program,
-    /// Nothing that is read here.
+    /// A format that this command does not read.
     Binary,
     Log,
     Trace,
@@ -147,7 +146,7 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
     if text::is_text(path) {
         if args.trace.is_some() || args.reduce.is_some() {
             return Err(Failure::input(format!(
-                "{} is a text, and what --trace and --reduce write is of one run; give the log or the program",
+                "{} is a text, and --trace and --reduce write the result of one run; give the log or the program",
                 shown(path)
             )));
         }
@@ -165,7 +164,7 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
         Source::Program => match document(path, file) {
             Ok(document) => programs(args, path, &document),
             Err(failure) => {
-                // Whoever reads the lines gets one for a text that holds no program, too.
+                // With `--json`, a text that holds no program also gets one line, for the program that reads the lines.
                 if args.json {
                     print(format_args!("{}\n", unreadable_json(&failure.to_string())))?;
                 }
@@ -179,7 +178,7 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
         }
         Source::Log => log(args, path, file)?.outcome(path),
         Source::Gzip => Err(Failure::input(format!(
-            "{}: {}; to check the op log that a trace of `sidestream run --trace` carries, unpack it with gunzip first",
+            "{}: {}; to check the op log in a trace of `sidestream run --trace`, unpack it with gunzip first",
             shown(path),
             compressed(path)
         ))),
@@ -189,8 +188,8 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
             let bytes = found.ok_or_else(|| {
                 Failure::input(format!(
                     "{}: the trace carries no op log, and times alone prove no order; write one with \
-                     `sidestream run --trace` or `sidestream check --trace`; why the GPU idled in this one \
-                     `sidestream diagnose` says",
+                     `sidestream run --trace` or `sidestream check --trace`; `sidestream diagnose` says why the GPU \
+                     idled in this one",
                     shown(path)
                 ))
             })?;
@@ -215,27 +214,27 @@ fn source(start: &[u8]) -> Source {
     }
 }
 
-/// What is read, for who gave something else.
+/// The formats that are read, for the error about any other.
 const READ: &str = "stream programs (YAML, docs/reference/stream-programs.md), op logs, traces that carry one, and texts (.md)";
 
 fn no_text(path: &Path) -> Failure {
-    // Those of Nsight Systems are the ones that people try.
+    // People often try the files of Nsight Systems.
     let instead = match path.extension().and_then(|end| end.to_str()) {
         Some("sqlite" | "nsys-rep") => {
-            "; why a GPU idled in a trace of Nsight Systems `sidestream diagnose` says"
+            "; `sidestream diagnose` says why a GPU idled in a trace of Nsight Systems"
         }
         _ => "",
     };
     Failure::input(format!(
-        "{} is neither a text nor an op log; checked are {READ}{instead}",
+        "{} is neither a text nor an op log; this command reads {READ}{instead}",
         shown(path)
     ))
 }
 
-/// What a log came to.
+/// The result of checking an op log.
 struct Logged {
     outcome: Outcome,
-    /// If the log was cut off: what there is to say of it.
+    /// The message about a log that was cut off.
     cut: Option<String>,
 }
 
@@ -259,7 +258,7 @@ fn log(args: &Args, path: &Path, bytes: impl Read) -> Result<Logged, Failure> {
         sites,
     };
     let races = checked.report.races.len();
-    // What is there of a log that was cut off is worth a look, and says nothing of the rest.
+    // The part before the cut is worth reporting if it holds a race; it says nothing about the rest.
     if cut.is_none() || (ops > 0 && races > 0) {
         show(args, path, None, &checked)?;
     }
@@ -279,7 +278,7 @@ impl Logged {
         }
     }
 
-    /// Writes what is left of the run, and the run as a trace, if that was asked for.
+    /// Writes the reduced program, and the run as a trace, if they were asked for.
     fn and_written(self, args: &Args, path: &Path, log: &[u8]) -> Result<Outcome, Failure> {
         if let Some(to) = &args.reduce {
             reduce::write(log, path, to, args.json)?;
@@ -317,28 +316,28 @@ pub fn read(path: &Path) -> Result<Document, Failure> {
     match source(start) {
         Source::Program => document(path, file),
         Source::Binary => Err(Failure::input(format!(
-            "{} is no text, and a stream program is one (YAML, docs/reference/stream-programs.md)",
+            "{} is not a text, as a stream program must be (YAML, docs/reference/stream-programs.md)",
             shown(path)
         ))),
         Source::Gzip => Err(Failure::input(format!(
-            "{}: {}; a stream program is a text, to be unpacked with gunzip first",
+            "{}: {}; a stream program is a text; unpack it with gunzip first",
             shown(path),
             compressed(path)
         ))),
         Source::Trace => Err(Failure::input(format!(
-            "{0} is a trace, and no stream program: `sidestream diagnose {0}` says why the GPU idled in it, and \
-             `sidestream check {0}` checks one of `sidestream run --trace`",
+            "{0} is a trace, not a stream program: `sidestream diagnose {0}` says why the GPU idled in it, and \
+             `sidestream check {0}` checks one that `sidestream run --trace` wrote",
             shown(path)
         ))),
         Source::Log => Err(Failure::input(format!(
-            "{0} is no program but the record of a run, which can be checked and not run again; use \
+            "{0} is not a program but the record of a run, which can be checked but not run again; use \
              `sidestream check {0}`",
             shown(path)
         ))),
     }
 }
 
-/// What is told of a compressed file: the traces of PyTorch's profiler often are.
+/// Returns the hint for a compressed file: the traces of PyTorch's profiler often are compressed.
 fn compressed(path: &Path) -> String {
     let path = shown(path);
     format!(
@@ -351,9 +350,9 @@ fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
     let has = |word: &[u8]| bytes.windows(word.len()).any(|part| part == word);
     let is_other = !(has(b"ops") || has(b"cases") || bytes.trim_ascii().is_empty());
     let refused = |why: &dyn Display| {
-        // How to mend its line helps nobody who gave another file.
+        // Advice on fixing one line does not help a user who gave another kind of file.
         let other = if is_other {
-            "; it has neither `ops:` nor `cases:`, so it may be no stream program (YAML, docs/reference/stream-programs.md); \
+            "; it has neither `ops:` nor `cases:`, so it may not be a stream program (YAML, docs/reference/stream-programs.md); \
              `sidestream check` reads op logs and texts (.md) too, and `sidestream diagnose` traces"
         } else {
             ""
@@ -376,7 +375,7 @@ fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
 fn programs(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Failure> {
     if let (Some(_), [_, _, ..]) = (&args.reduce, &document.programs[..]) {
         return Err(Failure::input(format!(
-            "{}: --reduce is of one program, and `cases` lists several; give one in a file of its own",
+            "{}: --reduce takes one program, and `cases` lists several; give one in a file of its own",
             shown(path)
         )));
     }
@@ -414,7 +413,7 @@ fn show(
     output::say(args.json, || checked_json(checked), text)
 }
 
-/// What a check came to.
+/// Returns the outcome of a check.
 pub fn outcome(checked: &Checked) -> Outcome {
     let races = &checked.report.races;
     match checked.report.verdict() {

@@ -9,15 +9,16 @@ use crate::failure::{Failure, shown, tell};
 use crate::input;
 use crate::measure::raw::devices::Started;
 
-/// What a `--device` names.
+/// The device that a `--device` argument names.
 pub enum Named {
-    /// This device of the driver's.
+    /// The GPU with this index in the driver.
     Cuda(u32),
     /// A simulated device.
     Simulated(Box<Profile>),
 }
 
-/// The help of an argument that names a device, with the built-in ones in the place of `{sim}` and `{names}`.
+/// Returns the help of an argument that names a device, with the names of the built-in devices in place of `{sim}` and
+/// `{names}`.
 pub fn help(text: &str) -> String {
     let [names @ .., last] = &Profile::NAMES;
     let names = format!("{} or {last}", names.join(", "));
@@ -25,21 +26,21 @@ pub fn help(text: &str) -> String {
     text.replace("{sim}", &DeviceName::built_in())
 }
 
-/// What a `--device` names: `cuda`, `cuda:1`, `sim:h200`, `sim:FILE.toml`, or with `auto` the GPU if
-/// there is one. `driver` is the driver's library, if not the one that the system has.
+/// Resolves a `--device` argument: `cuda`, `cuda:1`, `sim:h200`, `sim:FILE.toml`, or `auto` for the GPU if there is one.
+/// `driver` is the driver's library, if not the system's own.
 pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
     let simulated = |name| Ok(Named::Simulated(Box::new(profile(name)?)));
     if name == "auto" {
         return match Started::open(driver) {
             Ok(started) if started.count > 0 => Ok(Named::Cuda(0)),
             Ok(_) => {
-                tell("sidestream: the driver has no GPU; `auto` is the simulated H200");
+                tell("sidestream: the driver finds no GPU; `auto` uses the simulated H200");
                 simulated("sim:h200")
             }
-            // A driver that was named and is none is a mistake, not a machine without a GPU.
+            // A given driver file that is not a driver is the user's mistake, not a machine without a GPU.
             Err(why) if driver.is_some() => Err(Failure::input(why)),
             Err(_) => {
-                tell("sidestream: there is no NVIDIA driver; `auto` is the simulated H200");
+                tell("sidestream: there is no NVIDIA driver; `auto` uses the simulated H200");
                 simulated("sim:h200")
             }
         };
@@ -58,7 +59,7 @@ pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
     }
 }
 
-/// The profile that a `--device` names: `sim:h200`, or `sim:FILE.toml`.
+/// Returns the profile that a `--device` argument names: `sim:h200`, or `sim:FILE.toml`.
 pub fn profile(name: &str) -> Result<Profile, Failure> {
     let known = DeviceName::built_in();
     let path = match DeviceName::of(name) {
@@ -86,8 +87,8 @@ pub fn profile(name: &str) -> Result<Profile, Failure> {
     Profile::from_toml(text).map_err(|error| bad(&in_one_line(&error.to_string())))
 }
 
-/// The reader of TOML draws the place of a mistake below the line that names it, and says what it
-/// is at the end.
+/// Puts an error of the TOML reader into one line: its first line, which names the place, and its last, which gives the reason;
+/// the excerpt between them is left out.
 fn in_one_line(text: &str) -> String {
     match text.trim().split_once('\n') {
         None => text.to_owned(),

@@ -6,11 +6,10 @@ use std::path::Path;
 
 use sidestream::check::one_line;
 
-/// What the shell sees of a command: a number, because Python runs commands too, and nobody can read an
-/// `ExitCode`.
+/// The exit code of a command: a number, because Python runs commands too, and the value of an `ExitCode` cannot be read.
 pub type Exit = u8;
 
-/// All went well.
+/// The command succeeded.
 pub const SUCCESS: Exit = 0;
 
 /// Why a command could not do what it was asked.
@@ -22,7 +21,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The input is at fault: exit code 2, as for a wrong argument.
+    /// Returns a failure of the input: exit code 2, as for a wrong argument.
     pub fn input(message: impl fmt::Display) -> Failure {
         Failure {
             message: message.to_string(),
@@ -31,7 +30,7 @@ impl Failure {
         }
     }
 
-    /// There is no such device, or it cannot be opened: exit code 2.
+    /// Returns a failure of the device, which does not exist or cannot be opened: exit code 2.
     pub fn device(message: impl fmt::Display) -> Failure {
         Failure {
             is_of_device: true,
@@ -39,12 +38,12 @@ impl Failure {
         }
     }
 
-    /// A file could not be read or written.
+    /// Returns a failure to read or write a file.
     pub fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
         Failure::input(format!("cannot {doing} {}: {error}", shown(path)))
     }
 
-    /// Whether the device is at fault, and not what it was to do.
+    /// Returns whether the device is at fault, and not the work it was given.
     pub fn is_of_device(&self) -> bool {
         self.is_of_device
     }
@@ -67,13 +66,13 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A path as it is printed: in one line, whatever is in it.
+/// Returns a path for printing: in one line, whatever characters it has.
 pub fn shown(path: &Path) -> String {
     one_line(&path.to_string_lossy()).into_owned()
 }
 
-/// Writes to standard output. A reader that went away (`sidestream … | head`) ends the command
-/// quietly instead of with a panic.
+/// Writes to standard output. A reader that has gone away (`sidestream … | head`) ends the command quietly instead of with a
+/// panic.
 pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
     use std::io::Write;
     match write!(io::stdout().lock(), "{text}") {
@@ -83,8 +82,8 @@ pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
     }
 }
 
-/// Says something to people, beside the output. Where nobody hears it (`2>&1 | head`), nothing is
-/// lost: the exit code says it too.
+/// Writes a message for people to standard error. If that is closed (`2>&1 | head`), nothing is lost: the exit code carries the
+/// result too.
 pub fn tell(text: impl fmt::Display) {
     use std::io::Write;
     let _ = writeln!(io::stderr().lock(), "{text}");

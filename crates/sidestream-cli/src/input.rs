@@ -8,8 +8,8 @@ use sidestream_program::Limits;
 
 use crate::failure::{Failure, shown};
 
-/// Opens a file; `-` is standard input. A named pipe is refused: opening one that nobody writes to would never
-/// end. (What a shell passes for `<(command)` has no name, and opens at once.)
+/// Opens a file; `-` is standard input. A named pipe is refused: without a writer, opening it would block forever. (What a
+/// shell passes for `<(command)` has no name, and opens at once.)
 pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if path == Path::new("-") {
         return Ok(Box::new(std::io::stdin()));
@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if is_named_pipe(path) {
         let path = shown(path);
         return Err(Failure::input(format!(
-            "{path} is a named pipe, which blocks a reader forever if nobody writes; save a file, or \
+            "{path} is a named pipe, which blocks a reader forever without a writer; save a file, or \
              pass `-` and let the shell read it, as in `sidestream check - < {path}`"
         )));
     }
@@ -44,17 +44,16 @@ fn is_named_pipe(_: &Path) -> bool {
     false
 }
 
-/// What a log may have that is held whole, to be written as a trace or reduced: 1 GiB.
+/// The largest op log that is read into memory, to be written as a trace or reduced: 1 GiB.
 const LOG_BYTES: u64 = 1 << 30;
 
-/// The bytes of an op log.
+/// Returns the bytes of an op log.
 pub fn read_log(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
     let instead = "becomes a trace or is reduced; record a shorter part";
     read_most(path, file, LOG_BYTES, instead)
 }
 
-/// The bytes of a file, as long as there are no more than a program may have: some files, such as
-/// `/dev/zero`, have no end.
+/// Returns the bytes of a file, up to the size limit of a program: some files, such as `/dev/zero`, have no end.
 pub fn read(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
     let most = Limits::default().input_bytes as u64;
     read_most(path, file, most, "is read; split it")

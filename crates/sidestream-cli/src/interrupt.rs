@@ -1,6 +1,6 @@
-//! Ctrl-C, and SIGTERM, by which schedulers end what they started: a run ends behind what it has begun.
+//! Ctrl-C, and SIGTERM, which schedulers send: a run finishes the work that it has begun and then ends.
 //!
-//! SIGHUP is left alone: `nohup` asks to be left alone by it.
+//! SIGHUP is not handled, so that `nohup` works.
 
 use std::io;
 use std::thread;
@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Exit;
 
-/// Calls this for each signal that asks the process to end, on a thread of its own, with the exit code that says which it was.
+/// Calls `ends` for each signal that asks the process to end, on a separate thread, with the exit code that names the signal.
 pub fn on_signal(mut ends: impl FnMut(Exit) + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let named = thread::Builder::new().name("signals".into());

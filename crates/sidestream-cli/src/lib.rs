@@ -1,6 +1,6 @@
-//! The command `sidestream`. One file a subcommand; this one is the table of contents.
+//! The command `sidestream`, with one file per subcommand; this file lists them.
 //!
-//! A library, because two programs are this command: the binary of this package, and `python -m sidestream`.
+//! It is a library because two programs share the command: the binary of this package, and `python -m sidestream`.
 
 mod bench;
 mod check;
@@ -55,7 +55,7 @@ enum Verb {
 
 /// Runs the command with these arguments, the first of which is its own name, and returns its exit code.
 ///
-/// Help, wrong arguments and a reader of the output that went away end the process.
+/// Help, wrong arguments and an output whose reader has gone away end the process.
 pub fn command(args: impl IntoIterator<Item = OsString>) -> u8 {
     let result = Cli::try_parse_from(args)
         .map_err(without_wrong_tip)
@@ -65,7 +65,7 @@ pub fn command(args: impl IntoIterator<Item = OsString>) -> u8 {
         failure::tell(format_args!("sidestream: {failure}"));
         failure.code()
     });
-    // Another program's process does not do that at its end. Whether anybody reads it, `print` has seen.
+    // The host program may not flush at its end. `print` has already noticed whether the reader is gone.
     let _ = std::io::stdout().flush();
     code
 }
@@ -82,7 +82,7 @@ fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
     }
 }
 
-/// To an option that there is none of, clap proposes to pass it as the name of a file.
+/// Removes clap's tip for an unknown option to pass it as the name of a file.
 fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue};
     if let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) {
@@ -95,8 +95,7 @@ fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Help and the version are output like any other: whoever cannot be given it hears of that. Wrong arguments end
-/// the process.
+/// Prints help or the version like any other output: a failure to write is reported. Wrong arguments end the process.
 fn asked(error: clap::Error) -> failure::Failure {
     if error.use_stderr() {
         error.exit();
@@ -110,18 +109,18 @@ fn asked(error: clap::Error) -> failure::Failure {
     }
 }
 
-/// What `sidestream overlap` says with these arguments, without its name: as the object of `--json`, and as the
-/// text.
+/// Returns what `sidestream overlap` reports with these arguments, which do not include the command's name: the object of
+/// `--json`, and the text.
 ///
 /// # Errors
-/// What the command would write to standard error, but that an option goes by its name alone.
+/// What the command would write to standard error, except that an option is named without its dashes.
 pub fn overlap(args: &[&str]) -> Result<(serde_json::Value, String), Refused> {
     let args: overlap::Args = parsed("overlap", args)?;
     refused_device(&args.device)?;
     overlap::shown(&args).map_err(refused)
 }
 
-/// The same of `sidestream roofline`.
+/// Returns what `sidestream roofline` reports with these arguments, in both forms.
 ///
 /// # Errors
 /// As of [`overlap`].
@@ -136,7 +135,7 @@ fn parsed<A: Parser>(name: &str, args: &[&str]) -> Result<A, Refused> {
     A::try_parse_from(named).map_err(|error| Refused::Job(of_clap(&error)))
 }
 
-/// A description of a device that cannot be read is a wrong file to the command, and no device to a function.
+/// Reports an unreadable device description as a device that does not exist; to the command it is a wrong file.
 fn refused_device(name: &str) -> Result<(), Refused> {
     if name.starts_with("sim:") {
         device::profile(name).map_err(|failure| Refused::Device(failure.to_string()))?;
@@ -155,11 +154,11 @@ fn refused(failure: failure::Failure) -> Refused {
 pub enum Refused {
     /// There is no such device, or it cannot be opened.
     Device(String),
-    /// It cannot do what is asked.
+    /// The device cannot do what is asked.
     Job(String),
 }
 
-/// What is wrong with the arguments, for who did not write options.
+/// Returns what is wrong with the arguments, for a caller who did not write options.
 fn of_clap(error: &clap::Error) -> String {
     use clap::error::{ContextKind, ContextValue};
     let of = |kind| match error.get(kind) {

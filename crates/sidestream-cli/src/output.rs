@@ -1,4 +1,4 @@
-//! What the commands write: to standard output, and into files that the user names.
+//! Writes the output of the commands to standard output, and to files that the user names.
 
 use std::fmt::Display;
 use std::fs::{File, OpenOptions, remove_file};
@@ -8,7 +8,7 @@ use sidestream::trace::Trace;
 
 use crate::failure::{Failure, print, shown};
 
-/// Prints what came of it: a line of JSON if that was asked for, else the text.
+/// Prints the result: a line of JSON if that was asked for, otherwise the text.
 pub fn say<J: Display>(
     is_json: bool,
     json: impl FnOnce() -> J,
@@ -27,7 +27,7 @@ pub fn write_trace(trace: &Trace, to: &Path) -> Result<(), Failure> {
     written.map_err(|error| Failure::file("write", to, &error))
 }
 
-/// What is written goes to files of its own; `what` are the files that are read.
+/// Refuses an output file that is also an input; `what` describes the input files.
 pub fn refuse_overwriting(
     read: &[PathBuf],
     what: &str,
@@ -46,19 +46,19 @@ pub fn refuse_overwriting(
     }
     match written {
         [(one, Some(a)), (other, Some(b))] if is_same(a, b) => Err(Failure::input(format!(
-            "{one} and {other} name one file; give two"
+            "{one} and {other} name the same file; give two"
         ))),
         _ => Ok(()),
     }
 }
 
-/// Refuses a file that cannot be written before anything is done for it.
+/// Refuses an output file that cannot be written, before any work is done.
 pub fn refuse_unwritable(option: &str, to: Option<&Path>) -> Result<(), Failure> {
     let Some(to) = to else { return Ok(()) };
     let opened = if to.is_file() || to.is_dir() {
         OpenOptions::new().append(true).open(to).map(drop)
     } else if to.symlink_metadata().is_ok() {
-        // To open a pipe waits for its reader, and to close it again ends that.
+        // Opening a pipe waits for its reader, and closing it again would end the reader.
         Ok(())
     } else {
         let new = OpenOptions::new().write(true).create_new(true).open(to);
@@ -67,12 +67,12 @@ pub fn refuse_unwritable(option: &str, to: Option<&Path>) -> Result<(), Failure>
     opened.map_err(|error| {
         let to = shown(to);
         Failure::input(format!(
-            "{option} {to} cannot be written: {error}; name a file in a folder that is there and that you may write to"
+            "{option} {to} cannot be written: {error}; name a file in an existing folder to which you may write"
         ))
     })
 }
 
-/// Whether two paths are one file.
+/// Returns whether two paths name the same file.
 fn is_same(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

@@ -7,7 +7,7 @@ use sidestream_program::{Program, record, reduce};
 
 use crate::failure::{Failure, print, shown, tell};
 
-/// Writes what is left of a program, as [`write`] does of a log.
+/// Writes the reduced program of a program, as [`write`] does for a log.
 pub fn write_of_program(
     program: &Program,
     path: &Path,
@@ -15,12 +15,12 @@ pub fn write_of_program(
     json: bool,
 ) -> Result<(), Failure> {
     let log = record(program).map_err(|error| {
-        Failure::input(format!("{}: there is no log of it: {error}", shown(path)))
+        Failure::input(format!("{}: it cannot be logged: {error}", shown(path)))
     })?;
     write(&log, path, to, json)
 }
 
-/// Writes what is left of the log of a run, and says so.
+/// Writes the reduced program of the log of a run, and prints what was written.
 pub fn write(log: &[u8], path: &Path, to: &Path, json: bool) -> Result<(), Failure> {
     let reduced = reduce(log, None, &[], MEMORY_BYTES)
         .map_err(|error| Failure::input(format!("{}: --reduce: {error}", shown(path))))?;

@@ -1,4 +1,4 @@
-//! `sidestream roofline`: the least time of work on a device, and what sets it.
+//! `sidestream roofline`: the least time of work on a device, and what limits it.
 
 use std::path::PathBuf;
 
@@ -11,34 +11,33 @@ use crate::failure::{Exit, Failure, SUCCESS};
 use crate::measure::raw::devices::Started;
 use crate::output;
 
-/// Say how long work takes at the least, and whether computing or memory sets that
+/// Compute the least time of work on a GPU, and whether computing or memory limits it
 ///
-/// From the operations of the work, the bytes of device memory that it has to move, and the type of its numbers: the
-/// time of each alone, the intensity (operations for each byte), and the ridge point of the device, from which on computing
-/// is the limit. The peaks are those of the file that describes the device, with tensor cores where they take the type, and
-/// without sparsity.
+/// From the operations of the work, the bytes of device memory that it must move, and the data type: the time of each alone,
+/// the intensity (operations per byte), and the ridge point of the device, above which computing is the limit. The peaks are
+/// those of the file that describes the device, with tensor cores where they support the type, and without sparsity.
 ///
-/// Exit code: 0 if it was said, 2 if an argument, the device or its file is at fault.
+/// Exit code: 0 if the time was computed, 2 if an argument, the device or its file is at fault.
 #[derive(Parser)]
 #[command(allow_negative_numbers = true)]
 pub struct Args {
     /// Multiplications and additions, such as 2.1e12 or 2.1TFLOP
     #[arg(long, value_name = "COUNT", value_parser = operations)]
     flops: f64,
-    /// Bytes read from device memory and written to it, such as 4e9, 4GB or 4GiB: kB, MB, GB and TB go by 1000, KiB, MiB, GiB and
-    /// TiB by 1024
+    /// Bytes read from device memory and written to it, such as 4e9, 4GB or 4GiB: kB, MB, GB and TB are powers of 1000, KiB,
+    /// MiB, GiB and TiB of 1024
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     bytes: f64,
-    /// Type of the numbers: fp64, fp32, tf32, bf16, fp16, fp8 or int8
+    /// Data type: fp64, fp32, tf32, bf16, fp16, fp8 or int8
     #[arg(long, value_name = "TYPE", default_value = "fp32", value_parser = dtype)]
     dtype: Dtype,
-    /// What it took, in milliseconds, for the share of that
+    /// The measured time in milliseconds, to show which share of the device's capability it reaches
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     measured_ms: Option<f64>,
-    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim} or sim:FILE.toml; cuda:0 and so on, of which \
-          there is a description; auto for cuda:0 if there is one"))]
+    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim} or sim:FILE.toml; cuda:0 and so on, if there \
+          is a description of it; auto for cuda:0 if there is one"))]
     pub device: String,
-    /// The library of the CUDA driver, if not the one that the system has
+    /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
     /// Print one JSON object instead of the text
@@ -46,12 +45,12 @@ pub struct Args {
     json: bool,
 }
 
-/// What can be counted, by the factors of its units in lower case.
+/// A quantity on the command line, with the factors of its units in lower case.
 struct Counted {
     units: &'static [(&'static str, f64)],
-    /// What is said of another unit.
+    /// The error text for another unit.
     instead: &'static str,
-    /// How a good one looks.
+    /// Examples of valid values.
     such_as: &'static str,
 }
 
@@ -65,7 +64,7 @@ const OPERATIONS: Counted = Counted {
         ("p", 1e15),
         ("e", 1e18),
     ],
-    instead: "is no unit of operations; use FLOP, MFLOP, GFLOP, TFLOP or PFLOP",
+    instead: "is not a unit of operations; use FLOP, MFLOP, GFLOP, TFLOP or PFLOP",
     such_as: "2.1e12 or 2.1TFLOP",
 };
 
@@ -83,7 +82,7 @@ const BYTES: Counted = Counted {
         ("gib", 1073741824.0),
         ("tib", 1099511627776.0),
     ],
-    instead: "is no unit of bytes; use B, kB, MB, GB or TB (by 1000), or KiB, MiB, GiB or TiB (by 1024)",
+    instead: "is not a unit of bytes; use B, kB, MB, GB or TB (by 1000), or KiB, MiB, GiB or TiB (by 1024)",
     such_as: "4e9, 4GB or 4GiB",
 };
 
@@ -99,7 +98,7 @@ fn bytes(text: &str) -> Result<f64, String> {
 
 fn milliseconds(text: &str) -> Result<f64, String> {
     positive(text.trim().parse().ok()).ok_or_else(|| {
-        format!("{text:?} is no time; give a number of milliseconds above 0, such as 2.5")
+        format!("{text:?} is not a time; give a number of milliseconds above 0, such as 2.5")
     })
 }
 
@@ -107,10 +106,10 @@ fn positive(number: Option<f64>) -> Option<f64> {
     number.filter(|number| *number > 0.0 && *number < 1e30)
 }
 
-/// A number and perhaps a unit, of which `short` is what the table has.
+/// Parses a number with an optional unit; `short` maps the unit to its form in the table.
 fn amount(text: &str, counted: &Counted, short: fn(&str) -> &str) -> Result<f64, String> {
     let text = text.trim();
-    // The longest start that is a number: `5E` is none, and so `5EFLOP` is five with a unit.
+    // The longest prefix that is a number: `5E` is not a number, so `5EFLOP` is five with a unit.
     let ends = text
         .char_indices()
         .map(|(at, letter)| at + letter.len_utf8());
@@ -119,7 +118,7 @@ fn amount(text: &str, counted: &Counted, short: fn(&str) -> &str) -> Result<f64,
         .find_map(|end| Some((text[..end].trim().parse::<f64>().ok()?, end)));
     let no_amount = || {
         let such_as = counted.such_as;
-        format!("{text:?} is no amount; give a number above 0, such as {such_as}")
+        format!("{text:?} is not an amount; give a number above 0, such as {such_as}")
     };
     let (number, end) = number.ok_or_else(no_amount)?;
     let unit = text[end..].trim();
@@ -127,7 +126,7 @@ fn amount(text: &str, counted: &Counted, short: fn(&str) -> &str) -> Result<f64,
     if lower.ends_with("/s") {
         let such_as = counted.such_as;
         return Err(format!(
-            "{unit:?} is a rate; give how many the work takes in all, such as {such_as}"
+            "{unit:?} is a rate; give the total of the work, such as {such_as}"
         ));
     }
     let known = counted
@@ -141,7 +140,7 @@ fn amount(text: &str, counted: &Counted, short: fn(&str) -> &str) -> Result<f64,
 fn dtype(text: &str) -> Result<Dtype, String> {
     Dtype::named(text).ok_or_else(|| {
         let names = Dtype::ALL.map(Dtype::name).join(", ");
-        format!("{text:?} is no type of numbers; there are {names}")
+        format!("{text:?} is not a data type; choose from {names}")
     })
 }
 
@@ -152,7 +151,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     Ok(SUCCESS)
 }
 
-/// What the command would print, both ways.
+/// Returns what the command would print, as JSON and as text.
 pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
     let (profile, is_simulated) = match device::named(&args.device, args.driver.as_deref())? {
         Named::Simulated(profile) => (*profile, true),
@@ -165,7 +164,7 @@ pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
             .filter(|&of| profile.peak_flops_per_s(of).is_some());
         let known: Vec<&str> = known.map(Dtype::name).collect();
         Failure::input(format!(
-            "the description of {} has no peak in {}; it has {}, and a file of your own may state more under [tensor]",
+            "the description of {} has no peak in {}; it has {}, and your own device file can state more under [tensor]",
             profile.name,
             dtype.name(),
             known.join(", ")
@@ -219,7 +218,7 @@ pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
     line(
         "ridge point",
         format!("{ridge:.1}"),
-        "from there on computing is the limit".to_owned(),
+        "above it computing is the limit".to_owned(),
     );
     line(
         "least time",
@@ -234,7 +233,7 @@ pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
     );
     if let (Some(ms), Some(share)) = (args.measured_ms, share) {
         let rest = match share > 1.0 {
-            true => "less than the least time: count again, or the type is another".to_owned(),
+            true => "less than the least time: check the counts and the data type".to_owned(),
             false => format!("{:.1} % of what the device can do", 100.0 * share),
         };
         line("measured", time(ms * 1e6), rest);
@@ -242,7 +241,7 @@ pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
     Ok((json, text))
 }
 
-/// The description of a GPU of this machine, by its name.
+/// Returns the description of a GPU of this machine, by its name.
 fn of_gpu(args: &Args, number: u32) -> Result<Profile, Failure> {
     let started =
         Started::open(args.driver.as_deref()).map_err(|why| Failure::device(why.to_string()))?;
@@ -255,13 +254,13 @@ fn of_gpu(args: &Args, number: u32) -> Result<Profile, Failure> {
     };
     Profile::of_gpu(&found.name).ok_or_else(|| {
         Failure::device(format!(
-            "there are no figures of {}; describe it in a file and give --device sim:FILE.toml, as docs/reference/devices.md says",
+            "there are no figures for {}; describe it in a file and give --device sim:FILE.toml, as docs/reference/devices.md says",
             found.name
         ))
     })
 }
 
-/// A figure with a prefix for thousands.
+/// Returns a figure with a decimal prefix.
 fn scaled(value: f64, unit: &str) -> String {
     for (prefix, size) in [("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)] {
         if value >= size {
@@ -273,7 +272,7 @@ fn scaled(value: f64, unit: &str) -> String {
     format!("{value} {unit}")
 }
 
-/// A time as people read it.
+/// Returns a time in a unit that is easy to read.
 fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.1} ns"),

@@ -1,4 +1,4 @@
-//! `sidestream run`: runs a stream program on the simulated GPU, or on a real one.
+//! `sidestream run`: runs a stream program on a simulated GPU, or on a real one.
 
 use std::path::PathBuf;
 
@@ -32,22 +32,20 @@ use crate::width::Width;
 ///   - {do: copy_async, s: s1, from: A, to: H}
 ///   - {do: host_read, buf: H}
 ///
-/// The timeline has a lane for each stream and, in brackets, for each engine; a host thread has one
-/// where it reads or writes memory for long. A bar too short for
-/// its name is a letter: U upload, K kernel, D download, P copy between devices, C other copy, M memset, H host function.
-/// A run shows no races; `sidestream check` does.
+/// The timeline has a lane for each stream and, in brackets, for each engine; a host thread has one where it spends long
+/// reading or writing memory. A bar too short for its name is a letter: U upload, K kernel, D download, P copy between devices,
+/// C other copy, M memset, H host function. A run does not report races; `sidestream check` does.
 ///
-/// On a real GPU (--device cuda:0) each op is the CUDA call that it stands for, and device n of the
-/// program is the n-th from there. Times are from events around each operation, which cost the device
-/// about 2 µs each. A kernel is one block that reads what `r` lists, takes at least as long as on
-/// sim:h200 and then writes what `w` lists; what is in the buffers at the end, and what the host read,
-/// is compared with the same run on sim:h200. Refused, before anything runs: programs of level `runtime` and the
-/// ops that need it, begin_capture and end_capture, calls that CUDA refuses, managed memory, kernels
-/// that touch more than 12 pieces of memory, and memory that is used before it is allocated or after it
-/// was freed. docs/reference/stream-programs.md has the whole list.
+/// On a real GPU (--device cuda:0) each op is the CUDA call that it names, and device n of the program is the n-th from there.
+/// Times are from events around each operation, which cost the device about 2 µs each. A kernel is one block that reads what
+/// `r` lists, takes at least as long as on sim:h200 and then writes what `w` lists; the contents of the buffers at the end, and
+/// what the host read, are compared with the same run on sim:h200. Refused, before anything runs: programs of level `runtime`
+/// and the ops that need it, begin_capture and end_capture, calls that CUDA refuses, managed memory, kernels that touch more
+/// than 12 pieces of memory, and memory that is used before it is allocated or after it was freed. docs/reference/stream-programs.md has
+/// the whole list.
 ///
-/// Exit code: 0 if all went as the program expects, 1 if not, 2 if a program or an argument is at
-/// fault. If several apply, the largest.
+/// Exit code: 0 if all went as the program expects, 1 if not, 2 if a program or an argument is at fault. If several apply, the
+/// largest.
 #[derive(Parser)]
 #[command(allow_negative_numbers = true, verbatim_doc_comment)]
 pub struct Args {
@@ -60,24 +58,24 @@ pub struct Args {
     #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim}, sim:FILE.toml, or a real one: cuda:0, or \
           auto for one if there is one"))]
     device: String,
-    /// The library of the CUDA driver, if not the one that the system has
+    /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
-    /// Which of the orders that CUDA allows is taken: in-order (as a GPU was seen to do it),
-    /// seeded:N (a random one), adversarial (everything as late as possible), adversarial:N (the work
-    /// of op N is) or adversarial:call:N (the call of op N is)
+    /// The legal order in which the operations run: in-order (as GPUs were seen to do), seeded:N (a random one), adversarial
+    /// (everything as late as possible), adversarial:N (the work of op N is late) or adversarial:call:N (the call of op N is
+    /// late)
     #[arg(long, default_value = "in-order")]
     schedule: Schedule,
-    /// How many connections a simulated device has, as CUDA_DEVICE_MAX_CONNECTIONS says it on a GPU: more streams than
-    /// that share them in turn, and may wait for each other without need; 8 without this
+    /// The number of connections of a simulated device, as CUDA_DEVICE_MAX_CONNECTIONS sets it on a GPU: if more streams than
+    /// that work, they share connections in turn and may wait for each other without need; 8 by default
     #[arg(long, value_name = "N", conflicts_with = "explore", value_parser = clap::value_parser!(u32).range(1..=32))]
     connections: Option<u32>,
-    /// Run it under this many legal schedules, and show two that disagree
+    /// Run the program under this many legal schedules, and show two with different results
     #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace", "log"],
           value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     explore: Option<u32>,
-    /// Make the program's calls this many times, as a loop does; each time is a step of the trace, so that
-    /// `sidestream diagnose` can say what a step would gain
+    /// Make the program's calls this many times, as a loop does; each repetition is a step of the trace, so that `sidestream
+    /// diagnose` can say what a step would gain
     #[arg(long, value_name = "N", conflicts_with = "explore",
           value_parser = clap::value_parser!(u16).range(2..=1000))]
     repeat: Option<u16>,
@@ -86,15 +84,15 @@ pub struct Args {
     /// Print one line of JSON for each program instead of text
     #[arg(long)]
     json: bool,
-    /// Write the run as a Chrome trace, which ui.perfetto.dev shows; of one program only
+    /// Write the run as a Chrome trace, which ui.perfetto.dev shows; only for one program
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write the calls as an op log, which `sidestream check` reads; of one program only
+    /// Write the calls as an op log, which `sidestream check` reads; only for one program
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 }
 
-/// How one program went, the worst last.
+/// The result of running one program, the worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     AsExpected,
@@ -119,7 +117,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     }
     if args.connections.is_some() && args.schedule != Schedule::InOrder {
         return Err(Failure::input(
-            "--connections is for --schedule in-order: other schedules go by what is promised alone; leave one out",
+            "--connections is for --schedule in-order: other schedules use only documented guarantees; leave one out",
         ));
     }
     let document = read(&args.program)?;
@@ -131,7 +129,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         .collect();
     if programs.is_empty() {
         return Err(Failure::input(format!(
-            "{} holds no program called {}; it holds {}",
+            "{} has no program called {}; it has {}",
             shown(&args.program),
             args.case.as_deref().unwrap_or_default(),
             names_in(&document)
@@ -139,7 +137,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     }
     if (args.trace.is_some() || args.log.is_some()) && programs.len() > 1 {
         return Err(Failure::input(format!(
-            "{} holds {} programs and --trace and --log write one; name it with --case",
+            "{} has {} programs, and --trace and --log write one; name it with --case",
             shown(&args.program),
             programs.len()
         )));
@@ -151,7 +149,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     )?;
     let mut worst = Outcome::AsExpected;
     for program in programs {
-        // One program that cannot be run does not keep the others from it.
+        // One program that cannot be run does not keep the others from running.
         let outcome = match program {
             Ok(program) => match (&device, args.explore) {
                 (Named::Cuda(ordinal), _) => real::one(args, *ordinal, program)?,
@@ -170,13 +168,13 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     Ok(worst as Exit)
 }
 
-/// The names to choose from, the first few of many.
+/// Returns the names to choose from: the first few if there are many.
 fn names_in(document: &Document) -> String {
     let names: Vec<&str> = document.programs.iter().filter_map(name_of).collect();
     few(&names, 8)
 }
 
-/// So many names, and how many more there are.
+/// Returns the first `most` names, and how many more there are.
 fn few<S: AsRef<str>>(names: &[S], most: usize) -> String {
     let shown: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
     match names.len().saturating_sub(most) {
@@ -192,7 +190,7 @@ fn name_of(program: &Result<Program, Box<BadProgram>>) -> Option<&str> {
     }
 }
 
-/// Says why a program is not run.
+/// Reports why a program is not run.
 fn refuse(
     args: &Args,
     name: Option<&str>,
@@ -210,7 +208,7 @@ fn refuse(
     Ok(Outcome::CannotRun)
 }
 
-/// A schedule that names an op that there is none of would quietly be in-order.
+/// Refuses a schedule that names an op which does not exist: it would silently be in-order.
 fn has_late_op(schedule: Schedule, program: &Program) -> Result<(), String> {
     let (Schedule::Delaying(op) | Schedule::DelayingCall(op)) = schedule else {
         return Ok(());
@@ -254,26 +252,26 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Fai
     Ok(Outcome::of(judged.unmet.is_empty()))
 }
 
-/// The files of `--log` and `--trace`.
+/// Writes the files of `--log` and `--trace`.
 fn write_files(args: &Args, program: &Program, trace: &mut Trace) -> Result<(), Failure> {
     if let Some(path) = &args.log {
         let log = record(program).map_err(|e| Failure::input(format!("cannot log: {e}")))?;
         std::fs::write(path, log).map_err(|e| Failure::file("write", path, &e))?;
     }
     if let Some(path) = &args.trace {
-        // With its log, `sidestream check` can check a trace. Where a program cannot be logged the
-        // trace goes without.
+        // With its log, the trace can be checked by `sidestream check`. A program that cannot be logged gets a trace without
+        // one.
         trace.log = record(program).ok();
         output::write_trace(trace, path)?;
     }
     Ok(())
 }
 
-/// Whether a program's expectations hold: what the allocator has to do, which call has to fail, and
-/// at the runtime level all that a checker finds, too.
+/// Which of a program's expectations hold: about the allocator, about which call fails and, at the runtime level, about what a
+/// checker finds.
 struct Judged {
     unmet: Vec<String>,
-    /// Whether the program expects anything that is looked at here.
+    /// Whether the program has an expectation that this command can judge.
     asked: bool,
 }
 
@@ -378,7 +376,7 @@ fn as_text(
     if judged.unmet.is_empty() && judged.asked {
         out += "  all expectations hold\n";
     }
-    // A timeline looks as good with a race as without.
+    // The timeline itself does not show whether the program has a race.
     if !judged.asked && races(program) {
         out += &says_where(args);
     }
@@ -393,7 +391,7 @@ fn drawn(args: &Args, trace: &Trace) -> String {
     }
 }
 
-/// Which devices have fewer connections than streams that work.
+/// Returns a note on the devices that have fewer connections than working streams.
 fn shared_connections(args: &Args, trace: &Trace) -> String {
     let connections = args.connections.unwrap_or(CONNECTIONS) as usize;
     let mut out = String::new();

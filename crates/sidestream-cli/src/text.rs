@@ -1,6 +1,6 @@
-//! `sidestream check TEXT.md`: the blocks of code in a text, each with its verdict.
+//! `sidestream check TEXT.md`: checks the code blocks in a text, and gives a verdict on each.
 //!
-//! Stream programs are checked here. Programs of Python are run by the Python package, on simulated GPUs.
+//! Stream programs are checked here. Python programs are run by the Python package, on simulated GPUs.
 
 use std::fs::{DirBuilder, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -15,21 +15,21 @@ use crate::check::{Outcome, outcome};
 use crate::failure::{Failure, print, shown};
 use crate::input;
 
-/// Whether the name of a file says that it is a text.
+/// Returns whether the name of a file says that it is a text.
 pub fn is_text(path: &Path) -> bool {
     path.extension()
         .is_some_and(|end| end.eq_ignore_ascii_case("md"))
 }
 
-/// What a block of a text came to.
+/// The result of checking a block.
 struct Judged {
-    /// The line of its first line.
+    /// The line number of the block's first line.
     line: u64,
     language: &'static str,
     outcome: Outcome,
-    /// In one word.
+    /// The verdict in one word.
     verdict: String,
-    /// All that was found, as it is printed with `--json`, and as text.
+    /// All findings, as printed with `--json`, and as text.
     found: Value,
     text: String,
 }
@@ -38,10 +38,10 @@ struct Judged {
 pub fn check_text(path: &Path, python: &Path, json: bool) -> Result<Outcome, Failure> {
     let bytes = input::read(path, input::open(path)?)?;
     let text = String::from_utf8(bytes)
-        .map_err(|_| Failure::input(format!("{} is not UTF-8; save it as such", shown(path))))?;
+        .map_err(|_| Failure::input(format!("{} is not UTF-8; save it as UTF-8", shown(path))))?;
     let blocks = blocks(&text);
     let mut judged: Vec<Judged> = blocks.iter().flat_map(of_streams).collect();
-    // Without a mark, the package finds what parses as a program of PyTorch.
+    // Without a language mark, the package finds what parses as a PyTorch program.
     if blocks.iter().any(|block| is_python(&block.language))
         || (judged.is_empty() && text.contains("torch"))
     {
@@ -49,7 +49,7 @@ pub fn check_text(path: &Path, python: &Path, json: bool) -> Result<Outcome, Fai
     }
     if judged.is_empty() {
         return Err(Failure::input(format!(
-            "{}: no block of code is marked as python, nothing in it parses as a program of PyTorch, and no block marked as yaml is a stream program; there is nothing to check",
+            "{}: no code block is marked as python, no block parses as a PyTorch program, and no block marked as yaml is a stream program; there is nothing to check",
             shown(path)
         )));
     }
@@ -84,7 +84,7 @@ pub fn check_text(path: &Path, python: &Path, json: bool) -> Result<Outcome, Fai
 }
 
 struct Block {
-    /// The line of its first line, from 1.
+    /// The line number of the block's first line, from 1.
     line: u64,
     language: String,
     text: String,
@@ -94,7 +94,7 @@ fn is_python(language: &str) -> bool {
     matches!(language, "python" | "py")
 }
 
-/// The blocks between lines of three backticks.
+/// Returns the blocks between lines of three backticks.
 fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<(Block, usize)> = None;
@@ -114,7 +114,7 @@ fn blocks(text: &str) -> Vec<Block> {
             None => {}
             Some(_) if line.trim() == "```" => blocks.extend(open.take().map(|(block, _)| block)),
             Some((block, indent)) => {
-                // A block in a list stands as far in as its first line does.
+                // A block in a list is indented as far as its first line.
                 let lead = line.len() - trimmed.len();
                 block.text.push_str(&line[lead.min(*indent)..]);
                 block.text.push('\n');
@@ -124,7 +124,7 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// The stream programs of a block; none if it is something else.
+/// Checks the stream programs of a block; returns nothing if the block is something else.
 fn of_streams(block: &Block) -> Vec<Judged> {
     let has = |key: &str| block.text.lines().any(|line| line.starts_with(key));
     let is_program = matches!(&*block.language, "yaml" | "yml") && (has("ops:") || has("cases:"));
@@ -139,7 +139,7 @@ fn of_streams(block: &Block) -> Vec<Judged> {
     if !is_program {
         return Vec::new();
     }
-    // Its lines are told as those of the text.
+    // Blank lines before the block make the line numbers those of the text.
     let lines = "\n".repeat(block.line as usize - 1);
     let document = match parse(&(lines + &block.text), &Limits::default()) {
         Ok(document) => document,
@@ -166,7 +166,7 @@ fn of_streams(block: &Block) -> Vec<Judged> {
     programs.collect()
 }
 
-/// What the Python package says of the programs of a text.
+/// Runs the Python package's check of the programs of a text, and returns its results.
 fn of_python(path: &Path, python: &Path) -> Result<Vec<Judged>, Failure> {
     let folder = Folder::new()?;
     let (report, said) = (folder.0.join("report.json"), folder.0.join("said.txt"));
@@ -193,7 +193,7 @@ fn of_python(path: &Path, python: &Path) -> Result<Vec<Judged>, Failure> {
             false => "",
         };
         Failure::input(format!(
-            "{}: the programs of Python in it were not checked: `{} -m sidestream.check` ended with {status}: {last}{why}",
+            "{}: the Python programs in it were not checked: `{} -m sidestream.check` ended with {status}: {last}{why}",
             shown(path),
             shown(python)
         ))
@@ -220,7 +220,7 @@ fn of_python(path: &Path, python: &Path) -> Result<Vec<Judged>, Failure> {
     Ok(judged.collect())
 }
 
-/// The last line that a program said, of what is at the end of a file.
+/// Returns the last line that a program printed, from the end of a file.
 fn last_line(said: &Path) -> String {
     const MOST: u64 = 4_096;
     let read = || -> std::io::Result<Vec<u8>> {
@@ -234,10 +234,10 @@ fn last_line(said: &Path) -> String {
     let bytes = read().unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let last = text.lines().rev().find(|line| !line.trim().is_empty());
-    sidestream::check::one_line(last.unwrap_or("it said nothing")).into_owned()
+    sidestream::check::one_line(last.unwrap_or("it printed nothing")).into_owned()
 }
 
-/// A folder of our own for as long as it is held.
+/// A private temporary folder, removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -249,7 +249,7 @@ impl Folder {
         let mut builder = DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        // A folder that is there already is somebody else's.
+        // A folder that already exists belongs to another process.
         builder
             .create(&path)
             .map_err(|e| Failure::file("create", &path, &e))?;
@@ -259,7 +259,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed stays where the system keeps what is of no use.
+        // What cannot be removed stays in the system's folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

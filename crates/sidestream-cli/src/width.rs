@@ -1,33 +1,33 @@
-//! How wide the output may be.
+//! The width of the output.
 
 use sidestream::trace::{Timeline, Trace};
 
-/// Where lines end.
+/// The option for the length of lines.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Width {
-    /// How long lines are at most, 20 to 1000 columns; by default they fit the terminal
+    /// The most columns of a line, from 20 to 1000; by default the width of the terminal
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: Option<u16>,
 }
 
-/// How long lines may be, and how wide a picture is at most.
+/// The length of lines, and the most width of a picture.
 #[derive(Clone, Copy)]
 pub struct Lines {
-    /// None where nobody knows.
+    /// `None` if the width is not known.
     pub columns: Option<usize>,
     picture: usize,
 }
 
-/// What is wider nobody takes in at once.
+/// A wider picture is hard to take in.
 const USUAL_PICTURE: usize = 100;
 
 impl Width {
-    /// What was asked for.
+    /// Returns the width that was asked for.
     pub fn asked(self) -> Option<usize> {
         self.width.map(usize::from)
     }
 
-    /// What was asked for, else what the terminal has.
+    /// Returns the width that was asked for, otherwise the terminal's.
     pub fn lines(self) -> Lines {
         Lines {
             columns: self.asked().or_else(terminal),
@@ -37,13 +37,13 @@ impl Width {
 }
 
 impl Lines {
-    /// A text that goes nobody knows where.
+    /// For a text whose destination is not known.
     pub const ANY: Lines = Lines {
         columns: None,
         picture: USUAL_PICTURE,
     };
 
-    /// A picture of a run whose lines fit.
+    /// Returns a picture of a run whose lines fit.
     pub fn timeline(self, trace: &Trace) -> Timeline<'_> {
         let timeline = Timeline::new(trace, self.picture);
         match self.columns {
@@ -52,7 +52,7 @@ impl Lines {
         }
     }
 
-    /// The text with its long lines broken between words; as it is where nobody knows how long they may be.
+    /// Returns the text with its long lines broken between words; unchanged where the width is not known.
     pub fn wrapped(self, text: &str) -> String {
         match self.columns {
             Some(columns) => text
@@ -64,14 +64,14 @@ impl Lines {
     }
 }
 
-/// The columns of the terminal that the output goes to.
+/// Returns the columns of the terminal to which the output goes.
 pub fn terminal() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
-    // Some know their columns and no rows. None at all is no terminal that anybody looks at.
+    // Some terminals report their columns but no rows. A terminal with no columns is not one that a person looks at.
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// One line, of which each part but the first stands two columns further in.
+/// Returns one line broken to this width; the continuation lines are indented by two more columns.
 fn broken(line: &str, columns: usize) -> String {
     if line.trim_end().chars().count() <= columns {
         return line.to_owned();
@@ -100,7 +100,7 @@ fn broken(line: &str, columns: usize) -> String {
     out + end
 }
 
-/// The words of a text. A number and its unit are one.
+/// Returns the words of a text. A number and its unit are one word.
 fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {

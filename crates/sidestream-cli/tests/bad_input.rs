@@ -1,5 +1,4 @@
-//! Whatever is wrong with the input, the command says it in one line that names the place and the
-//! remedy, and ends with code 2.
+//! Checks that the command reports any wrong input in one line that names the place and the remedy, and ends with code 2.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::command::{FOLDER, sidestream};
 use crate::input::file;
 
-/// The message about wrong input: the first line of the errors, without the file's name.
+/// Returns the message about wrong input: the first line of the errors, without the file's name.
 #[track_caller]
 fn refused(args: &[&str]) -> String {
     let ran = sidestream(args);
@@ -26,7 +25,7 @@ fn refused(args: &[&str]) -> String {
     }
 }
 
-/// Holds a message against all that it has to say.
+/// Checks that a message has all of these parts.
 #[track_caller]
 fn check(args: &str, says: &[&str]) {
     let args: Vec<&str> = args.split(' ').collect();
@@ -44,7 +43,7 @@ fn says_all(message: &str, says: &[&str]) {
 fn sizes_and_counts() {
     let no_size = [
         "--batch <SIZE>",
-        "is no size; write a whole number and a unit, as in 4MiB",
+        "is not a size; write a whole number and a unit, as in 4MiB",
     ];
     for size in ["abc", "-1", "4.5MiB", "MiB", "1e6", "0x10", "4MiB4", "½"] {
         check(
@@ -55,7 +54,7 @@ fn sizes_and_counts() {
     says_all(&refused(&["overlap", "--batch", ""]), &no_size);
     check(
         "overlap --batch 4PiB",
-        &["\"PiB\" is no unit; use B, KiB, MiB, GiB or TiB"],
+        &["\"PiB\" is not a unit; use B, KiB, MiB, GiB or TiB"],
     );
     for size in [
         "99999999999999999999",
@@ -114,7 +113,7 @@ fn sizes_and_counts() {
 }
 
 #[test]
-fn the_largest_and_smallest_that_are_allowed() {
+fn the_largest_and_smallest_allowed_values() {
     let program = file("name: x\nops: [{do: kernel, s: s1, w: [A]}]\n");
     for args in [
         "overlap --batch 17792MiB --count 2".to_owned(),
@@ -181,7 +180,7 @@ fn devices() {
             );
         }
     }
-    // With a driver that is none, so that it is the same where there is a GPU.
+    // The driver is not one, so that the result does not depend on a GPU.
     for device in ["cuda:0", "auto"] {
         check(
             &format!("run {program} --device {device} --driver no-driver.so"),
@@ -191,7 +190,7 @@ fn devices() {
     check(
         "overlap --device cuda:0 --driver no-driver.so",
         &[
-            "takes an NVIDIA GPU and its driver",
+            "needs an NVIDIA GPU and its driver",
             "no-driver.so",
             "--device sim:h200",
         ],
@@ -300,7 +299,7 @@ fn device_files() {
     assert!(ran.out.contains("on a simulated My own\n"), "{}", ran.out);
 }
 
-/// Ten aliases of ten aliases of …: 10^9 nodes, were they written out.
+/// Ten aliases of ten aliases of …: 10^9 nodes if they were expanded.
 fn alias_bomb() -> String {
     let mut text = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for (name, of) in "bcdefghi".chars().zip("abcdefgh".chars()) {
@@ -313,7 +312,7 @@ fn alias_bomb() -> String {
 }
 
 #[test]
-fn files_that_hold_no_program() {
+fn files_without_a_program() {
     let bom_only = "\u{feff}";
     let deep = format!(
         "name: x\nops: {}{}\n",
@@ -329,16 +328,16 @@ fn files_that_hold_no_program() {
         ),
         (
             "hello\n".into(),
-            "line 1, column 1: `hello` stands where a program belongs",
+            "line 1, column 1: `hello` is given where a program is expected",
         ),
-        ("- a\n- b\n".into(), "stands where a program belongs"),
+        ("- a\n- b\n".into(), "is given where a program is expected"),
         (
             "cases: []\n".into(),
             "`cases` lists no program; add one with `name:` and `ops:`",
         ),
         (
             "cases: 7\n".into(),
-            "stands where the list of programs under `cases` belongs",
+            "is given where the list of programs under `cases` is expected",
         ),
         ("name: x\nops: [\n".into(), "line 3, column 1: not YAML"),
         ("name: x\n\tops: []\n".into(), "found a tab"),
@@ -353,7 +352,7 @@ fn files_that_hold_no_program() {
         ),
         (
             alias_bomb().into(),
-            "the document has more than 4194304 nodes, aliases written out",
+            "the document has more than 4194304 nodes, with aliases expanded",
         ),
         ("a: &a [*a]\n".into(), "line 1, column "),
         (deep.into(), "line 2, column "),
@@ -373,7 +372,7 @@ fn files_that_hold_no_program() {
 }
 
 #[test]
-fn paths_that_are_no_files() {
+fn paths_that_are_not_files() {
     for command in ["check", "run"] {
         check(&format!("{command} ."), &[". is a folder; name ", " in it"]);
         check(
@@ -384,7 +383,7 @@ fn paths_that_are_no_files() {
     }
 }
 
-/// Advice on a line helps nobody who gave another file.
+/// Advice on one line does not help a user who gave another kind of file.
 #[test]
 fn files_that_are_something_else() {
     let cpp = file("// a program in C++\nint main() { return 0; }\n");
@@ -393,7 +392,8 @@ fn files_that_are_something_else() {
     let packed = file(b"\x1f\x8b\x08\0");
     for command in ["check", "run"] {
         for other in [&cpp, &json] {
-            let says = "it has neither `ops:` nor `cases:`, so it may be no stream program (YAML";
+            let says =
+                "it has neither `ops:` nor `cases:`, so it may not be a stream program (YAML";
             says_all(
                 &refused(&[command, other]),
                 &[&format!("{other}: line 1"), says],
@@ -402,23 +402,22 @@ fn files_that_are_something_else() {
         let says = format!("`sidestream diagnose {packed}` says why the GPU idled in it");
         says_all(&refused(&[command, &packed]), &["is compressed", &says]);
     }
-    let says = format!(
-        "{trace} is a trace, and no stream program: `sidestream diagnose {trace}` says why"
-    );
+    let says =
+        format!("{trace} is a trace, not a stream program: `sidestream diagnose {trace}` says why");
     says_all(&refused(&["run", &trace]), &[&says]);
     let broken = file("name: x\nops: [\n");
-    assert!(!refused(&["check", &broken]).contains("no stream program"));
+    assert!(!refused(&["check", &broken]).contains("not be a stream program"));
     let binary = file(b"\x7fELF\x02\x01\x01\0\0");
     says_all(
         &refused(&["check", &binary]),
         &[
             &binary,
-            "is neither a text nor an op log; checked are stream programs (YAML",
+            "is neither a text nor an op log; this command reads stream programs (YAML",
         ],
     );
     says_all(
         &refused(&["run", &binary]),
-        &[&binary, "is no text, and a stream program is one"],
+        &[&binary, "is not a text, as a stream program must be"],
     );
     says_all(
         &refused(&["check", "."]),
@@ -436,7 +435,7 @@ fn files_that_are_something_else() {
     );
 }
 
-/// An option that there is none of is not proposed as the name of a file.
+/// An unknown option is not proposed as the name of a file.
 #[test]
 fn tips_that_lead_nowhere() {
     for (args, tip) in [
@@ -473,7 +472,7 @@ fn endless_files() {
         &["/dev/zero is longer than 32 MiB"],
     );
     check("check /dev/zero", &["/dev/zero is neither a text nor"]);
-    check("run /dev/zero", &["/dev/zero is no text"]);
+    check("run /dev/zero", &["/dev/zero is not a text"]);
 }
 
 #[test]
@@ -539,7 +538,7 @@ fn programs_that_are_too_large_for_the_device_or_this_machine() {
         assert_eq!(
             sidestream(&["check", &name]).code,
             0,
-            "the checker needs no room for them"
+            "the checker needs no memory for them"
         );
     }
     let beyond = big("dev", (1 << 48) + 1);
@@ -585,7 +584,7 @@ fn traces_that_cannot_be_written() {
     }
 }
 
-/// A reader that went away, as `head` does, ends the command without a word.
+/// An output whose reader has gone away, such as `head`, ends the command without a message.
 #[test]
 fn closed_output() {
     let names: Vec<String> = (0..20)
@@ -617,7 +616,7 @@ fn closed_output() {
     }
 }
 
-/// Help that nobody can be given is an error like any other output.
+/// Help that cannot be written is an error like any other output.
 #[test]
 #[cfg(target_os = "linux")]
 fn full_output() {
@@ -639,7 +638,7 @@ fn full_output() {
     }
 }
 
-/// Opening one that nobody writes to would never end.
+/// Opening a pipe without a writer would block forever.
 #[test]
 #[cfg(unix)]
 fn named_pipes() {
@@ -662,7 +661,7 @@ fn named_pipes() {
     assert!(said.ends_with(": x: no race\n"), "{said}");
 }
 
-/// Names of files stay in their line.
+/// Names of files stay in one line.
 #[test]
 #[cfg(unix)]
 fn names_of_files() {

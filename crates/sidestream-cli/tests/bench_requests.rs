@@ -1,4 +1,4 @@
-//! `sidestream bench requests`: loads that are made for one way each, and input that is refused.
+//! Tests `sidestream bench requests`: loads for which one way is best, and input that is refused.
 
 use crate::command::{Ran, sidestream};
 use crate::input::file;
@@ -18,7 +18,7 @@ fn json(arguments: &str) -> Value {
     serde_json::from_str(&ran.out).expect("JSON")
 }
 
-/// A figure of a way.
+/// Returns a figure of a way.
 #[track_caller]
 fn of(json: &Value, way: &str, what: &str) -> f64 {
     let ways = json["ways"].as_array().expect("a list of ways");
@@ -54,16 +54,16 @@ fn each_request_of_each_way_ends_once_and_a_seed_gives_the_same_again() {
 
 #[test]
 fn a_lone_request_takes_what_its_calls_and_its_work_take() {
-    // One request a second: nothing is before it, and alone it leaves at once.
+    // One request a second: none is before it, and on its own it leaves at once.
     let arrivals = file("# seconds\n0.5\n\n1.5\n2.5\n");
     let json = json(&format!(
         "--arrivals {arrivals} --kernel-us 1:100 --max-delay-us 300"
     ));
     let (one, both) = (of(&json, "one", "p50_ns"), of(&json, "both", "p50_ns"));
-    // 100 µs of kernel, some for calls, copies and the way back.
+    // 100 µs of kernel, and some time for calls, copies and the return.
     assert!((110_000.0..130_000.0).contains(&one), "{one}");
     assert_eq!(of(&json, "one", "p999_ns"), one);
-    // A batch would have held more, and waits for them.
+    // A batch would have room for more requests, and waits for them.
     assert_eq!(both, one + 300_000.0);
     let verdict = json["verdict"].as_str().expect("a sentence");
     assert!(
@@ -85,8 +85,9 @@ fn what_falls_behind_cannot_hide_it() {
 }
 
 #[test]
-fn what_took_long_is_expected_to_for_a_while() {
-    // The first batch takes 20 ms and the second one too long for its deadline of 10 ms. That is believed for a tenth of a second, and is worth half after each further one.
+fn a_slow_batch_is_expected_again_for_a_while() {
+    // The first batch takes 20 ms and the second one too long for its deadline of 10 ms. This estimate holds for a tenth of a
+    // second, and then halves after each further one.
     let arrivals = file("0\n0.05\n0.1\n0.15\n0.2\n0.4\n");
     let json = json(&format!(
         "--arrivals {arrivals} --kernel-us 1:20000 --ways one --deadline-ms 10"
@@ -97,7 +98,7 @@ fn what_took_long_is_expected_to_for_a_while() {
 
 #[test]
 fn a_short_load_shows_no_more_than_its_rate() {
-    // Of three a second the last comes well before the second is over.
+    // Of three requests a second the last comes well before the second has passed.
     for seed in 1..20 {
         let load = format!("--rate 3 --seconds 1 --seed {seed}");
         let json = json(&format!("{load} --ways one --kernel-us 1:100"));
@@ -142,7 +143,7 @@ fn a_graph_saves_calls() {
     assert!(graphs > 1.5 * calls, "{graphs} and {calls}");
 }
 
-/// The batcher itself, with calls and with graphs; each run compares answers with those of the host. The clock is real.
+/// Runs the batcher itself, with calls and with graphs; each run compares answers with those of the host. The clock is real.
 #[test]
 fn on_a_gpu_the_batcher_answers_as_the_host_does() {
     let driver = sidestream_stand_in::library().expect("Cargo has built it beside this test");
@@ -164,24 +165,27 @@ fn on_a_gpu_the_batcher_answers_as_the_host_does() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn wrong_arguments_are_named() {
     let bad = file("0.5\nsoon\n");
     let empty = file("# nothing\n");
     for (arguments, says) in [
         (
             format!("--arrivals {bad}"),
-            format!("{bad}:2: \"soon\" is no time of an arrival"),
+            format!("{bad}:2: \"soon\" is not an arrival time"),
         ),
         (
             format!("--arrivals {empty}"),
-            format!("{empty}: it has 0 arrivals"),
+            format!("{empty}: the file has 0 arrivals"),
         ),
         ("--rate 0".into(), "\"0\" is out of range".into()),
         (
             "--rate 1e8 --seconds 10".into(),
-            "are more than 10000000".into(),
+            "exceed the limit of 10000000".into(),
         ),
-        ("--kernel-us 5".into(), "\"5\" is no time of a size".into()),
+        (
+            "--kernel-us 5".into(),
+            "\"5\" is not a size with its time".into(),
+        ),
         ("--kernel-us 4:1,4:2".into(), "the size 4 twice".into()),
         ("--closed 0".into(), "'0'".into()),
         ("--ways two".into(), "'two'".into()),

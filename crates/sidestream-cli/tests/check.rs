@@ -1,4 +1,4 @@
-//! `sidestream check`: what it prints about programs, and its exit codes.
+//! Tests `sidestream check`: what it prints about programs, and its exit codes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use crate::input::{file, ran_on};
 use serde_json::{Value, json};
 use sidestream_program::{Expect, Expected, Limits, parse};
 
-/// Checks a file with this text; it is called `FILE` in what comes out.
+/// Checks a file with this text, which is called `FILE` in the output.
 fn checked(text: &str, options: &[&str]) -> Ran {
     ran_on("check", text, options)
 }
 
-/// Checks a program: exit code and text.
+/// Checks the exit code and the output for a program.
 #[track_caller]
 fn check(text: &str, code: i32, expected: &str) {
     let ran = checked(text, &[]);
@@ -72,13 +72,13 @@ FILE: race: 1 race
     nothing makes s2 wait for s1
   fix: - {do: wait_stream, s: s2, src: s1}   before op 1 (line 4)
 
-  Mend it and check again: what lies behind it may not be shown.
+  Fix it and check again: it may hide other races.
 ",
     );
 }
 
 #[test]
-fn a_wait_that_is_too_old_is_said_to_be_so() {
+fn a_wait_that_is_too_old_is_reported() {
     let text = "\
 name: too_old
 ops:
@@ -100,20 +100,20 @@ FILE: too_old: 1 race
     s2 waits for s1 only up to op 1
   fix: - {do: wait_stream, s: s2, src: s1}   before op 4 (line 7)
 
-  Mend it and check again: what lies behind it may not be shown.
+  Fix it and check again: it may hide other races.
 ",
     );
 }
 
 #[test]
-fn what_cuda_leaves_open_is_no_error() {
+fn races_that_cuda_leaves_open_are_not_errors() {
     check(
         LEFT_OPEN,
         4,
         "\
 FILE: left_open: 1 race that CUDA leaves open, 1 remark
 
-  HOST_RAW on P: the host reads and the device writes, in no certain order. CUDA leaves open whether that call waits.
+  HOST_RAW on P: the host reads and the device writes, in no defined order. CUDA leaves open whether that call waits.
     op 1 (line 4) on s1: copy_async, s: s1, from: A, to: P
     op 2 (line 5) on t0: host_read, buf: P
     nothing makes t0 wait for s1
@@ -122,7 +122,7 @@ FILE: left_open: 1 race that CUDA leaves open, 1 remark
   UNPINNED_ASYNC_COPY: a copy of pageable memory may block the host and does not overlap; use pinned memory
     op 1 (line 4): copy_async, s: s1, from: A, to: P
 
-  Mend it and check again: what lies behind it may not be shown.
+  Fix it and check again: it may hide other races.
 ",
     );
 }
@@ -152,7 +152,7 @@ fn a_program_that_breaks_the_format_says_where_and_what_to_write() {
 }
 
 #[test]
-fn remarks_alone_are_no_race() {
+fn remarks_alone_are_not_a_race() {
     let text = "\
 name: waits_for_nothing
 ops:
@@ -170,7 +170,7 @@ FILE: waits_for_nothing: no race, 1 remark
     );
 }
 
-/// The programs above as one file, in the order of their letters.
+/// Returns the programs above as one file, in the order of their letters.
 fn cases(letters: &str) -> String {
     let indented = letters.chars().map(|letter| {
         let text = match letter {
@@ -213,13 +213,13 @@ fn of_several_outcomes_the_exit_code_is_the_first_of_2_1_3_4() {
 }
 
 #[test]
-fn a_program_of_python_is_sent_to_where_it_is_checked() {
+fn a_python_program_is_sent_to_the_right_command() {
     let ran = sidestream(&["check", "train.py"]);
     assert_eq!(ran.code, 2);
     assert_eq!(
         ran.err,
-        "sidestream: train.py is a program of Python, and this command checks stream programs; \
-         `python -m sidestream.check train.py` checks a program of PyTorch\n"
+        "sidestream: train.py is a Python program, and this command checks stream programs; \
+         `python -m sidestream.check train.py` checks a PyTorch program\n"
     );
 }
 
@@ -312,7 +312,7 @@ ops:
 
 // ------------------------------------------------------------------ programs with an `expect`
 
-/// Why an answer of the checker is not what a program expects.
+/// Returns why a result of the checker differs from what a program expects.
 fn faults(expect: &Expect, json: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     let races = json["races"].as_array().expect("a list");
@@ -371,7 +371,7 @@ fn faults(expect: &Expect, json: &Value) -> Vec<String> {
     faults
 }
 
-/// Judges every program of a folder; gives how many there were.
+/// Checks every program of a folder; returns how many there were.
 #[track_caller]
 fn judge(folder: &str) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);

@@ -1,4 +1,4 @@
-//! Programs that know `sidestream` and none of its dependencies, as this crate does.
+//! Tests programs that depend on `sidestream` and on none of its dependencies, as this crate does.
 
 use std::error::Error as _;
 

@@ -1,4 +1,4 @@
-//! Where there is no GPU, a driver that is none, or a stand-in for one: what the commands say of devices.
+//! Tests the commands about devices without a GPU: with a file that is not a driver, or with the stand-in driver.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn other_commands_say_so_too() {
     );
 
     let auto = sidestream(&[&["overlap", "--device", "auto"][..], &driver].concat());
-    // Whoever names a driver does not want the simulation in its place.
+    // A user who names a driver does not want the simulated GPU instead.
     assert_eq!((auto.code, auto.out.as_str()), (2, ""));
     assert!(auto.err.contains("/nowhere/libcuda.so"), "{}", auto.err);
 
@@ -71,7 +71,7 @@ fn devices_say_the_range_of_priorities() {
 }
 
 #[test]
-fn what_only_a_simulated_device_can_do_is_refused_on_a_real_one() {
+fn options_for_simulated_devices_are_refused_on_a_real_one() {
     for option in ["--trace", "--input"] {
         let refused = sidestream(&["overlap", "--device", "cuda:0", option, "file"]);
         assert_eq!((refused.code, refused.out.as_str()), (2, ""));
@@ -81,8 +81,8 @@ fn what_only_a_simulated_device_can_do_is_refused_on_a_real_one() {
 }
 
 #[test]
-fn a_measured_device_file_says_what_the_device_does() {
-    // Of a simulated device everything is known: its own file has to come back.
+fn a_measured_device_file_describes_the_device() {
+    // Everything is known about a simulated device: the result must be its own file.
     let printed = sidestream(&["devices", "--profile", "h200"]).out;
     let truth: toml::Table = printed.parse().expect("TOML");
     let measured = sidestream(&["devices", "--measure", "sim:h200", "--profile", "a10g"]);
@@ -104,7 +104,7 @@ fn a_measured_device_file_says_what_the_device_does() {
                     .expect("a number")
             };
             let (own, right) = (number(entry), number(&truth[section][field.as_str()]));
-            // An allocation and a free are told apart by nothing: each is half of both.
+            // An allocation and a free cannot be measured separately: each is half of both.
             let near = if field.ends_with("_async_ns") {
                 0.07
             } else {
@@ -126,7 +126,7 @@ fn a_measured_device_file_says_what_the_device_does() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn devices_that_cannot_be_measured_are_refused() {
     for (device, why) in [
         ("gpu", "\"gpu\""),
         ("sim:nothing", "\"nothing\""),

@@ -1,4 +1,4 @@
-//! `sidestream diagnose` on traces of an H200 that are in the repository, and on files that are none.
+//! Tests `sidestream diagnose` on traces of an H200 in the repository, and on files that are not traces.
 
 #[path = "../../sidestream-diagnose/tests/fixtures/looped.rs"]
 mod looped;
@@ -26,7 +26,7 @@ fn codes(report: &Value) -> Vec<&str> {
     findings.iter().filter_map(|f| f["code"].as_str()).collect()
 }
 
-/// What a trace is said to suffer from, the most valuable first.
+/// Checks the findings of a trace, the most valuable first.
 #[track_caller]
 fn check(name: &str, expected: &[&str]) {
     assert_eq!(codes(&json(name)), expected, "{name}");
@@ -120,7 +120,7 @@ fn a_change_that_is_asked_for_is_predicted() {
 }
 
 #[test]
-fn what_may_be_no_cause_stands_aside() {
+fn findings_that_may_not_be_causes_are_marked_as_asides() {
     let check = |name: &str, expected: &[(&str, bool)]| {
         let report = json(name);
         let findings = report["findings"].as_array().expect("a list").iter();
@@ -230,14 +230,14 @@ fn the_median_step_is_drawn_beside_the_best_that_it_could_be() {
     // Both are on one scale, within eighty columns.
     assert_eq!(picture[2].chars().count(), 80);
     assert!(picture[5].chars().count() < 60, "{}", picture[5]);
-    // Nothing to gain: nothing to draw beside it.
+    // With nothing to gain, no second picture is drawn.
     let ran = sidestream(&["diagnose", &trace("copy_bound.after")]);
     assert!(ran.out.contains("took") && !ran.out.contains("one would take"));
 }
 
-/// Where the host is in a range and calls nothing it does not rest, and a worker does what the host did.
+/// A range of the host without calls is drawn as work, and so is a worker that does it instead.
 #[test]
-fn what_the_host_does_by_itself_is_drawn() {
+fn the_hosts_own_work_is_drawn() {
     let picture = |name| {
         let ran = sidestream(&["diagnose", &trace(name)]);
         let from = ran.out.find(" took ").expect("a picture");
@@ -272,7 +272,7 @@ fn what_the_host_does_by_itself_is_drawn() {
 }
 
 #[test]
-fn what_gains_nothing_is_named_in_one_line() {
+fn changes_that_gain_nothing_are_named_in_one_line() {
     let ran = sidestream(&["diagnose", &trace("infer_pageable.before")]);
     let rows = |out: &str| -> Vec<String> {
         let rows = out.lines().filter_map(|line| line.strip_prefix("what-if "));
@@ -303,7 +303,7 @@ fn what_gains_nothing_is_named_in_one_line() {
     assert!(!ran.out.contains("the others"), "{}", ran.out);
 }
 
-/// Arguments that are refused, with what is said about them.
+/// Checks that arguments are refused with a text that has this part.
 #[track_caller]
 fn refused(args: &[&str], says: &str) {
     let path = trace("copy_bound.before");
@@ -313,7 +313,7 @@ fn refused(args: &[&str], says: &str) {
 }
 
 #[test]
-fn changes_that_are_none_are_refused_with_what_there_is() {
+fn unknown_changes_are_refused_with_the_known_ones() {
     let range = "is a whole number from 1 to 1024";
     for text in [
         "prefetch=0",
@@ -329,14 +329,11 @@ fn changes_that_are_none_are_refused_with_what_there_is() {
         "`prefetch=2` and `prefetch=3` contradict",
     );
     refused(&["--what-if", "pinned=2"], "pinned takes no number");
-    refused(
-        &["--what-if", "pinned,,graphs"],
-        "a place without a change in it",
-    );
-    refused(&["--what-if", ""], "a place without a change in it");
+    refused(&["--what-if", "pinned,,graphs"], "an empty entry");
+    refused(&["--what-if", ""], "an empty entry");
     refused(
         &["--what-if", "all", "--what-if", "pinned"],
-        "state it alone",
+        "give it alone",
     );
 }
 
@@ -379,7 +376,7 @@ fn a_comparison_says_what_changed() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused() {
+fn traces_that_cannot_be_compared_are_refused() {
     let once = looped::Loop {
         is_marked: false,
         ..looped::steps(1, &[looped::piece("a", 7, 100, 500)])
@@ -408,7 +405,7 @@ fn what_cannot_be_compared_is_refused() {
 }
 
 #[test]
-fn the_ranks_of_a_folder_are_looked_at_together() {
+fn the_ranks_of_a_folder_are_analyzed_together() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("diagnose_ranks");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder of our own");
@@ -430,7 +427,7 @@ fn the_ranks_of_a_folder_are_looked_at_together() {
     assert_eq!((ran.code, &*ran.err), (0, ""));
     let says = [
         "3 ranks of 4 together, clocks aligned to 0 ns",
-        "first:  there is no trace of rank 3: what is slow may be there",
+        "first:  there is no trace of rank 3: the slow rank may be missing",
         "waiting: rank 0, 2, up to 400.0 µs a step in exchanges of data",
     ];
     for line in says {
@@ -525,7 +522,7 @@ fn no_line_is_longer_than_it_may_be() {
 }
 
 #[test]
-fn a_folder_stands_for_its_traces() {
+fn a_folder_means_its_traces() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let ran = sidestream(&["diagnose", "--json", folder.to_str().expect("letters")]);
     assert_eq!((ran.code, &*ran.err), (0, ""));
@@ -536,7 +533,7 @@ fn a_folder_stands_for_its_traces() {
 }
 
 #[test]
-fn a_file_of_a_folder_that_is_no_trace_does_not_keep_the_others_from_being_read() {
+fn a_file_of_a_folder_that_is_not_a_trace_does_not_keep_the_others_from_being_read() {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let trace = "copy_bound.before.json.gz";
     let folder = std::env::temp_dir().join(format!("sidestream-folder-{}", std::process::id()));
@@ -560,10 +557,10 @@ fn a_file_of_a_folder_that_is_no_trace_does_not_keep_the_others_from_being_read(
 }
 
 #[test]
-fn what_is_no_trace_is_refused_by_name() {
+fn files_that_are_not_traces_are_refused_by_name() {
     for (name, text, says) in [
         ("empty.json", "", "the file is empty"),
-        ("text.json", "hello", "the file is no trace"),
+        ("text.json", "hello", "the file is not a trace"),
         (
             "cpu.json",
             "{\"traceEvents\": []}",
@@ -588,7 +585,7 @@ fn what_is_no_trace_is_refused_by_name() {
     );
 }
 
-/// A file of the tests' own.
+/// Writes a file for a test.
 fn file(name: &str, text: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("diagnose_{name}"));
     std::fs::write(&path, text).expect("a file of our own");
@@ -658,7 +655,7 @@ fn tables_need_no_gpu_and_reports_do() {
 }
 
 #[test]
-fn a_table_refuses_what_says_nothing() {
+fn a_table_refuses_meaningless_options() {
     let path = trace("copy_bound.before");
     for (args, why) in [
         (
@@ -667,7 +664,7 @@ fn a_table_refuses_what_says_nothing() {
         ),
         (
             vec!["--table", "memory", "--sort", "calls"],
-            "memory is sorted by size and by nothing else",
+            "memory is sorted by size only",
         ),
         (
             vec!["--table", "ranges", "--by-shape"],
@@ -688,7 +685,7 @@ fn a_table_refuses_what_says_nothing() {
 }
 
 #[test]
-fn a_copy_between_devices_has_a_letter_of_its_own() {
+fn a_copy_between_devices_has_its_own_letter() {
     let trace = r#"{"schemaVersion": 1, "traceEvents": [
         {"ph": "X", "cat": "kernel", "name": "compute", "pid": 0, "tid": 7, "ts": 0, "dur": 500, "args": {"stream": 7}},
         {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy PtoP (Device -> Device)", "pid": 0, "tid": 8, "ts": 500, "dur": 500,
@@ -699,7 +696,7 @@ fn a_copy_between_devices_has_a_letter_of_its_own() {
     assert_eq!(lanes.len(), 3, "{}", ran.out);
     assert!(lanes[0].contains("|KKKK") && lanes[0].ends_with("..|"));
     assert!(lanes[1].contains("|....") && lanes[1].ends_with("PP|"));
-    // Beside the lanes of streams, the copies between devices have one of their own.
+    // Besides the lanes of streams, the copies between devices have their own lane.
     let (name, bars) = lanes[2].split_once('|').unwrap();
     assert_eq!(name.trim(), "GPU 0 (peer copy)");
     assert!(lanes[1].ends_with(bars), "{}", ran.out);

@@ -1,4 +1,4 @@
-//! The files that `sidestream diagnose` writes: a page for a browser, a trace for a viewer.
+//! Tests the files that `sidestream diagnose` writes: a page for a browser, a trace for a viewer.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ fn trace(name: &str) -> String {
     path.to_str().expect("a path in letters").to_owned()
 }
 
-/// A path for a file of one test.
+/// Returns a path for a file of one test.
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("diagnose_files_{name}"))
 }
@@ -112,7 +112,7 @@ fn a_file_that_cannot_be_written_is_refused_before_the_trace_is_read() {
             ran.err
         );
     }
-    // To try leaves nothing behind.
+    // Checking that a file can be written leaves no file behind.
     let page = path("tried.html");
     let to_page = page.to_str().expect("letters");
     refused(
@@ -122,7 +122,7 @@ fn a_file_that_cannot_be_written_is_refused_before_the_trace_is_read() {
     assert!(!page.exists());
 }
 
-/// What is written is a trace of its own, and the same is found in it.
+/// The written file is a complete trace, with the same findings.
 #[test]
 fn the_written_trace_is_read_again() {
     let viewer = path("again.json");
@@ -149,8 +149,8 @@ fn the_written_trace_is_read_again() {
         for key in ["steps", "copies", "blocking", "operators"] {
             assert_eq!(before[key], after[key], "{name} {key}");
         }
-        // The shape of a kernel is not written, so that savings may differ by their last nanosecond;
-        // times count from another start.
+        // The shape of a kernel is not written, so that savings may differ by their last nanosecond; times count from another
+        // start.
         let findings = |report: &Value| -> Vec<Value> {
             let findings = report["findings"].as_array().expect("a list").iter();
             let same = findings.map(|f| json!([f["code"], f["text"], f["share"]]));
@@ -161,11 +161,11 @@ fn the_written_trace_is_read_again() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_with_a_reason() {
+fn files_that_cannot_be_written_are_refused_with_a_reason() {
     let input = trace("copy_bound.before");
     let other = trace("copy_bound.after");
     let ran = sidestream(&["diagnose", &input, &other, "--html", "x.html"]);
-    let says = "--html of several traces is a page of the ranks of one run, and no two of these state which of the same run they";
+    let says = "--html of several traces is a page of the ranks of one run, and no two of these state which rank of the same run they";
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains(says), "{}", ran.err);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");

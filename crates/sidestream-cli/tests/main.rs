@@ -1,4 +1,4 @@
-//! The tests of the command, as one program: each crate that it uses is linked once.
+//! The tests of the command, as one program, so that each crate is linked only once.
 
 mod bad_input;
 mod bench_requests;
@@ -8,6 +8,7 @@ mod dependent;
 mod devices;
 mod diagnose;
 mod diagnose_files;
+mod guide;
 mod input;
 mod json;
 mod overlap;

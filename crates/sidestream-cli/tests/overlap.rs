@@ -1,4 +1,4 @@
-//! `sidestream overlap` against measurements, and what it says about them.
+//! Tests `sidestream overlap` against measurements, and the verdicts on them.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -7,10 +7,10 @@ use crate::command::sidestream;
 use crate::json::keys;
 use serde_json::Value;
 
-/// Measured by us; the head of the file says how.
+/// Measured on an H200; the head of the file describes how.
 const MEASURED: &str = include_str!("data/overlap_h200.tsv");
 
-/// Runs `overlap --json` with these arguments, separated by spaces, and gives what it prints.
+/// Runs `overlap --json` with these arguments, separated by spaces, and returns its output.
 #[track_caller]
 fn overlap(arguments: &str) -> Value {
     let mut args = vec!["overlap", "--json"];
@@ -21,7 +21,7 @@ fn overlap(arguments: &str) -> Value {
     serde_json::from_str(&ran.out).expect("JSON")
 }
 
-/// Times by arrangement, such as `ring 2`, in nanoseconds.
+/// Returns the times by arrangement, such as `ring 2`, in nanoseconds.
 fn times(json: &Value) -> HashMap<String, f64> {
     let rows = json["rows"].as_array().expect("a list of rows");
     let named = rows.iter().map(|row| {
@@ -45,7 +45,7 @@ fn every_arrangement_takes_as_long_as_on_the_h200() {
             let measured: f64 = measured.parse().expect("a number");
             let model = modelled[column] / 1e6;
             let ratio = model / measured;
-            // One stream at 64 KiB scatters on the device too: 0.57 and 0.74 with equal parts.
+            // One stream at 64 KiB varies on the device too: 0.57 and 0.74 with equal parts.
             let allowed = match (batch, column) {
                 ("64KiB", "streams 1") => 0.20,
                 ("64KiB", _) => 0.15,
@@ -101,8 +101,8 @@ fn no_arrangement_beats_the_limit_and_the_best_comes_near_it() {
                             .expect("to a string");
                     }
                 }
-                // With one or two batches there is more to a run than the busiest engine: gaps
-                // between the stages, and kernels with no neighbour to fill their end.
+                // With one or two batches a run has more than the busiest engine: gaps between the stages, and kernels with no
+                // neighbour to fill their end.
                 let near = if count < 7 { 1.20 } else { 1.05 };
                 let large = json["batch_bytes"].as_u64() >= Some(4 << 20);
                 if large && best > near * limit {
@@ -177,7 +177,7 @@ fn the_same_arguments_give_the_same_output() {
     assert_eq!(again(), again());
 }
 
-/// What the verdict has to say: how it begins, and what it goes on with.
+/// Checks how the verdict begins, and what else it has.
 #[track_caller]
 fn verdict(arguments: &str, begins: &str, contains: &str) {
     let json = overlap(arguments);
@@ -224,7 +224,7 @@ fn the_verdict_is_what_a_person_would_say_of_the_table() {
         "Worth it: on 4 streams",
         "2.68 times as fast as on one stream. The host's calls set the limit: fewer, larger batches or a graph would gain more.",
     );
-    // Two kernels of half a microsecond leave the device empty, but the calls take longer.
+    // Two kernels of half a microsecond leave the device unused, but the calls take longer.
     verdict(
         "--batch 64KiB --count 2 --work 1",
         "Worth it: on 2 streams",
@@ -241,7 +241,7 @@ fn the_verdict_is_what_a_person_would_say_of_the_table() {
         "A little: on 2 streams",
         "takes 9 % less time than on one stream. Most of the time cannot be hidden, as the kernels take it.",
     );
-    // Hardly any copies: what streams gain there is the kernels' ends, and it is no hidden copy.
+    // Hardly any copies: streams gain by overlapping the kernels' ends, not by hiding copies.
     verdict(
         "--work 200000",
         "Do not bother: the copies are 1.9 % of the time; what streams gain here is kernels side by side, ",
@@ -380,7 +380,7 @@ fn the_bytes_of_a_job_by_its_time_are_its_throughput() {
         text.contains("\nBytes up in the time of the job: "),
         "{text}"
     );
-    // Times without bytes have none.
+    // Given times without bytes have no throughput.
     let own = overlap("--kernel-ms 6 --upload-ms 4");
     assert_eq!(own["rows"][0]["gb_per_s"], Value::Null);
 }
@@ -396,7 +396,7 @@ fn no_line_is_longer_than_it_may_be() {
         }
         let pictures: Vec<&str> = ran.out.lines().filter(|line| line.ends_with('|')).collect();
         assert_eq!(pictures.len(), 10, "{width}");
-        // All the room that there is.
+        // They use the whole width.
         assert!(pictures.iter().all(|line| line.chars().count() == columns));
     }
 }
@@ -439,7 +439,7 @@ fn a_file_goes_through_the_device_and_comes_back_in_memory_that_does_not_grow() 
 }
 
 #[test]
-fn a_file_that_is_empty_or_is_none_is_said_to_be() {
+fn an_empty_file_and_a_path_that_is_not_a_file_are_reported() {
     for (path, why) in [
         ("/dev/null", "the file is empty"),
         ("/nowhere/at/all", "No such file"),
@@ -454,7 +454,7 @@ fn a_file_that_is_empty_or_is_none_is_said_to_be() {
     }
 }
 
-/// What priority buys is the rest of a block: half of one at the median, all of it at worst, and never the whole queue.
+/// A priority saves all but the rest of a block: half of one at the median, all of it at worst, and never the whole queue.
 #[test]
 fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
     let json = overlap("--background");
@@ -483,7 +483,7 @@ fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
             let behind = ns("limited", "median_ns") - alone;
             assert!(behind < (ns("equal", "median_ns") - alone) / 4.0, "{row}");
         }
-        // A graph has the priority of the stream that it is launched on.
+        // A graph has the priority of the stream on which it is launched.
         let by_graph = ns("urgent_graph", "median_ns") - ns("urgent", "median_ns");
         assert!(by_graph.abs() < 0.1 * block_ns + 5e3, "{row}");
     }
@@ -491,9 +491,9 @@ fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
     assert!(verdict.contains("30.1 times as fast"), "{verdict}");
 }
 
-/// The clock is real there and the device is not, so that the figures say nothing; that they stand side by side does.
+/// The clock is real and the device is not, so the figures mean nothing; the test checks that both are shown.
 #[test]
-fn what_is_measured_of_priorities_stands_beside_what_is_simulated() {
+fn measured_and_simulated_priorities_are_shown_side_by_side() {
     let driver = sidestream_stand_in::library().expect("Cargo has built it beside this test");
     let driver = driver.to_str().expect("a path in UTF-8");
     let json = overlap(&format!("--background --device cuda:0 --driver {driver}"));

@@ -1,4 +1,4 @@
-//! `sidestream overlap` of a job that somebody has: by its times, at several sizes, on more streams.
+//! Tests `sidestream overlap` for a user's own job: by its times, at several sizes, on more streams.
 
 use crate::command::sidestream;
 use serde_json::Value;
@@ -116,7 +116,7 @@ fn up_to_sixteen_streams_are_compared() {
     assert_eq!(of("4"), [1, 2, 3, 4]);
     assert_eq!(of("6"), [1, 2, 3, 4, 6]);
     assert_eq!(of("16"), [1, 2, 3, 4, 8, 16]);
-    // Kernels of four blocks: each stream more is a kernel more at once.
+    // Kernels of four blocks: each additional stream adds one concurrent kernel.
     let told = json("--batch 4KiB --work 10000000 --count 64 --streams 16");
     assert!(gain(&told) > 15.0, "{}", gain(&told));
 }
@@ -159,7 +159,7 @@ fn hidden_copies_are_not_called_kernels_side_by_side() {
 }
 
 #[test]
-fn what_says_nothing_together_is_refused() {
+fn meaningless_combinations_are_refused() {
     for (arguments, why) in [
         (
             "--kernel-ms 8",
@@ -177,13 +177,16 @@ fn what_says_nothing_together_is_refused() {
             "--kernel-ms 0 --upload-ms 3",
             "give milliseconds, from 0.0001",
         ),
-        ("--kernel-ms nan --upload-ms 3", "is no time of a stage"),
+        (
+            "--kernel-ms nan --upload-ms 3",
+            "is not the time of a stage",
+        ),
         (
             "--kernel-ms 8 --upload-ms 0.001",
             "--upload-ms is less than the 0.0025 ms",
         ),
         ("--sweep 4MiB --batch 4MiB", "cannot be used with"),
-        ("--sweep 4MiB,much", "\"much\" is no size"),
+        ("--sweep 4MiB,much", "\"much\" is not a size"),
         ("--streams 17", "17 is not in 4..=16"),
         ("--sweep 1TiB", "do not fit"),
     ] {

@@ -1,17 +1,17 @@
-//! The serial programs of docs/guide/patterns.md, run as loops and diagnosed: is the cause named, and does what it is
-//! said to be worth lead to the step of the repaired twin?
+//! Runs the serial programs of docs/guide/patterns.md as loops and diagnoses them: is the cause named, and does its predicted gain
+//! lead to the step of the fixed twin?
 
 use serde_json::Value;
 
 use crate::command::sidestream;
 use crate::input::file;
 
-/// So often is a program run; each time is a step.
+/// How often a program is run; each time is a step.
 const TIMES: &str = "20";
-/// The predicted step may be so far from the twin's.
+/// The allowed error of the predicted step.
 const OFF: f64 = 0.10;
 
-/// The replay of a run of our own simulator may be so far from it.
+/// The allowed error of the replay of a run of the simulator.
 const REPLAY_OFF: f64 = 0.001;
 
 /// A serial program with its twin.
@@ -20,7 +20,7 @@ struct Pattern {
     twin: &'static str,
     /// The changes of `--what-if` that lead from one to the other, or why none do.
     changes: Result<&'static str, &'static str>,
-    /// The codes of which one comes first; none where what comes first is not the twin's change.
+    /// The codes of which one comes first; empty where what comes first is not the twin's change.
     causes: &'static [&'static str],
 }
 
@@ -60,7 +60,7 @@ const PATTERNS: [Pattern; 15] = [
     pattern("encoder_decoder", PREFETCH, LATE),
     pattern("loss_readback", NO_SYNC, UPLOAD),
     pattern("multi_stage", NO_SYNC, UPLOAD),
-    // Two streams gain nothing, since the host launches too slowly: that is what comes first.
+    // Two streams gain nothing, since the host launches too slowly: that finding comes first.
     pattern("parallel_branches", Ok("second-stream"), &["LAUNCH_BOUND"]),
     pattern("pinned_refill", NO_SYNC, UPLOAD),
     pattern("prefetch", NO_SYNC, UPLOAD),
@@ -70,7 +70,7 @@ const PATTERNS: [Pattern; 15] = [
     pattern("train_step", PREFETCH, LATE),
 ];
 
-/// What is said of a program, run again and again.
+/// Returns the report on a program that is run repeatedly.
 #[track_caller]
 fn diagnosed(program: &str, more: &[&str]) -> Value {
     let trace = file("");
@@ -93,7 +93,7 @@ fn step_ns(report: &Value) -> f64 {
     report["steps"]["median_ns"].as_f64().expect("a time")
 }
 
-/// What comes first of the findings that say what to do.
+/// Returns the first finding that has advice.
 fn first(report: &Value) -> &str {
     let aside = [
         "STARTUP",
@@ -113,7 +113,7 @@ fn serial_programs_are_told_what_their_twins_gain() {
     for pattern in &PATTERNS {
         let set = pattern.changes.unwrap_or("no-sync");
         let serial = example(&format!("{}.serial", pattern.serial));
-        // With changes of its own a report has no other predictions, so that what comes first is asked by itself.
+        // With requested changes a report has no other predictions, so the first finding is taken from a separate report.
         let report = diagnosed(&serial, &[]);
         let asked = diagnosed(&serial, &["--what-if", set]);
         let after_ns = step_ns(&diagnosed(
@@ -157,7 +157,7 @@ fn the_replay_of_our_own_runs_is_exact() {
     for program in programs {
         let replay = &diagnosed(&program, &["--what-if", "no-sync"])["replay"];
         let off = replay["median_error"].as_f64().expect("a part of a step");
-        // A replay knows no connections that streams share, so it is near there, and not exact.
+        // The replay does not model connections that streams share, so it is close there, but not exact.
         let is_shared = program.contains("connections");
         let most = if is_shared { 0.01 } else { REPLAY_OFF };
         assert!(off <= most, "{program}: {off}");

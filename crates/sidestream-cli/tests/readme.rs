@@ -1,4 +1,4 @@
-//! What the README and the pages show is what the command prints.
+//! Checks that the README and the pages show what the command prints.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -20,7 +20,7 @@ fn the_readme_and_the_pages_show_real_output() {
                 ("", None) if block.contains("(compute)") => {
                     lines += compare(block, &run(&folder, "overlap"));
                 }
-                // What one is told to type works.
+                // Commands that a reader is told to type must work.
                 ("sh", _) => {
                     let typed = block.lines().filter_map(|l| l.strip_prefix("sidestream "));
                     for args in typed {
@@ -56,7 +56,7 @@ fn the_picture_is_drawn_from_the_trace() {
     assert_eq!(read(&folder.join("drawn.svg")), read(&kept));
 }
 
-/// The README and the pages under `docs`.
+/// Returns the README and the pages under `docs`.
 fn pages() -> Vec<PathBuf> {
     let mut pages = vec![Path::new(ROOT).join("README.md")];
     let mut folders = vec![Path::new(ROOT).join("docs")];
@@ -73,13 +73,14 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The blocks of a page, each with its language.
+/// Returns the blocks of a page, each with its language.
 fn fences(page: &str) -> impl Iterator<Item = (&str, &str)> {
     let fenced = page.split("\n```").skip(1).step_by(2);
     fenced.filter_map(|block| block.split_once('\n'))
 }
 
-/// Where the commands of the pages run: beside the examples, and the files that docs/reference/devices.md describes.
+/// Returns the folder in which the commands of the pages run: it has the examples, and the files that docs/reference/devices.md
+/// describes.
 fn folder() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("sidestream-pages-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -98,7 +99,7 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// A file with these lines in the place of those for the same keys.
+/// Returns a file with these lines instead of those for the same keys.
 fn changed(file: &str, lines: &str) -> String {
     let key = |line: &str| Some(line.split_once(" = ")?.0.to_owned());
     let new = |line: &str| {
@@ -125,11 +126,11 @@ fn shown(ran: &Output) -> String {
         .expect("text")
 }
 
-/// How many lines of the block the command prints: all of them.
+/// Checks that the command prints all lines of the block; returns how many there are.
 #[track_caller]
 fn compare(block: &str, ran: &Output) -> usize {
     let printed = shown(ran);
-    // An ellipsis stands for what is left out.
+    // An ellipsis marks lines that are left out.
     let lines = block.lines();
     let lines = lines.filter(|line| !line.starts_with("$ ") && *line != "…");
     let lines = lines.inspect(|line| {

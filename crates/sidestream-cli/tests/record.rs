@@ -1,5 +1,5 @@
-//! The record of a run, as an op log or inside a trace: checking it finds what checking the program
-//! finds. And `run --explore`, which shows a race as two results.
+//! Tests the record of a run, as an op log or inside a trace: checking it finds what checking the program finds. Also tests
+//! `run --explore`, which shows a race as two results.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,19 +23,19 @@ ops:
 - {do: kernel, s: s2, r: [A]}
 ";
 
-/// Where a file of [`file`] lies.
+/// Returns the path of a file of [`file`].
 fn at(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
 }
 
-/// What `check --json` says of a file, without its name and what only a program has.
+/// Returns what `check --json` finds in a file, without its name and what only a program has.
 fn findings(path: &str) -> Vec<Value> {
     let ran = sidestream(&["check", "--json", path]);
     let line: Value = serde_json::from_str(&ran.out).expect("one line of JSON");
     let mut races = line["races"].as_array().expect("a list").clone();
     for race in &mut races {
         let race = race.as_object_mut().expect("an object");
-        // A log has a text for every call site, and no place to declare streams in.
+        // A log has a text for every call site, and no place to declare streams.
         race.remove("sites");
         race.remove("streams");
         let fix = race["fix"].as_str().expect("a text").to_owned();
@@ -99,14 +99,14 @@ fn standard_input_is_checked() {
 }
 
 #[test]
-fn what_is_no_program_is_told_apart() {
+fn files_that_are_not_programs_are_identified() {
     let (program, log) = (file(RACE), file(""));
     sidestream(&["run", &program, "--log", &log]);
     let cases: [(&str, Vec<u8>, &str); 5] = [
         (
             "run",
             std::fs::read(at(&log)).expect("a log"),
-            "and not run again; use `sidestream check ",
+            "but not run again; use `sidestream check ",
         ),
         ("check", vec![0x1f, 0x8b, 8, 0], "`sidestream diagnose "),
         ("check", vec![0x1f, 0x8b, 8, 0], "unpack it"),

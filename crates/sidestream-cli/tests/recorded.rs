@@ -1,5 +1,4 @@
-//! The log of a program that ran, with spans and times: what `check` says of it, and the trace that
-//! `check --trace` writes.
+//! Tests the log of a run, with spans and times: the result of `check`, and the trace that `check --trace` writes.
 
 use std::path::Path;
 
@@ -11,8 +10,8 @@ use sidestream::check::{self, OnRace};
 use sidestream::log::{Live, Recorder};
 use sidestream::op::*;
 
-/// Records two kernels on two streams that touch one buffer. Gives the log, and what a checker found
-/// that listened beside it.
+/// Records two kernels on two streams that touch one buffer. Returns the log, and the findings of a checker that observed the
+/// run.
 fn recorded(timed: bool) -> (Vec<u8>, String) {
     let live = Live::default();
     let (recorder, sink) = match timed {
@@ -27,11 +26,11 @@ fn recorded(timed: bool) -> (Vec<u8>, String) {
         .map(|name| live.new_stream(StreamKind::NonBlocking, DeviceId(0), name));
     let thread = live.new_thread("t0");
     let buffer = {
-        let mut pen = live.write().expect("somebody listens");
+        let mut pen = live.write().expect("there is a listener");
         pen.new_buffer(Memory::Device, 1024, None, "weights")
     };
     let kernel = |stream, mode| {
-        let mut pen = live.write().expect("somebody listens");
+        let mut pen = live.write().expect("there is a listener");
         let site = pen.site(std::panic::Location::caller());
         let access = Access {
             buffer,
@@ -66,7 +65,7 @@ fn check(log: &[u8], options: &[&str]) -> Ran {
     ran_on("check", log, options)
 }
 
-/// A name for a file that is not there yet.
+/// Returns a name for a file that does not exist yet.
 fn fresh() -> String {
     let name = file("");
     std::fs::remove_file(Path::new(FOLDER).join(&name)).expect("it was just written");
@@ -110,7 +109,7 @@ fn a_log_with_times_becomes_a_trace_that_can_be_checked_again() {
     let (log, _) = recorded(true);
     let to = fresh();
     let ran = check(&log, &["--trace", &to]);
-    // The trace is beside the report, not instead of it.
+    // The trace is written in addition to the report.
     assert_eq!((ran.code, ran.err.as_str()), (1, ""));
     assert!(ran.out.contains("RAW on weights"), "{}", ran.out);
     let text = std::fs::read_to_string(Path::new(FOLDER).join(&to)).expect("it was written");
@@ -136,7 +135,7 @@ fn a_log_with_times_becomes_a_trace_that_can_be_checked_again() {
 }
 
 #[test]
-fn without_times_there_is_no_trace_and_the_report_stands() {
+fn without_times_there_is_no_trace_but_a_report() {
     let (log, _) = recorded(false);
     let to = fresh();
     let ran = check(&log, &["--trace", &to]);
@@ -165,7 +164,7 @@ fn a_log_that_was_cut_off_still_becomes_a_trace() {
 }
 
 #[test]
-fn what_cannot_become_a_trace_is_said_before_anything_is_written() {
+fn logs_that_cannot_become_a_trace_are_refused_before_writing() {
     let (log, to) = (file(recorded(true).0), fresh());
     let program = file("name: x\nops: []\n");
     for (args, says) in [
@@ -190,9 +189,9 @@ fn what_cannot_become_a_trace_is_said_before_anything_is_written() {
     );
 }
 
-/// Bytes behind the header: what is wrong with spans and times, each in one line that says where.
+/// Bytes after the header: each error in spans and times gives one line that names the place.
 #[test]
-fn spans_and_times_that_are_out_of_joint() {
+fn inconsistent_spans_and_times() {
     let head = b"SIDESTRM\x02\0\0\0\0\0\0\0\x04\0\x05\0";
     let deep = [7, 1, 0, 0].repeat(257);
     let name = [&[7, 1, 0, 0x81, 0x20][..], &[b'n'; 4_097]].concat();

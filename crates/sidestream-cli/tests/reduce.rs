@@ -1,4 +1,4 @@
-//! `sidestream check --reduce`: a run is cut to the shortest program that still races.
+//! Tests `sidestream check --reduce`: a run is cut to the shortest program that still races.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn log_of(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_log_is_reduced_to_a_program_that_races_shows_it_and_is_mended_by_its_fix() {
+fn a_log_is_reduced_to_a_program_that_races_and_is_clean_with_its_fix() {
     let (log, left) = (file(log_of(RACE)), "left_of_a_log.yaml");
     let ran = sidestream(&["check", &log, "--reduce", left]);
     assert_eq!((ran.code, ran.err.as_str()), (1, ""));
@@ -46,11 +46,11 @@ fn a_log_is_reduced_to_a_program_that_races_shows_it_and_is_mended_by_its_fix() 
     let second = text.find("- {do: kernel, s: s2").expect("the second op");
     let (before, behind) = text.split_at(second);
     let (behind, _) = behind.split_once("expect:").expect("what is expected");
-    let mended = sidestream(&["check", &file(format!("{before}{fix}{behind}"))]);
+    let fixed = sidestream(&["check", &file(format!("{before}{fix}{behind}"))]);
     assert_eq!(
-        (mended.code, mended.out.ends_with("no race\n")),
+        (fixed.code, fixed.out.ends_with("no race\n")),
         (0, true),
-        "{mended:?}"
+        "{fixed:?}"
     );
 }
 
@@ -90,7 +90,7 @@ fn without_a_race_nothing_is_written() {
 }
 
 #[test]
-fn what_cannot_be_reduced_is_refused() {
+fn input_that_cannot_be_reduced_is_refused() {
     let (one, two) = (file(RACE), file(RACE));
     let refused = |args: &[&str], why: &str| {
         let ran = sidestream(args);
@@ -111,11 +111,11 @@ fn what_cannot_be_reduced_is_refused() {
     );
     refused(
         &["check", &one, "--reduce", "x.yaml", "--trace", "x.yaml"],
-        "--trace and --reduce name one file",
+        "--trace and --reduce name the same file",
     );
     let cases = file("cases:\n- {name: a, ops: []}\n- {name: b, ops: []}\n");
     refused(
         &["check", &cases, "--reduce", "x.yaml"],
-        "--reduce is of one program, and `cases` lists several",
+        "--reduce takes one program, and `cases` lists several",
     );
 }

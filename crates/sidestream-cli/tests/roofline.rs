@@ -1,4 +1,4 @@
-//! `sidestream roofline`: the least time of work by the figures of a device.
+//! Tests `sidestream roofline`: the least time of work by the figures of a device.
 
 use crate::command::sidestream;
 use serde_json::Value;
@@ -41,7 +41,7 @@ fn it_says_where_the_peak_comes_from_and_what_was_reached() {
   computing        1.011 ms   at 989.4 TFLOP/s (NVIDIA H100 architecture whitepaper (same die), without sparsity)
   memory          208.33 µs   at 4.8 TB/s
   intensity          1000.0   operations for each byte
-  ridge point         206.1   from there on computing is the limit
+  ridge point         206.1   above it computing is the limit
   least time       1.011 ms   set by computing
   measured         2.000 ms   50.5 % of what the device can do
 ";
@@ -65,7 +65,7 @@ fn figures_may_have_units() {
 }
 
 #[test]
-fn what_cannot_be_said_is_refused_with_what_can() {
+fn arguments_are_refused_with_the_valid_ones() {
     for (arguments, why) in [
         (
             "--flops 1 --bytes 1 --dtype fp8 --device sim:a10g",
@@ -73,31 +73,31 @@ fn what_cannot_be_said_is_refused_with_what_can() {
         ),
         (
             "--flops 1 --bytes 1 --dtype fp4",
-            "there are fp64, fp32, tf32, bf16, fp16, fp8, int8",
+            "choose from fp64, fp32, tf32, bf16, fp16, fp8, int8",
         ),
         ("--flops -1 --bytes 1", "give a number above 0"),
         (
             "--flops 0TFLOP --bytes 1",
-            "\"0TFLOP\" is no amount; give a number above 0, such as 2.1e12 or 2.1TFLOP",
+            "\"0TFLOP\" is not an amount; give a number above 0, such as 2.1e12 or 2.1TFLOP",
         ),
-        ("--flops many --bytes 1", "\"many\" is no amount"),
-        ("--flops inf --bytes 1", "\"inf\" is no amount"),
+        ("--flops many --bytes 1", "\"many\" is not an amount"),
+        ("--flops inf --bytes 1", "\"inf\" is not an amount"),
         (
             "--flops 3GB --bytes 1",
-            "\"GB\" is no unit of operations; use FLOP, MFLOP, GFLOP, TFLOP or PFLOP",
+            "\"GB\" is not a unit of operations; use FLOP, MFLOP, GFLOP, TFLOP or PFLOP",
         ),
         (
             "--flops 3TFLOP/s --bytes 1",
-            "\"TFLOP/s\" is a rate; give how many the work takes in all",
+            "\"TFLOP/s\" is a rate; give the total of the work",
         ),
         ("--flops 1 --bytes 4.8TB/s", "\"TB/s\" is a rate"),
         (
             "--flops 1 --bytes 4G",
-            "\"G\" is no unit of bytes; use B, kB, MB, GB or TB (by 1000), or KiB, MiB, GiB or TiB (by 1024)",
+            "\"G\" is not a unit of bytes; use B, kB, MB, GB or TB (by 1000), or KiB, MiB, GiB or TiB (by 1024)",
         ),
         (
             "--flops 1 --bytes 1 --measured-ms 2s",
-            "\"2s\" is no time; give a number of milliseconds above 0",
+            "\"2s\" is not a time; give a number of milliseconds above 0",
         ),
         ("--flops 1", "--bytes"),
         (
@@ -127,7 +127,7 @@ fn a_description_may_leave_the_peaks_out_and_may_not_misspell_them() {
         let lines = whole.lines().filter(|line| !line.contains(of));
         lines.map(|line| format!("{line}\n")).collect::<String>()
     };
-    // Without the section, the peak of single precision is all there is.
+    // Without the section, only the peak of single precision is known.
     let (head, rest) = whole.split_once("[tensor]").expect("it has one");
     let (_, tail) = rest.split_once("[compute]").expect("it has one");
     let none = format!("{head}[compute]{tail}");

@@ -1,35 +1,35 @@
-//! `sidestream run`: what it shows of a run, and its exit codes.
+//! Tests `sidestream run`: what it shows of a run, and its exit codes.
 
 use crate::command::{Ran, sidestream};
 use crate::input::{file, ran_on};
 use serde_json::{Value, json};
 
-/// Runs a file with this text; it is called `FILE` in what comes out.
+/// Runs a file with this text, which is called `FILE` in the output.
 fn ran(text: &str, options: &str) -> Ran {
     let options: Vec<&str> = options.split_whitespace().collect();
     ran_on("run", text, &options)
 }
 
-/// Runs a program: exit code and all that is printed, errors last.
+/// Checks the exit code and the output for a program, errors last.
 #[track_caller]
 fn check(text: &str, options: &str, code: i32, expected: &str) {
     let ran = ran(text, options);
     assert_eq!((ran.out + &ran.err, ran.code), (expected.to_owned(), code));
 }
 
-/// The same without the timeline: only what is said about the run.
+/// Checks the output without the timeline.
 #[track_caller]
 fn check_words(text: &str, code: i32, expected: &str) {
     let ran = ran(text, "");
     let all = ran.out + &ran.err;
     let words: Vec<&str> = all.lines().filter(|line| !line.ends_with('|')).collect();
-    // The head of the run and the scale of the timeline hold times, which are the engine's matter.
+    // The head of the run and the scale of the timeline contain times, which other tests check.
     let times = |line: &&&str| line.contains("on a simulated") || line.trim_end().ends_with(" µs");
     let words: Vec<&str> = words.iter().filter(|line| !times(line)).copied().collect();
     assert_eq!((words.join("\n"), ran.code), (expected.to_owned(), code));
 }
 
-/// The object that `--json` prints about one program.
+/// Returns the object that `--json` prints for one program.
 #[track_caller]
 fn as_json(text: &str, options: &str) -> Value {
     let ran = ran(text, &format!("--json {options}"));
@@ -92,7 +92,7 @@ engines on a simulated NVIDIA H200, in-order: 34.9 µs
 }
 
 #[test]
-fn copies_between_devices_have_an_engine_of_their_own() {
+fn copies_between_devices_have_their_own_engine() {
     let text = "\
 name: peer
 streams: {far: nb@1}
@@ -114,7 +114,7 @@ ops:
     assert!(!lane("(compute)").contains("1 over"), "{}", ran.out);
     let work = as_json(text, "")["work"].clone();
     assert_eq!(work[1]["engine"], "peer copy");
-    // In a trace it is what PyTorch's profiler calls such a copy, and `diagnose` has a lane for it.
+    // In a trace such a copy has the name that PyTorch's profiler uses, and `diagnose` has a lane for it.
     let program = file(text);
     let trace = format!("{program}.trace.json");
     assert_eq!(sidestream(&["run", &program, "--trace", &trace]).code, 0);
@@ -122,8 +122,8 @@ ops:
     assert!(said.out.contains("GPU 0 (peer copy) |"), "{}", said.out);
 }
 
-/// Nine streams, of which the first has a kernel that waits for an upload and the last a kernel that waits for nothing.
-/// When that one ends, and when the upload does.
+/// Runs nine streams: the first has a kernel that waits for an upload, the last a kernel that waits for nothing. Returns when
+/// that one ends, and when the upload does.
 fn ninth_and_upload_end_ns(options: &str) -> (u64, u64) {
     let mut text = String::from(
         "\
@@ -148,12 +148,12 @@ ops:
 }
 
 #[test]
-fn streams_that_share_a_connection_wait_for_what_is_at_its_head() {
+fn streams_that_share_a_connection_wait_for_its_head() {
     let (shared_ns, upload_ns) = ninth_and_upload_end_ns("");
     assert!(shared_ns > upload_ns, "{shared_ns} {upload_ns}");
     let (own_ns, _) = ninth_and_upload_end_ns("--connections 9");
     assert!(own_ns < upload_ns / 2, "{own_ns} {upload_ns}");
-    // It is no order: what goes by promises alone has none of it.
+    // It is not a guaranteed order: schedules that use only guarantees do not have it.
     let (seeded_ns, upload_ns) = ninth_and_upload_end_ns("--schedule seeded:3");
     assert!(seeded_ns < upload_ns, "{seeded_ns} {upload_ns}");
 }
@@ -316,7 +316,7 @@ ops:
 // ------------------------------------------------------------------ expectations
 
 #[test]
-fn an_error_that_is_expected_is_shown_and_no_fault() {
+fn an_expected_error_is_shown_and_not_a_fault() {
     let text = "\
 name: refused
 ops:
@@ -341,7 +341,7 @@ expect: {v: error, at: 1, code: StreamCaptureUnsupported}
 }
 
 #[test]
-fn an_error_that_nobody_expects_is_a_fault() {
+fn an_unexpected_error_is_a_fault() {
     let text = "\
 name: refused
 ops:
@@ -359,7 +359,7 @@ expect: {v: clean}
 }
 
 #[test]
-fn an_expected_error_that_does_not_come_is_a_fault() {
+fn a_missing_expected_error_is_a_fault() {
     let text = "\
 name: fine
 ops:
@@ -378,7 +378,7 @@ expect: {v: error, at: 0, code: CapturedEvent}
     );
 }
 
-/// The allocator hands a block out again once the stream that was noted for it is done.
+/// The allocator reuses a block once the stream that was recorded for it has completed its work.
 const ALLOCATOR: &str = "\
 name: allocator
 level: runtime
@@ -393,7 +393,7 @@ ops:
 ";
 
 #[test]
-fn what_the_allocator_has_to_do_is_held_against_it() {
+fn the_allocator_is_checked_against_the_expectations() {
     check_words(
         &ALLOCATOR.replace("MUST", "must_not_alias"),
         0,
@@ -402,9 +402,9 @@ fn what_the_allocator_has_to_do_is_held_against_it() {
     check_words(
         &ALLOCATOR.replace("MUST", "must_alias"),
         1,
-        "  not as expected: op 5: the block had to be the one of A, and is another",
+        "  not as expected: op 5: the block must be that of A, but is another",
     );
-    // Without the note the block is free at once.
+    // Without `record_stream` the block is free at once.
     let forgotten = ALLOCATOR.replace("- {do: record_stream, buf: A, st: s2}\n", "");
     check_words(
         &forgotten.replace("MUST", "must_alias"),
@@ -414,14 +414,14 @@ fn what_the_allocator_has_to_do_is_held_against_it() {
     check_words(
         &forgotten.replace("MUST", "must_not_alias"),
         1,
-        "  not as expected: op 4: the block must not be the one of A, and is",
+        "  not as expected: op 4: the block must not be that of A, but is",
     );
 }
 
 // ------------------------------------------------------------------ what cannot be run
 
 #[test]
-fn a_stream_that_is_held_for_ever_is_one_clear_line() {
+fn a_stream_that_is_held_forever_is_one_clear_line() {
     let text = "\
 name: held
 level: runtime
@@ -457,7 +457,7 @@ ops:
     );
 }
 
-/// A program that breaks the format, one that can never end, one that fails, and one that is fine.
+/// A program that breaks the format, one that can never end, one that fails, and a valid one.
 const CASES: &str = "\
 cases:
 - {name: bad, ops: [{do: kernel, s: fast, w: [A]}]}
@@ -512,19 +512,19 @@ fn a_case_is_picked_by_its_name() {
         CASES,
         "--case fin",
         2,
-        "sidestream: FILE holds no program called fin; it holds bad, held, fails, fine\n",
+        "sidestream: FILE has no program called fin; it has bad, held, fails, fine\n",
     );
     check(
         CASES,
         "--trace never_written.json",
         2,
-        "sidestream: FILE holds 4 programs and --trace and --log write one; name it with --case\n",
+        "sidestream: FILE has 4 programs, and --trace and --log write one; name it with --case\n",
     );
 }
 
 // ------------------------------------------------------------------ schedules
 
-/// Four kernels that nothing orders, on four streams.
+/// Four unordered kernels, on four streams.
 const FREE: &str = "\
 name: free
 ops:
@@ -534,7 +534,7 @@ ops:
 - {do: kernel, s: s4, w: [D]}
 ";
 
-/// The ops in the order in which they start.
+/// Returns the ops in the order in which they start.
 #[track_caller]
 fn order(text: &str, schedule: &str) -> Vec<u64> {
     let json = as_json(text, &format!("--schedule {schedule}"));
@@ -627,7 +627,8 @@ fn an_op_that_is_not_there_cannot_be_late() {
     }
 }
 
-/// When op 2 of a program ends, whose stream is urgent or not: two kernels that fill the device are before it.
+/// Returns when op 2 of a program ends, in a stream with or without an urgent priority: two kernels that fill the device are
+/// before it.
 fn third_kernel_ends_ns(urgent: &str) -> u64 {
     let text = format!(
         "\
@@ -655,7 +656,7 @@ fn an_urgent_stream_goes_before_kernels_that_wait() {
             "{urgent}: {urgent_ns} of {usual_ns}"
         );
     }
-    // As CUDA does it, one that the device lacks is the nearest that it has.
+    // As in CUDA, a priority that the device lacks becomes the nearest one that it has.
     let (least, beyond) = ("{kind: nb, priority: 0}", "{kind: nb, priority: 9}");
     assert_eq!(third_kernel_ends_ns(least), third_kernel_ends_ns(beyond));
 }
@@ -670,7 +671,7 @@ fn a_program_is_repeated_as_a_loop() {
         (Some(3), 3 * rows(&once))
     );
     let time = |json: &Value| json["time_ns"].as_u64().expect("a time");
-    // A step may begin before the one before it is over.
+    // A step may begin before the previous one ends.
     assert!(time(&once) < time(&thrice) && time(&thrice) <= 3 * time(&once));
     let text = ran(ENGINES, "--repeat 3").out;
     assert!(
@@ -680,7 +681,7 @@ fn a_program_is_repeated_as_a_loop() {
 }
 
 #[test]
-fn what_is_expected_of_an_allocator_is_expected_once() {
+fn expectations_of_an_allocator_hold_once() {
     let text = "\
 name: given_again
 level: runtime

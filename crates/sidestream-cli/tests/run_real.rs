@@ -1,4 +1,4 @@
-//! `sidestream run --device cuda:0`, on the stand-in for the CUDA driver.
+//! Tests `sidestream run --device cuda:0` with the stand-in driver.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn ran(program: &str, options: &[&str]) -> Ran {
     sidestream(&[&first, options].concat())
 }
 
-/// A program that cannot run: what is said, with `FILE` for its name.
+/// Checks the message for a program that cannot run, with `FILE` for its name.
 #[track_caller]
 fn refused(text: &str, expected: &str) {
     let name = file(text);
@@ -40,13 +40,13 @@ fn the_examples_without_a_race_compute_what_the_simulated_gpu_computes() {
         .map(|file| file.unwrap().path())
         .filter(|path| {
             let name = path.file_name().unwrap().to_string_lossy();
-            // Most of what the allocator does is the same in all of them.
+            // Most allocator examples do the same.
             let is_other = name.contains(".allocator.") && !name.starts_with("loss_readback");
             (name.ends_with(".fixed.yaml") && !is_other) || name.ends_with(".error.yaml")
         })
         .collect();
     files.sort();
-    // What a program of this kind does most is to wait.
+    // Programs of this kind mostly wait, so they run concurrently.
     let ran: Vec<(i32, Value)> = std::thread::scope(|scope| {
         let each = files.chunks(files.len().div_ceil(8));
         let running = each.map(|some| {
@@ -173,7 +173,7 @@ ops:
 }
 
 #[test]
-fn a_program_outside_is_refused_with_its_line_before_anything_runs() {
+fn an_unsupported_program_is_refused_with_its_line_before_anything_runs() {
     refused(
         "name: captured\nops:\n- {do: kernel, s: s1, w: [A]}\n- {do: begin_capture, s: s1}\n- {do: end_capture, s: s1}\n",
         "sidestream: FILE: program captured: line 4, op 1 (`begin_capture`): no op names the graph of \
@@ -192,7 +192,7 @@ fn a_program_outside_is_refused_with_its_line_before_anything_runs() {
     );
     refused(
         "name: pages\nops:\n- {do: memset_async, s: s1, to: P}\n",
-        "sidestream: FILE: program pages: line 3, op 0 (`memset_async`): a device does not reach `P`, \
+        "sidestream: FILE: program pages: line 3, op 0 (`memset_async`): a device cannot access `P`, \
          which is pageable; run it on sim:h200\n",
     );
     refused(
@@ -214,7 +214,7 @@ fn a_schedule_is_for_a_simulated_gpu() {
     for options in [["--schedule", "adversarial"], ["--explore", "5"]] {
         let ran = ran(&program, &options);
         let expected = format!(
-            "sidestream: {} is for a simulated GPU, which runs the order that it is told; give \
+            "sidestream: {} is for a simulated GPU, which can run a chosen order; give \
              --device sim:h200 with it\n",
             options[0]
         );
@@ -230,7 +230,7 @@ fn a_loop_is_for_a_simulated_gpu() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named() {
+fn a_missing_device_is_named() {
     let text = "name: far\nstreams: {a: nb@0, b: nb@7}\nops:\n- {do: kernel, s: b, w: [A]}\n";
     let ran = ran(&file(text), &[]);
     assert_eq!(ran.code, 2);

@@ -1,4 +1,4 @@
-//! `sidestream check TEXT.md`: the blocks of code in a text, each with its verdict.
+//! Tests `sidestream check TEXT.md`: the code blocks in a text, each with its verdict.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ fn stream_programs_of_a_text_are_judged_with_its_lines() {
 }
 
 #[test]
-fn a_block_that_breaks_the_format_is_one_of_them() {
+fn a_block_that_breaks_the_format_has_a_verdict() {
     let name = text(
         "bad.md",
         "```yaml\nname: a\nops:\n- {do: kernel, s: fast}\n```\n",
@@ -84,7 +84,7 @@ fn a_text_without_programs_has_nothing_to_check() {
         ran.code == 2
             && ran
                 .err
-                .contains("is of one run; give the log or the program"),
+                .contains("the result of one run; give the log or the program"),
         "{ran:?}"
     );
     std::fs::write(Path::new(FOLDER).join("latin.md"), b"caf\xe9").expect("the folder is there");
@@ -92,7 +92,7 @@ fn a_text_without_programs_has_nothing_to_check() {
     assert!(ran.code == 2 && ran.err.contains("is not UTF-8"), "{ran:?}");
 }
 
-/// Checks a text with programs of Python by a program that stands for the Python package.
+/// Checks a text with Python programs, with a script in place of the Python package.
 #[cfg(unix)]
 fn with_python(name: &str, script: &str) -> Ran {
     use std::os::unix::fs::PermissionsExt;
@@ -109,7 +109,7 @@ fn with_python(name: &str, script: &str) -> Ran {
 
 #[test]
 #[cfg(unix)]
-fn programs_of_python_stand_among_them_as_the_package_judges_them() {
+fn python_programs_are_listed_with_the_verdicts_of_the_package() {
     let says = "echo heard >&2; printf '{\"blocks\":[{\"line\":2,\"verdict\":\"open\",\"text\":\"found\\\\n\\\\n it\",\"found\":{}}]}' > \"$5\"";
     let ran = with_python(
         "among",
@@ -125,7 +125,7 @@ fn programs_of_python_stand_among_them_as_the_package_judges_them() {
 
 #[test]
 #[cfg(unix)]
-fn a_text_without_marks_is_for_the_package_to_look_through() {
+fn a_text_without_marks_is_checked_by_the_package() {
     let python = "found.sh";
     with_python(
         "found",

@@ -1,4 +1,4 @@
-//! The files that `--trace` writes: Chrome traces in the conventions of PyTorch's profiler (Kineto).
+//! Tests the files that `--trace` writes: Chrome traces in the conventions of PyTorch's profiler (Kineto).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -7,9 +7,9 @@ use crate::command::{FOLDER, sidestream};
 use crate::input::file;
 use serde_json::{Value, json};
 
-/// Rows of work of a device.
+/// Rows of device work.
 const WORK: [&str; 3] = ["kernel", "gpu_memcpy", "gpu_memset"];
-/// The function behind each row of a host thread that waits.
+/// The function behind each row of a waiting host thread.
 const WAITS: [(&str, &str); 3] = [
     ("cudaStreamSynchronize", "Stream Sync"),
     ("cudaEventSynchronize", "Event Sync"),
@@ -22,7 +22,7 @@ struct Trace {
     events: Vec<Event>,
 }
 
-/// One event. Times are exact: they are read from the text.
+/// One event. Times are exact, since they are read from the text.
 #[derive(Clone)]
 struct Event {
     json: Value,
@@ -39,7 +39,7 @@ impl Event {
         WORK.contains(&self.text("cat"))
     }
 
-    /// Process and thread.
+    /// Returns process and thread.
     fn lane(&self) -> (i64, i64) {
         let number = |key: &str| self.json[key].as_i64().expect("a whole number");
         (number("pid"), number("tid"))
@@ -54,7 +54,7 @@ impl Event {
     }
 }
 
-/// Microseconds with at most three decimals, as they stand in the text of an event.
+/// Reads microseconds with at most three decimals from the text of an event.
 #[track_caller]
 fn exact_ns(line: &str, key: &str) -> i64 {
     let Some((_, rest)) = line.split_once(&format!("\"{key}\":")) else {
@@ -68,10 +68,10 @@ fn exact_ns(line: &str, key: &str) -> i64 {
     format!("{whole}{decimals:0<3}").parse().expect("digits")
 }
 
-/// Runs a command that writes a trace.
+/// Runs a command that writes a trace, and reads it.
 #[track_caller]
 fn traced(args: &[&str]) -> Trace {
-    // Each test has a name of its own for it.
+    // Each trace has a unique file name.
     let name = file("");
     let mut args = args.to_vec();
     args.extend(["--trace", &name]);
@@ -92,15 +92,15 @@ fn traced(args: &[&str]) -> Trace {
     Trace { whole, events }
 }
 
-/// The trace of a program.
+/// Returns the trace of a program.
 #[track_caller]
 fn program(text: &str) -> Trace {
     traced(&["run", &file(text)])
 }
 
-// ------------------------------------------------------------------ what holds of every trace
+// ------------------------------------------------------------------ conventions of every trace
 
-/// Holds all conventions against a trace.
+/// Checks a trace against all conventions.
 #[track_caller]
 fn check(trace: &Trace, what: &str) {
     let mut wrong = Vec::new();
@@ -145,7 +145,7 @@ fn shape(trace: &Trace, wrong: &mut Vec<String>) {
     }
 }
 
-/// Each lane has a name, holds one stream or thread, and nothing in it overlaps.
+/// Checks that each lane has a name, contains one stream or thread, and nothing in it overlaps.
 fn lanes(trace: &Trace, wrong: &mut Vec<String>) {
     let named = |what: &str| -> BTreeSet<(i64, i64)> {
         let names = trace.events.iter().filter(|e| e.text("name") == what);
@@ -158,7 +158,7 @@ fn lanes(trace: &Trace, wrong: &mut Vec<String>) {
         if !processes.iter().any(|&(process, _)| process == pid) {
             wrong.push(format!("no name for the process of {}", event.json));
         }
-        // What belongs to no stream stands in lane -1, as Kineto has it.
+        // Rows that belong to no stream are in lane -1, as in Kineto.
         if tid < 0 {
             continue;
         }
@@ -183,7 +183,7 @@ fn lanes(trace: &Trace, wrong: &mut Vec<String>) {
     }
 }
 
-/// Each row of work has the correlation of one call, which comes before it.
+/// Checks that each row of work has the correlation number of one call, which comes before it.
 fn correlation(trace: &Trace, wrong: &mut Vec<String>) {
     let mut calls: HashMap<u64, Vec<&Event>> = HashMap::new();
     for call in trace
@@ -224,8 +224,8 @@ fn correlation(trace: &Trace, wrong: &mut Vec<String>) {
     }
 }
 
-/// Whether a name is like `Memcpy HtoD (Pinned -> Device)`, with sides that go together.
-/// Between two devices it is a copy from peer to peer.
+/// Returns whether a name is like `Memcpy HtoD (Pinned -> Device)`, with matching sides. A copy between two devices is peer to
+/// peer.
 fn is_memcpy(name: &str) -> bool {
     if name == "Memcpy PtoP (Device -> Device)" {
         return true;
@@ -247,13 +247,13 @@ fn is_memcpy(name: &str) -> bool {
     else {
         return false;
     };
-    // Managed memory counts to either side.
+    // Managed memory counts as either side.
     let fits = |letter: char, memory: &str| memory == "Managed" || side(memory) == Some(letter);
     let letters: Vec<char> = sides.chars().collect();
     matches!(letters[..], [a, 't', 'o', b] if fits(a, from) && fits(b, to))
 }
 
-/// Each flow is one start in a call and one end in the row that the call began.
+/// Checks that each flow is one start in a call and one end in the row that the call began.
 fn flows(trace: &Trace, wrong: &mut Vec<String>) {
     let ends = |ph: &str| -> BTreeMap<u64, Vec<&Event>> {
         let mut ends: BTreeMap<u64, Vec<&Event>> = BTreeMap::new();
@@ -307,7 +307,7 @@ fn flows(trace: &Trace, wrong: &mut Vec<String>) {
     }
 }
 
-/// Each call that waits has a row that says for what.
+/// Checks that each call that waits has a row that states for what.
 fn waits(trace: &Trace, wrong: &mut Vec<String>) {
     let syncs: Vec<&Event> = trace
         .events
@@ -354,7 +354,7 @@ fn waits(trace: &Trace, wrong: &mut Vec<String>) {
     }
 }
 
-/// Holds the conventions against the traces of a folder's programs, of each or of every so many.
+/// Checks the traces of a folder's programs against the conventions: every nth program.
 #[track_caller]
 fn check_folder(folder: &str, schedule: &str, every: usize, at_least: usize) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -402,9 +402,9 @@ fn the_trace_of_the_best_arrangement_keeps_the_conventions() {
     }
 }
 
-// ------------------------------------------------------------------ single rows
+// ------------------------------------------------------------------ individual rows
 
-/// One row of a trace, without its times: category, name, process, thread, and some arguments.
+/// Returns the rows of one category, without their times: name, process, thread, and some arguments.
 fn rows(trace: &Trace, cat: &str, args: &[&str]) -> Vec<Value> {
     let found = trace
         .events
@@ -475,7 +475,7 @@ ops:
     );
     check(&trace, "waits");
     let on = "wait_on_cuda_event_record_corr_id";
-    // The wait for an event without a record waits for nothing, and has none.
+    // The wait for an event without a record has no effect, and no row.
     let mut found = rows(&trace, "cuda_sync", &["stream", "correlation", on]);
     found.sort_by_key(|row| row[4].as_u64());
     assert_eq!(
@@ -484,7 +484,7 @@ ops:
             json!(["Stream Wait Event", 0, 14, 14, 3, 2]),
             json!(["Stream Wait Event", 0, 14, 14, 4, 4]),
             json!(["Event Sync", 0, -1, -1, 6, 2]),
-            // Beside the lane of the stream, as Kineto does since 2026: it lies across the work.
+            // In a lane beside that of the stream, as in Kineto since 2026: it overlaps the work.
             json!(["Stream Sync", 0, 1_000_014, 14, 7, -1]),
             json!(["Context Sync", 1, -1, -1, 8, -1]),
         ]
@@ -492,7 +492,7 @@ ops:
 }
 
 #[test]
-fn the_host_has_lanes_of_its_own() {
+fn the_host_has_its_own_lanes() {
     let trace = program(
         "\
 name: host
@@ -511,7 +511,7 @@ ops:
             json!(["cudaLaunchHostFunc", 1000, 0, 1])
         ]
     );
-    // What the host does itself is no call of CUDA, and a host function no work of a device.
+    // The host's own work is not a CUDA call, and a host function is not device work.
     assert_eq!(
         rows(&trace, "cpu_op", &["op"]),
         [

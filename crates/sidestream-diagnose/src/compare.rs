@@ -1,6 +1,6 @@
-//! What changed between two traces of one program, such as before and after a change.
+//! Compares two traces of one program, such as before and after a change.
 //!
-//! Steps are compared by their medians. Tables are of whole traces, divided by their steps.
+//! Steps are compared by their medians. Tables cover the whole traces, divided by their number of steps.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,60 +16,60 @@ use crate::sort::order_by;
 /// The version of the JSON of a comparison.
 pub const COMPARE_SCHEMA: &str = "sidestream.diagnose.compare/1";
 
-/// Fewer steps say nothing about the spread of all.
+/// The least number of steps that says anything about their spread.
 const LEAST_STEPS: usize = 4;
 
 /// A trace compared with a baseline.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// A step in the trace, and in the baseline; the whole traces, if neither has steps.
+    /// A step in the trace and in the baseline; the whole traces, if neither has steps.
     pub per_step: Two<PerStep>,
-    /// Whether the medians differ by more than the steps of each do: neither lies among the other's steps,
-    /// the quickest and the slowest tenth aside. None with too few steps.
+    /// Whether the medians differ by more than the steps of each trace do: neither median lies within the other trace's steps,
+    /// the fastest and the slowest tenth left aside. `None` with too few steps.
     pub exceeds_spread: Option<bool>,
-    /// The idle time of a step by cause, in the mean.
+    /// Mean idle time of a step by cause, in nanoseconds.
     pub idle: Vec<(Cause, Two<u64>)>,
-    /// Calls that held up the host, and for how long in a step; those that changed most first.
+    /// Calls that blocked the host, with their time in a step; those that changed most first.
     pub blocking: Vec<Shift>,
     /// All kernels by name.
     pub kernels: Vec<Shift>,
-    /// All operators by name, without what others did inside them.
+    /// All operators by name, without the time of other operators inside them.
     pub operators: Vec<Shift>,
-    /// Findings of the baseline that the trace has no more.
+    /// Findings of the baseline that the trace no longer has.
     pub gone: Vec<Code>,
     /// Findings of the trace that the baseline did not have.
     pub new: Vec<Code>,
-    /// Findings of both.
+    /// Findings that both have.
     pub same: Vec<Code>,
-    /// What a reader has to know about the comparison.
+    /// Notes that a reader needs to judge the comparison.
     pub notes: Vec<String>,
 }
 
 /// One figure of both traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Two<T> {
-    /// Of the trace.
+    /// The figure of the trace.
     pub now: T,
-    /// Of the baseline.
+    /// The figure of the baseline.
     pub baseline: T,
 }
 
 impl Two<u64> {
-    /// How much more it is now; below zero if it is less.
+    /// Returns how much larger the figure is now; negative if it is smaller.
     pub fn change(self) -> i64 {
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         signed(self.now).saturating_sub(signed(self.baseline))
     }
 }
 
-/// What one name took in a step.
+/// The calls and the time of one name in a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shift {
     /// The name.
     pub name: String,
-    /// How many of it a step has, in the mean. None of them: it is new, or gone.
+    /// Mean number of calls in a step. Without calls in one trace, the name is new or gone.
     pub calls: Two<f64>,
-    /// How long they take, one after the other.
+    /// Total time of the calls, in nanoseconds.
     pub ns: Two<u64>,
 }
 
@@ -77,7 +77,7 @@ impl Comparison {
     /// Compares a trace with a baseline.
     ///
     /// # Errors
-    /// Why the two cannot be compared, in one sentence.
+    /// Why the two traces cannot be compared, in one sentence.
     pub fn of(now: &Report, baseline: &Report) -> Result<Comparison, &'static str> {
         let per_step = Two {
             now: now.per_step,
@@ -114,7 +114,7 @@ impl Comparison {
                     .collect()
             }),
             kernels: shifts(both, |report| {
-                // As all else about devices, of one of them in the mean.
+                // The mean of one device, as for every other figure about devices.
                 let devices = report.devices.len().max(1);
                 let lines = lines(report, &report.kernels).into_iter();
                 lines
@@ -136,13 +136,13 @@ impl Comparison {
         })
     }
 
-    /// How long a step takes now, as a part of what it took; none if it took no time.
+    /// Returns the time of a step now, relative to the baseline; `None` if the baseline's step took no time.
     pub fn ratio(&self) -> Option<f64> {
         let Two { now, baseline } = self.per_step;
         (baseline.time_ns > 0).then(|| now.time_ns as f64 / baseline.time_ns as f64)
     }
 
-    /// The comparison as JSON; docs/guide/diagnose.md lists the fields.
+    /// Returns the comparison as JSON; docs/guide/diagnose.md lists the fields.
     pub fn json(&self) -> Value {
         let Two { now, baseline } = &self.per_step;
         let codes = |codes: &[Code]| codes.iter().map(|code| code.as_str()).collect::<Vec<_>>();
@@ -206,7 +206,7 @@ fn lines<'r>(report: &'r Report, lines: &[Line]) -> Vec<(&'r str, usize, u64)> {
         .collect()
 }
 
-/// Tables of names, calls and times of both traces, by the step; those that changed most first.
+/// Returns the names of a table with their calls and times per step in both traces; those that changed most first.
 fn shifts(both: Two<&Report>, table: fn(&Report) -> Vec<(&str, f64, u64)>) -> Vec<Shift> {
     let mut shifts: BTreeMap<&str, Shift> = BTreeMap::new();
     let steps = |report: &Report| report.per_step.steps.max(1);
@@ -260,7 +260,7 @@ fn notes(both: Two<&Report>) -> Vec<String> {
         ));
     }
     for (report, whose) in [(now, "now"), (baseline, "in the baseline")] {
-        // What is too little to be judged can be compared.
+        // A trace with too little work to be judged can still be compared.
         let warnings = report
             .warnings
             .iter()

@@ -1,51 +1,51 @@
-//! The rows of a trace around its median step, to be written out again with what was found in them.
+//! The rows of a trace around its median step, which are written out again together with the findings.
 
 use crate::idle::{Cause, Scene, Stretch};
 use crate::measure::{DeviceTime, Steps};
 use crate::model::{Call, Device, Range, RangeKind, Thread, Trace, Work};
 use crate::timeline::window;
 
-/// More rows than these no viewer shows with ease. A trace with fewer is taken whole.
+/// The most rows that viewers handle with ease. A trace with fewer is taken whole.
 const MOST_ROWS: usize = 50_000;
 
-/// A part of a trace: all that began in one stretch of time.
+/// A part of a trace: all rows that began in one span of time.
 #[derive(Clone, Debug, Default)]
 pub struct Excerpt {
-    /// When it begins.
+    /// Start of the span.
     pub start_ns: i64,
-    /// When it ends; what began in it may end later.
+    /// End of the span; rows that began in it may end later.
     pub end_ns: i64,
-    /// Whether it is all of the trace.
+    /// Whether the excerpt is the whole trace.
     pub is_whole: bool,
-    /// The step that is drawn; none where there are no steps.
+    /// The step that is drawn; `None` where there are no steps.
     pub step_ns: Option<(i64, i64)>,
     /// The devices, as the trace describes them.
     pub devices: Vec<Device>,
     /// The threads.
     pub threads: Vec<Thread>,
-    /// What devices did.
+    /// Work of devices.
     pub work: Vec<Work>,
-    /// What the host called.
+    /// Calls of the host.
     pub calls: Vec<Call>,
-    /// What the program named.
+    /// Ranges that the program named.
     pub ranges: Vec<Range>,
-    /// When devices did nothing, and why.
+    /// Idle time of devices, with its cause.
     pub idle: Vec<Gap>,
 }
 
-/// A stretch in which a device did nothing for one cause.
+/// A span in which a device was idle for one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Which of the report's devices.
+    /// Index of the device in the report.
     pub device: usize,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// When, and after what.
+    /// When the span is, and the call or range that caused it.
     pub stretch: Stretch,
 }
 
 impl Excerpt {
-    /// The median step with its neighbours, or all of a small trace.
+    /// Returns the median step with its neighbours, or all of a small trace.
     pub fn of(trace: &Trace, scene: &Scene, steps: &Steps, devices: &[DeviceTime]) -> Excerpt {
         let rows = trace.work.len() + trace.calls.len() + trace.ranges.len();
         let drawn = window(trace, steps);
@@ -86,7 +86,7 @@ impl Excerpt {
     }
 }
 
-/// From the start of the first row to behind the end of the last.
+/// Returns the span from the start of the first row to just after the end of the last.
 fn whole(trace: &Trace) -> (i64, i64) {
     let work = trace.work.iter().map(|row| (row.start_ns, row.end_ns()));
     let calls = trace.calls.iter().map(|row| (row.start_ns, row.end_ns()));
@@ -94,11 +94,11 @@ fn whole(trace: &Trace) -> (i64, i64) {
     let spans = work.chain(calls).chain(ranges);
     let around = spans.reduce(|all, span| (all.0.min(span.0), all.1.max(span.1)));
     let (start_ns, end_ns) = around.unwrap_or_default();
-    // What begins at the end and takes no time belongs to it too.
+    // A row of no duration that begins at the end is included too.
     (start_ns, end_ns.saturating_add(1))
 }
 
-/// A step with the one before it and the one behind.
+/// Returns the span of a step with the step before and the step after it.
 fn neighbours(steps: &Steps, step: usize, window: (i64, i64)) -> (i64, i64) {
     let end = |step: usize| Some(steps.steps.get(step)?.last_gpu_ns);
     let before = match step.checked_sub(2) {
@@ -110,7 +110,7 @@ fn neighbours(steps: &Steps, step: usize, window: (i64, i64)) -> (i64, i64) {
     (start_ns, end_ns)
 }
 
-/// An earlier end, if too many rows begin in a stretch.
+/// Returns an earlier end if too many rows begin in the span.
 fn shortened(trace: &Trace, (start_ns, end_ns): (i64, i64)) -> i64 {
     // Rows are in the order of their starts.
     let before = |at_ns: i64| {

@@ -1,26 +1,25 @@
-//! Why a device did nothing: every nanosecond of its gaps, each with one cause.
+//! Why a device was idle: every nanosecond of its gaps, each with one cause.
 //!
-//! A gap ends with some work, and that work was asked for by some call. Up to the start of that call
-//! the host was late; from there on the work was on its way. What the host's thread did meanwhile
-//! says why it was late. The first of these that applies takes the time:
+//! A gap ends with some work, and that work was submitted by some call. Up to the start of that call the host was late; from
+//! there on the launch was on its way to the device. The reason why the host was late follows from what its thread did
+//! meanwhile. The first of these that applies takes the time:
 //!
 //! 1. before the first step and after the last one: start-up,
-//! 2. the profiler or the driver was busy with itself, or the profiler passed from one step to the next,
-//! 3. the thread did what a program does once: it loaded code, captured a graph, took memory for the first time,
-//! 4. the launch had come back and the work did not begin: it waited for an event or a function of the host, if its thread had placed
-//!    such a wait before it; if not, the trace does not tell why,
+//! 2. the profiler or the driver was busy with its own work, or the profiler passed from one step to the next,
+//! 3. the thread did one-time work: it loaded code, captured a graph, allocated memory for the first time,
+//! 4. the launch had returned and the work did not begin: it waited for an event or a host function, if its thread had placed
+//!    such a wait before it; if not, the trace does not show why,
 //! 5. the thread waited for its data loader,
-//! 6. the thread called nothing for half a millisecond or more, where it would have been late anyway: the host's own work,
-//!    by the name of the innermost range or operator around it,
-//! 7. the thread had been held up when the gap began, or was held up inside it: until then it could
-//!    not run ahead, so the whole delay up to the next work is that call's, provided that the thread
-//!    would have had the time, which is so if it works for less long than the device does; else only
-//!    the time inside the call is,
-//! 8. else it was on its way through framework and launches: launch-bound.
+//! 6. the thread made no call for half a millisecond or more, where it would have been late anyway: the host's own work, by the
+//!    name of the innermost range or operator around it,
+//! 7. the thread was blocked when the gap began, or during it: until then it could not run ahead, so the whole delay up to the
+//!    next work is attributed to that call, provided that the thread would have had the time, which is so if it works for less
+//!    time than the device does; otherwise only the time inside the call is,
+//! 8. otherwise it was busy in the framework and in launches: launch-bound.
 //!
-//! The same is said of work that had been asked for before the gap began and did not start for 50 µs: the whole device did
-//! nothing, so that work of its own streams is not what it waited for. A gap whose work has no call in the trace has no cause, nor has
-//! any in a trace that is only a sample.
+//! The rule of number 4 also applies to work that had been submitted before the gap began and did not start for 50 µs: the
+//! whole device was idle, so it did not wait for work in its own streams. A gap whose work has no call in the trace has no
+//! cause, and neither has any gap in a trace that is only a sample.
 
 mod lane;
 mod own;
@@ -47,29 +46,29 @@ use crate::sort::order_by;
 use crate::words::words;
 
 words! {
-    /// Why a device did nothing.
+    /// Why a device was idle.
     pub enum Cause {
         /// Before the first step, or after the last.
         Startup = "STARTUP",
-        /// The profiler or the driver was busy with itself.
+        /// The profiler or the driver was busy with its own work.
         ProfilerOverhead = "PROFILER_OVERHEAD",
-        /// The program did what it does once: it loaded code, captured a graph, took memory.
+        /// The program did one-time work: it loaded code, captured a graph, allocated memory.
         Initialisation = "INITIALISATION",
         /// The program waited for its data loader.
         HostStarved = "HOST_STARVED",
-        /// The host did work of its own, or nothing that the trace shows.
+        /// The host did its own work, or nothing that the trace shows.
         HostWork = "HOST_WORK",
-        /// The host had been held up by a synchronisation.
+        /// The host had been blocked by a synchronisation.
         SyncInStep = "SYNC_IN_STEP",
-        /// The host had been held up by a copy.
+        /// The host had been blocked by a copy.
         BlockingCopy = "BLOCKING_COPY",
-        /// An upload from pageable memory was prepared by the host.
+        /// The host was preparing an upload from pageable memory.
         PageableCopy = "PAGEABLE_COPY",
-        /// The host was on its way, and not fast enough.
+        /// The host was busy with launches, and not fast enough.
         LaunchBound = "LAUNCH_BOUND",
-        /// The work had been submitted, and waited for an event or a function of the host.
+        /// The work had been submitted, and waited for an event or a host function.
         StreamWait = "STREAM_WAIT",
-        /// The device passed from one work to the next.
+        /// The device switched from one operation to the next.
         DeviceLatency = "DEVICE_LATENCY",
         /// The trace does not show why.
         Unattributed = "UNATTRIBUTED",
@@ -77,26 +76,23 @@ words! {
 }
 
 impl Cause {
-    /// What the host did meanwhile, and the class of the cause in the page's style sheet.
+    /// Returns what the host did meanwhile, and the class of the cause in the page's style sheet.
     pub fn told(self) -> (&'static str, usize) {
         match self {
             Cause::Startup => ("before the first step, or after the last", 0),
-            Cause::ProfilerOverhead => ("the profiler or the driver was busy with itself", 1),
-            Cause::Initialisation => ("the program did what it does once", 9),
+            Cause::ProfilerOverhead => ("the profiler or the driver was busy with its own work", 1),
+            Cause::Initialisation => ("the program did one-time work", 9),
             Cause::HostStarved => ("the host waited for data", 2),
             Cause::HostWork => (
-                "the host did work of its own, or nothing that the trace shows",
+                "the host did its own work, or nothing that the trace shows",
                 10,
             ),
-            Cause::SyncInStep => ("a synchronisation had held up the host", 3),
-            Cause::BlockingCopy => ("a copy had held up the host", 4),
+            Cause::SyncInStep => ("a synchronisation had blocked the host", 3),
+            Cause::BlockingCopy => ("a copy had blocked the host", 4),
             Cause::PageableCopy => ("the host prepared an upload from pageable memory", 5),
-            Cause::LaunchBound => ("the host was on its way through framework and launches", 6),
-            Cause::StreamWait => (
-                "what was submitted waited for an event or a function of the host",
-                11,
-            ),
-            Cause::DeviceLatency => ("the device passed from one work to the next", 7),
+            Cause::LaunchBound => ("the host was busy in the framework and in launches", 6),
+            Cause::StreamWait => ("submitted work waited for an event or a host function", 11),
+            Cause::DeviceLatency => ("the device switched from one operation to the next", 7),
             Cause::Unattributed => ("the trace does not show why", 8),
         }
     }
@@ -105,76 +101,75 @@ impl Cause {
 /// The idle time of a device, by cause.
 #[derive(Clone, Debug, Default)]
 pub struct Idle {
-    /// How much of it each cause has. The sum is the idle time.
+    /// Idle time of each cause, in nanoseconds. The sum is the idle time.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// How much of that lies in the steps; all of it, where there are none.
+    /// The part of that within the steps; all of it, where there are no steps.
     pub in_steps: BTreeMap<Cause, u64>,
-    /// The same by what stands for it, with how many stretches that is.
+    /// Idle time by cause and by the call or range that caused it, with the number of spans.
     pub reasons: BTreeMap<(Cause, Because), (usize, u64)>,
-    /// The longest stretches of each cause, the longest first.
+    /// The longest spans of each cause, the longest first.
     pub longest: BTreeMap<Cause, Vec<Stretch>>,
-    /// The longest stretch of each cause, in the steps or outside.
+    /// The longest span of each cause, inside or outside the steps.
     pub longest_of_all: BTreeMap<Cause, Stretch>,
-    /// All stretches, where they are asked for.
+    /// All spans, where they are asked for.
     all: Option<Vec<(Cause, Stretch)>>,
 }
 
-/// A stretch of idle time with one cause.
+/// A span of idle time with one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// When it began.
+    /// Start of the span.
     pub start_ns: i64,
-    /// How long it lasted.
+    /// Length of the span.
     pub duration_ns: u64,
-    /// The call or the range that stands for it, if there is one.
+    /// The call or range that caused it, if there is one.
     pub because: Option<Because>,
 }
 
-/// A call or a range that stands for idle time.
+/// A call or range that caused idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Because {
     /// Its name.
     pub name: Name,
-    /// The operators that it was made in.
+    /// The operators in which it was made.
     pub inside: Inside,
 }
 
-/// The innermost operators around a call, the outer ones first; without any, the annotation around it.
+/// The innermost operators around a call, the outer ones first; if there are none, the annotation around it.
 pub type Inside = [Option<Name>; 3];
 
-/// What PyTorch calls an operator of the backward pass.
+/// The prefix of PyTorch's names for operators of the backward pass.
 const BACKWARD: &str = "autograd::engine::evaluate_function";
-/// A device passes from one work to the next in some microseconds, with a wait between streams too.
+/// A device switches from one operation to the next within some microseconds, even with a wait between streams.
 const LATENCY_NS: u64 = 50_000;
-/// A thread that shows nothing for so long does something of its own. Between two operators Python
-/// takes tens of microseconds.
+/// A thread that shows no activity for this long does its own work. Between two operators Python takes tens of microseconds.
 pub const OWN_NS: u64 = 500_000;
 
-/// Everything that the causes are found with.
+/// All data from which the causes are found.
 pub struct Scene<'t> {
     trace: &'t Trace,
     links: &'t Links,
     steps: &'t Steps,
     works: &'t WorkOfCalls,
     initial: Initial,
-    /// Whether most calls and most work are not in the trace.
+    /// Whether most calls and most work are missing from the trace.
     is_sample: bool,
-    /// The streams of waits for events, by the numbers of their calls, where the trace has them.
+    /// The streams of waits for events, by the correlation numbers of their calls, where the trace has them.
     waiting: HashMap<u32, StreamIndex>,
     /// The work of each device, where there are several.
     of_device: HashMap<(Option<i64>, i64), Vec<u32>>,
     threads: Vec<Lane>,
-    /// What the profiler and the driver did for themselves, in order and apart.
+    /// The profiler's and the driver's own work, in order and disjoint.
     overhead: Vec<Named>,
-    /// The operators around the calls that held up the host or copied.
+    /// The operators around the calls that blocked the host or copied.
     inside: HashMap<u32, Inside>,
-    /// The part of the step that each name is, and the ranges that work is launched in.
+    /// The part of the step of each name, and the ranges in which work is launched.
     sections: Sections,
     regions: Regions,
 }
 
 impl<'t> Scene<'t> {
-    /// Looks at each row of the host once.
+    /// Builds the scene in one pass over the host rows.
     pub fn of(
         trace: &'t Trace,
         links: &'t Links,
@@ -206,7 +201,7 @@ impl<'t> Scene<'t> {
         let copies: Vec<bool> = (0..trace.names.len() as u32)
             .map(|n| trace.names.text(Name(n)) == "aten::copy_")
             .collect();
-        // Both lists are in order, and an outer range stands before its inner ones.
+        // Both lists are in order, and an outer range comes before its inner ones.
         let mut calls = trace.calls.iter().enumerate().peekable();
         let mut ranges = trace.ranges.iter().peekable();
         loop {
@@ -316,7 +311,7 @@ impl<'t> Scene<'t> {
         let inside = lane.inside(start);
         self.inside.insert(at as u32, inside);
         let Some(mut held) = held else { return };
-        // A framework waits for a copy of its own by a synchronisation of its stream.
+        // A framework waits for its own copy by a synchronisation of the copy's stream.
         if let (ApiKind::SyncStream, Some(memory)) = (call.api.kind, after) {
             let innermost = inside.iter().flatten().last();
             let copies = innermost.is_some_and(|name| copies[name.0 as usize]);
@@ -334,7 +329,7 @@ impl<'t> Scene<'t> {
         }
     }
 
-    /// Whether another thread or process could do the host's own work that this stands for.
+    /// Returns whether another thread or process could do this part of the host's own work.
     pub fn is_movable(&self, own: Option<Because>) -> bool {
         let names = own.into_iter().flat_map(|own| {
             let inside = own.inside.into_iter().flatten();
@@ -344,35 +339,35 @@ impl<'t> Scene<'t> {
         parts.all(Section::is_movable)
     }
 
-    /// Whether many launches are made while a graph is captured.
+    /// Returns whether many launches are made while a graph is captured.
     pub fn captures(&self) -> bool {
         self.regions.are_captured()
     }
 
-    /// Whether a graph would submit nothing at once that is not: most launches are of graphs or in compiled code, or made to
-    /// capture a graph.
+    /// Returns whether a graph would gain nothing, since launches are already batched: most are launches of graphs or in
+    /// compiled code, or made to capture a graph.
     pub fn submits_at_once(&self) -> bool {
         self.regions.are_at_once() || self.captures()
     }
 
-    /// The ranges that work is launched in, and the one of a call.
+    /// Returns the ranges in which work is launched.
     pub fn regions(&self) -> &[Region] {
         &self.regions.all
     }
 
-    /// The place of a call's range among these.
+    /// Returns the index of a call's range in [`Scene::regions`].
     pub fn region_of(&self, call: usize) -> Option<usize> {
         self.regions.of(call)
     }
 
-    /// The operators around a call that held up the host or copied.
+    /// Returns the operators around a call that blocked the host or copied.
     pub fn inside(&self, call: usize) -> Inside {
         let call = u32::try_from(call).ok();
         let inside = call.and_then(|call| self.inside.get(&call));
         inside.copied().unwrap_or_default()
     }
 
-    /// The causes of all idle time of a device.
+    /// Returns the causes of all idle time of a device.
     pub fn idle(&self, device: &DeviceTime) -> Idle {
         let mut idle = Idle::default();
         self.gaps(device, device.busy.gaps(), &mut idle);
@@ -384,8 +379,7 @@ impl<'t> Scene<'t> {
         idle
     }
 
-    /// The stretches of idle time of a device that begin in this stretch of time, with their causes,
-    /// in their order.
+    /// Returns the spans of idle time of a device that begin in this span of time, with their causes, in order.
     pub fn stretches(
         &self,
         device: &DeviceTime,
@@ -417,7 +411,7 @@ impl<'t> Scene<'t> {
         let mut next: Option<usize> = None;
         for gap in gaps {
             let work = |at: usize| &self.trace.work[at];
-            // No call asks for a migration: what comes behind it was asked for.
+            // No call submits a migration: the gap is attributed to the submitted work after it.
             if next.is_none_or(|at| work(at).start_ns < gap.1) {
                 next = places.find(|at| work(*at).start_ns >= gap.1 && !work(*at).is_migration());
             }
@@ -430,8 +424,8 @@ impl<'t> Scene<'t> {
         }
     }
 
-    /// The stretches of a thread's own work in some time: those without any call for half a millisecond or more, as
-    /// far as they lie in it, with the range around each. What it does once is none.
+    /// Returns the spans of a thread's own work in some time: those without any call for half a millisecond or more, as far as
+    /// they lie in it, each with the range around it. One-time work does not count.
     pub fn own(&self, thread: ThreadIndex, start: i64, end: i64) -> Vec<(u64, Option<Because>)> {
         if start >= end {
             return Vec::new();
@@ -446,7 +440,8 @@ impl<'t> Scene<'t> {
         own.map(length).collect()
     }
 
-    /// The stretches of own work of the thread that works most that lie in some time, with how much of each does.
+    /// Returns the spans of own work, within some time, of the thread with the most such work, each with its length inside that
+    /// time.
     pub fn main_own(&self, time: &Spans) -> Vec<(u64, Stretch)> {
         let main = self.threads.iter();
         let main = main.max_by_key(|lane| (!lane.is_backward && lane.calls > 0, lane.calls));
@@ -465,8 +460,8 @@ impl<'t> Scene<'t> {
         long.map(stretch).filter(|(ns, _)| *ns > 0).collect()
     }
 
-    /// How much of some time of a thread is no part of a run that goes on without the profiler: what the program does
-    /// once, and what the profiler or the driver does for itself.
+    /// Returns how much of some time of a thread would be missing in a longer run without the profiler: one-time work, and the
+    /// profiler's and the driver's own work.
     pub fn apart_ns(&self, thread: ThreadIndex, start: i64, end: i64) -> u64 {
         if start >= end {
             return 0;
@@ -477,8 +472,8 @@ impl<'t> Scene<'t> {
         once_ns.saturating_add(own_ns).min(start.abs_diff(end))
     }
 
-    /// The wait that submitted work stands behind, as far as calls show it: the last one of its thread before it. Where work of the
-    /// same stream came after a wait, that wait was complete.
+    /// Returns the wait that delays submitted work, as far as calls show it: the last one of its thread before it. If earlier
+    /// work of its stream followed the wait, the wait was complete by then.
     fn wait_before(&self, work: usize, call: usize) -> Option<Because> {
         let trace = self.trace;
         let (thread, stream) = (trace.calls[call].thread, trace.work[work].stream);
@@ -504,7 +499,7 @@ impl<'t> Scene<'t> {
         None
     }
 
-    /// Takes what lies before the first step and behind the last one, where the program says which these are.
+    /// Takes the time before the first step and after the last one, where the program marks its steps.
     fn outside_steps(&self, rest: &mut Rest) {
         if let (false, Some(first), Some(last)) = (
             matches!(
@@ -573,7 +568,7 @@ impl<'t> Scene<'t> {
             }
         }
         if asked <= start {
-            // It had been asked for already.
+            // The work had been submitted already.
             let cause = match () {
                 () if back > start && upload => Cause::PageableCopy,
                 () if back > start => Cause::LaunchBound,
@@ -592,11 +587,11 @@ impl<'t> Scene<'t> {
         }
         let held = lane.held_before(start, late);
         let could_run_ahead = lane.own_ns(device) < device.busy_ns();
-        // Without steps nothing says that the host would have had anything to run ahead with.
+        // Without steps nothing shows that the host would have had work to run ahead with.
         if held.is_none() || !could_run_ahead || self.steps.by == StepsBy::Nothing {
             let first = lane.own.partition_point(|own| own.1 <= start);
             let own = lane.own[first..].iter().take_while(|own| own.0 < late);
-            // What lies in a wait for data is none.
+            // Time inside a wait for data is not own work.
             let own = own.filter(|own| lane.own_ns_of(own) >= OWN_NS);
             for (from, to, because) in own {
                 let stretch = ((*from).max(start), (*to).min(late));
@@ -642,7 +637,7 @@ impl Because {
     }
 }
 
-/// The host's memory of a copy between host and device.
+/// Returns the host's memory of a copy between host and device.
 pub fn host_memory(work: &Work) -> Option<Memory> {
     match work.what {
         What::Copy {
@@ -659,8 +654,8 @@ pub fn host_memory(work: &Work) -> Option<Memory> {
     }
 }
 
-/// Whether a call that held up the host did so for work before its own: then it is as long as what it waited for, and
-/// says nothing of what the program does once.
+/// Returns whether a call that blocked the host waited for earlier work than its own: then its length is that of the awaited
+/// work, and does not show one-time work.
 fn waited(trace: &Trace, at: usize, work: Option<usize>) -> bool {
     let Some(work) = work else { return false };
     let call = &trace.calls[at];
@@ -670,7 +665,7 @@ fn waited(trace: &Trace, at: usize, work: Option<usize>) -> bool {
     held(trace, at, Some(work)).is_some() && first < work
 }
 
-/// Whether most of an operator is one call that waited for the device.
+/// Returns whether most of an operator is one call that waited for the device.
 fn is_wait(trace: &Trace, works: &WorkOfCalls, range: &Range) -> bool {
     let first = trace
         .calls
@@ -684,7 +679,7 @@ fn is_wait(trace: &Trace, works: &WorkOfCalls, range: &Range) -> bool {
     })
 }
 
-/// The streams that wait for events, by the numbers of the calls.
+/// Returns the streams that wait for events, by the correlation numbers of the calls.
 fn waiting(trace: &Trace) -> HashMap<u32, StreamIndex> {
     let waits = trace.syncs.iter();
     let waits = waits.filter(|sync| sync.kind == SyncKind::StreamWait && sync.correlation != 0);
@@ -693,7 +688,7 @@ fn waiting(trace: &Trace) -> HashMap<u32, StreamIndex> {
         .collect()
 }
 
-/// The work of each device, if there are several.
+/// Returns the work of each device, if there are several.
 fn by_device(trace: &Trace) -> HashMap<(Option<i64>, i64), Vec<u32>> {
     let mut of_device: HashMap<_, Vec<u32>> = HashMap::new();
     let place = |stream: &Stream| (stream.process, stream.device);
@@ -712,13 +707,13 @@ fn by_device(trace: &Trace) -> HashMap<(Option<i64>, i64), Vec<u32>> {
     of_device
 }
 
-/// Whether workers of PyTorch's data loader load what a program waits for.
+/// Returns whether workers of PyTorch's data loader load the data for which a program waits.
 pub fn has_workers(trace: &Trace) -> bool {
     let mut names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
     names.any(|name| is_loading(name) && name.contains("MultiProcessing"))
 }
 
-/// Names of ranges in which a program waits for its data.
+/// Returns whether this is the name of a range in which a program waits for its data.
 pub fn is_loading(name: &str) -> bool {
     name.contains("DataLoader") || name.contains("dataloader") || name.contains("data_loader")
 }

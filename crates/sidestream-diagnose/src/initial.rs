@@ -1,38 +1,38 @@
-//! What a program does once: contexts, code that is loaded, memory that is taken for the first time, graphs that are
-//! captured. It costs time once, and no change of a step gives it back.
+//! One-time work of a program: creating contexts, loading code, allocating memory for the first time, capturing graphs. It
+//! costs time once, and no change of a step recovers that time.
 //!
-//! A call or an operator counts as such if it is the first of its name and much longer than those after it, or far longer
-//! than all others of its name, of which there are few; if it loads code or captures a graph; or if it takes memory
-//! as no call of its name does any more in the second half of the run.
+//! A call or an operator counts as one-time work if it is the first of its name and much longer than those after it, or far
+//! longer than all others of its name, of which there are few; if it loads code or captures a graph; or if it allocates memory
+//! as no call of its name still does in the second half of the run.
 
 use std::collections::HashMap;
 
 use crate::measure::Steps;
 use crate::model::{ApiKind, Call, Name, Range, RangeKind, Trace};
 
-/// A call that is shorter than this holds up nobody.
+/// A shorter call does not block the host for long enough to matter.
 const LEAST_CALL_NS: u64 = 100_000;
-/// Nor does an operator that is shorter.
+/// A shorter operator does not matter either.
 const LEAST_OPERATOR_NS: u64 = 1_000_000;
-/// What loads code may be as short as this.
+/// The least time of a call that loads code.
 const LEAST_LOADING_NS: u64 = 20_000;
-/// The first of a name is set-up if it takes so many times as long as the median.
+/// The first call of a name is one-time work if it takes this many times as long as the median.
 const FIRST: u64 = 5;
-/// A later one if it takes so many times as long.
+/// A later call, if it takes this many times as long.
 const LATER: u64 = 50;
 
 /// How long calls and operators of each name took.
 pub struct Initial {
     names: HashMap<(Name, bool), Lengths>,
-    /// Memory that is taken before this is taken once, if none of its kind is taken after it.
+    /// The middle of the trace: an allocation before it counts as one-time work if there is none of its kind after it.
     half_ns: i64,
-    /// How many steps there are.
+    /// Number of steps.
     steps: usize,
-    /// How long the trace is.
+    /// Length of the trace, in nanoseconds.
     trace_ns: u64,
 }
 
-/// How long those of one name took: how many by the power of two.
+/// The durations of one name, counted by powers of two.
 struct Lengths {
     count: u32,
     by_power: [u32; 64],
@@ -41,7 +41,7 @@ struct Lengths {
 }
 
 impl Initial {
-    /// Looks at each call and operator once.
+    /// Records the durations in one pass over the calls and operators.
     pub fn of(trace: &Trace, steps: &Steps) -> Initial {
         let mut names: HashMap<(Name, bool), Lengths> = HashMap::new();
         let mut note = |name: Name, is_call: bool, start_ns: i64, duration_ns: u64| {
@@ -79,7 +79,7 @@ impl Initial {
         }
     }
 
-    /// Whether a call is set-up. They are asked about in their order.
+    /// Returns whether a call is one-time work. Must be asked in the order of the calls.
     pub fn is_call(&mut self, call: &Call, name: &str) -> bool {
         let (half_ns, steps) = (self.half_ns, self.steps);
         let Some(lengths) = self.names.get_mut(&(call.name, true)) else {
@@ -97,13 +97,13 @@ impl Initial {
         if takes_memory && lengths.last_start_ns < half_ns {
             return call.duration_ns >= LEAST_LOADING_NS;
         }
-        // A wait is as long as what is waited for.
+        // A wait is as long as the work for which it waits.
         !call.api.kind.is_sync()
             && call.duration_ns >= LEAST_CALL_NS
             && lengths.stands_out(call.duration_ns, is_first)
     }
 
-    /// Whether an operator is set-up. They are asked about in their order.
+    /// Returns whether an operator is one-time work. Must be asked in the order of the operators.
     pub fn is_operator(&mut self, range: &Range) -> bool {
         let Some(lengths) = self.names.get_mut(&(range.name, false)) else {
             return false;
@@ -114,17 +114,17 @@ impl Initial {
             && lengths.stands_out(range.duration_ns, is_first)
     }
 
-    /// How long a trace without steps is; none of one with steps.
+    /// Returns the length of a trace without steps; `None` for a trace with steps.
     pub fn unmarked_ns(&self) -> Option<u64> {
         (self.steps == 0).then_some(self.trace_ns)
     }
 
-    /// Whether the trace has one operator or annotation of this name.
+    /// Returns whether the trace has one operator or annotation of this name.
     pub fn is_seen_once(&self, name: Name) -> bool {
         self.names.get(&(name, false)).is_some_and(|l| l.count == 1)
     }
 
-    /// Whether graphs are captured once, and not in every step.
+    /// Returns whether graphs are captured once, and not in every step.
     pub fn captures_once(&self, call: &Call) -> bool {
         let count = self.names.get(&(call.name, true)).map_or(0, |l| l.count);
         self.steps == 0 || count as usize <= (self.steps / 2).max(3)
@@ -142,7 +142,7 @@ impl Lengths {
         is_first && duration_ns >= median_ns.saturating_mul(FIRST) || duration_ns > far && is_rare
     }
 
-    /// No less than the median, and less than twice as much.
+    /// Returns a value between the median and twice the median.
     fn median_ns(&self) -> u64 {
         let mut below = 0;
         let at = self.by_power.iter().position(|count| {
@@ -152,19 +152,19 @@ impl Lengths {
         1 << at.unwrap_or(0).min(62)
     }
 
-    /// How many are longer than this for sure.
+    /// Returns how many are certainly longer than this.
     fn longer(&self, than_ns: u64) -> u32 {
         let from = power(than_ns) + 1;
         self.by_power[from.min(63)..].iter().sum()
     }
 }
 
-/// How many bits a length has.
+/// Returns the number of bits of a length.
 fn power(ns: u64) -> usize {
     (64 - ns.leading_zeros() as usize).min(63)
 }
 
-/// Whether a call loads code or makes a graph.
+/// Returns whether a call loads code or creates a graph.
 fn is_of_loading(kind: ApiKind, name: &str) -> bool {
     const PARTS: [&str; 4] = [
         "GraphInstantiate",

@@ -1,13 +1,13 @@
-//! Traces of GPU programs: read, measured, and explained.
+//! Reads, measures and explains traces of GPU programs.
 //!
-//! [`read()`] takes a trace of any known kind and gives a [`Trace`]: what ran on each device and
-//! stream, which calls of the host asked for it, and what the program itself named. [`Report::of`] says what is to be said about it.
+//! [`read()`] takes a trace of any known kind and returns a [`Trace`]: what ran on each device and stream, which calls of the
+//! host submitted it, and what the program itself named. [`Report::of`] returns the report on it.
 //!
 //! # What a report judges
-//! [`Report::judged`] is the ordered list of the changes that a replay tried and that gain anything: the most valuable first, by what is
-//! likely, else by the high end. Each has the [`Code`] of what it removes, and what a step is shorter: the least, what is likely, the
-//! most. [`Report::findings`] says the same with evidence, and has besides what no replay judges: those have no likely gain, and
-//! [`Saving::high`] is what the trace bounds.
+//! [`Report::judged`] is the ordered list of the changes that a replay tried and that gain anything: the most valuable first,
+//! by the likely gain, otherwise by the high end. Each has the [`Code`] of the cause that it removes, and the time by which it
+//! shortens a step: the least, the likely, the most. [`Report::findings`] has the same with evidence, and also causes that no
+//! replay judges: those have no likely gain, and [`Saving::high`] is the bound that the trace gives.
 //!
 //! ```
 //! use sidestream_diagnose::{Limits, Options, Report, read_json};

@@ -1,9 +1,9 @@
-//! Which part of a step a range is, as far as the names of PyTorch say it.
+//! Finds which part of a step a range is, by the names that PyTorch uses.
 
-/// A part of a step that advice depends on.
+/// A part of a step on which advice depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Section {
-    /// What is done once: a graph is captured, code is compiled.
+    /// One-time work: the capture of a graph, compilation.
     SetUp,
     /// Code that is compiled already.
     Compiled,
@@ -11,14 +11,14 @@ pub enum Section {
     Optimizer,
     /// The backward pass.
     Backward,
-    /// A cell of a recurrent network, called by itself.
+    /// A cell of a recurrent network, called individually.
     Cell,
     /// Results are read.
     Reading,
 }
 
 impl Section {
-    /// The part that a range of this name is, if its name says so.
+    /// Returns the part for a range of this name, if the name shows it.
     pub fn of(name: &str) -> Option<Section> {
         const SET_UP: [&str; 7] = [
             "CUDAGraphNode.record",
@@ -54,13 +54,13 @@ impl Section {
         })
     }
 
-    /// Whether another thread or process could do what the host does by itself here.
+    /// Returns whether another thread or process could do the host's own work in this part.
     pub fn is_movable(self) -> bool {
         matches!(self, Section::Cell | Section::Reading)
     }
 }
 
-/// Names of ranges that make data for the device, as people call them.
+/// Returns whether this is a usual name of a range that makes data for the device.
 pub fn prepares_data(name: &str) -> bool {
     const VERBS: [&str; 7] = ["load", "make", "get", "next", "prepare", "read", "fetch"];
     const NOUNS: [&str; 5] = ["batch", "data", "image", "sample", "input"];
@@ -81,7 +81,7 @@ pub fn prepares_data(name: &str) -> bool {
         || VERBS.iter().any(|part| has(part)) && NOUNS.iter().any(|part| has(part))
 }
 
-/// What an optimizer of PyTorch has besides a loop over its parameters.
+/// The forms of a PyTorch optimizer besides a loop over its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forms {
     /// `foreach=True` and `fused=True`.
@@ -90,7 +90,7 @@ pub enum Forms {
     Foreach,
 }
 
-/// The forms of the optimizer whose step a range is, if it is one of PyTorch's own.
+/// Returns the forms of the optimizer whose step a range is, if it is one of PyTorch's own.
 pub fn optimizer(name: &str) -> Option<Forms> {
     let class = name
         .strip_prefix("Optimizer.step#")?

@@ -1,28 +1,28 @@
-//! Sorting by keys of whole numbers: one instance of the standard library's sort for all that is sorted.
+//! Sorts by integer keys: one instance of the standard library's sort for all types.
 
 use std::cmp::Reverse;
 
 /// Up to three numbers, the first one first.
 type Bits = [u64; 3];
 
-/// What can be a part of a key.
+/// A type that can be a part of a key.
 pub trait Part {
-    /// As a number that is ordered alike.
+    /// Returns a number with the same order.
     fn bits(self) -> u64;
 }
 
-/// What things are ordered by.
+/// A key for sorting.
 pub trait Key {
-    /// As numbers that are ordered alike.
+    /// Returns numbers with the same order.
     fn bits(self) -> Bits;
 }
 
-/// Sorts by a key; what has the same one stays in its sequence.
+/// Sorts by a key; elements with equal keys keep their order.
 pub fn order_by<T, K: Key>(items: &mut [T], key: impl Fn(&T) -> K) {
     let keys = items.iter().map(|item| key(item).bits());
     let mut order: Vec<(Bits, usize)> = keys.zip(0..).collect();
     order.sort_unstable();
-    // Each cycle of the permutation, one swap for each of its places.
+    // Each cycle of the permutation, with one swap for each of its places.
     for start in 0..order.len() {
         let mut at = start;
         while order[at].1 != start {
@@ -35,7 +35,7 @@ pub fn order_by<T, K: Key>(items: &mut [T], key: impl Fn(&T) -> K) {
     }
 }
 
-/// Says for each kind of number what it is in 64 bits.
+/// Defines for each type of number its value in 64 bits.
 macro_rules! parts {
     ($($kind:ty: $bits:expr,)+) => {
         $(impl Part for $kind {
@@ -57,7 +57,7 @@ parts! {
 }
 
 impl<P: Part> Part for Option<P> {
-    /// None comes first; only numbers of fewer than 64 bits have room for it.
+    /// `None` comes first; only numbers of fewer than 64 bits have room for it.
     fn bits(self) -> u64 {
         self.map_or(0, |part| part.bits() + 1)
     }

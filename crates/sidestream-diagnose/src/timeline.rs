@@ -1,8 +1,7 @@
-//! What ran in one step, to be drawn: measured, or as a replay has it.
+//! The activity in one step, for drawing: measured, or as a replay predicts it.
 //!
-//! A step is the stretch from the last GPU operation of the one before it to its own, so that what
-//! runs ahead or behind shows up where it does. Of all steps the one is taken whose time is nearest
-//! to the median.
+//! A step is the span from the last GPU operation of the previous step to its own, so that work which runs ahead or behind is
+//! drawn where it runs. The chosen step is the one whose time is nearest to the median.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,35 +15,35 @@ use crate::words::words;
 /// One step, or a whole trace without steps, as lanes of spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// Which step it is, from 0; none for a whole trace.
+    /// Index of the step, from 0; `None` for a whole trace.
     pub step: Option<usize>,
-    /// How long it is.
+    /// Length of the timeline, in nanoseconds.
     pub length_ns: u64,
     /// Threads of the host first, then streams.
     pub lanes: Vec<Lane>,
-    /// How many lanes with less in them were left out.
+    /// Number of lanes with less activity that were left out.
     pub left_out: usize,
 }
 
 /// One thread of the host, or one stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
-    /// What it is called: `host thread 395`, `GPU 0 stream 7`.
+    /// Its name: `host thread 395`, `GPU 0 stream 7`.
     pub name: String,
-    /// Whether it is one of the host.
+    /// Whether it is a thread of the host.
     pub is_host: bool,
-    /// What it did. Of two that overlap, the later one lies above.
+    /// Its activity. Of two overlapping spans, the later one is drawn above.
     pub spans: Vec<Drawn>,
 }
 
 impl Lane {
-    /// Its spans, with those shorter than this drawn together with their neighbours.
+    /// Returns its spans, with those shorter than this merged with their neighbours.
     pub fn coarser(&self, finest_ns: u64) -> Vec<Drawn> {
         let mut coarse: Vec<Drawn> = Vec::new();
         let mut layer = Vec::new();
         let mut last_start_ns = 0;
         for span in &self.spans {
-            // Where the starts go back, what lies above begins.
+            // Where the starts go back, the spans that are drawn above begin.
             if span.start_ns < last_start_ns {
                 coarse.append(&mut layer);
             }
@@ -61,18 +60,18 @@ impl Lane {
 pub struct Drawn {
     /// Its start, from the start of the timeline.
     pub start_ns: u64,
-    /// How long it lasted.
+    /// Its duration.
     pub duration_ns: u64,
-    /// What it is.
+    /// Its kind.
     pub shade: Shade,
-    /// The longest of the rows that it stands for, where it has a name.
+    /// The name of the longest row that it represents, if it has one.
     pub name: Option<Name>,
-    /// How many rows it stands for: what is too small to be seen alone is drawn as one.
+    /// Number of rows that it represents: rows too small to be seen alone are merged.
     pub count: u32,
 }
 
 impl Drawn {
-    /// Its end, from the start of the timeline.
+    /// Returns its end, from the start of the timeline.
     pub fn end_ns(&self) -> u64 {
         self.start_ns.saturating_add(self.duration_ns)
     }
@@ -104,24 +103,24 @@ words! {
     }
 }
 
-/// More lanes than these nobody tells apart.
+/// The most lanes; more could not be told apart.
 const MOST_LANES: usize = 16;
-/// What is shorter than this part of a timeline is drawn together with its neighbours.
+/// Spans shorter than this part of a timeline are merged with their neighbours.
 pub const FINEST: u64 = 2_000;
-/// The same of steps that are looked at one after the other.
+/// The limit for steps that are viewed one at a time.
 const FINEST_ZOOM: u64 = 400;
-/// So many steps can be looked at.
+/// The most steps that can be viewed.
 pub const MOST_ZOOMS: usize = 40;
 
 impl Timeline {
-    /// The step of a trace that is nearest to the median, or all of it; none without any work.
+    /// Returns the step of a trace that is nearest to the median, or all of it; `None` without any work.
     pub fn of(trace: &Trace, works: &WorkOfCalls, steps: &Steps) -> Option<Timeline> {
         let window = window(trace, steps)?;
         drawn(trace, works, &[window], FINEST).pop()
     }
 
-    /// Some steps of a trace, in their order: all but the first, of which nobody knows when the devices began it; of many
-    /// the slowest and the quickest, and between them others at equal distances. They are drawn less finely.
+    /// Returns some steps of a trace, in order: all except the first, whose start on the devices is unknown; of many, the
+    /// slowest and the fastest, and others at equal distances between them. They are drawn less finely.
     pub fn each(trace: &Trace, works: &WorkOfCalls, steps: &Steps) -> Vec<Timeline> {
         let periods = steps.periods_ns();
         let mut order: Vec<usize> = (0..periods.len()).collect();
@@ -140,7 +139,7 @@ impl Timeline {
         let mut windows = Vec::new();
         for at in order {
             let (start, end) = (steps.steps[at].last_gpu_ns, steps.steps[at + 1].last_gpu_ns);
-            // Steps whose work ends in another sequence have no stretch of their own.
+            // Steps whose work ends out of order have no span of their own.
             if over_ns <= start && start < end {
                 windows.push((Some(at + 1), (start, end)));
                 over_ns = end;
@@ -150,7 +149,7 @@ impl Timeline {
     }
 }
 
-/// Stretches of a trace, apart and in order, as timelines.
+/// Returns spans of a trace, disjoint and in order, as timelines.
 fn drawn(
     trace: &Trace,
     works: &WorkOfCalls,
@@ -207,14 +206,14 @@ fn drawn(
     .collect()
 }
 
-/// Timelines of stretches that are apart and in order.
+/// Timelines of spans that are disjoint and in order.
 struct Drawings {
     ends: Vec<i64>,
     each: Vec<Drawing>,
 }
 
 impl Drawings {
-    /// Those that a span lies in, in part or whole.
+    /// Returns the timelines with which a span overlaps.
     fn of(&mut self, (start, end): (i64, i64)) -> impl Iterator<Item = &mut Drawing> {
         let first = self.ends.partition_point(|over| *over <= start);
         let rest = self.each[first..].iter_mut();
@@ -222,7 +221,7 @@ impl Drawings {
     }
 }
 
-/// What a span of work is.
+/// Returns the kind of a span of work.
 pub fn shade(work: &Work, collectives: &Collectives) -> Shade {
     match work.what {
         What::Kernel(_) if collectives.contains(work.name) => Shade::Collective,
@@ -243,7 +242,7 @@ pub fn shade(work: &Work, collectives: &Collectives) -> Shade {
     }
 }
 
-/// What a stream is called.
+/// Returns the name of a stream.
 pub fn stream_name(trace: &Trace, stream: StreamIndex) -> String {
     let several = |key: fn(&crate::model::Stream) -> Option<i64>| {
         let mut keys = trace.streams.iter().map(key);
@@ -258,18 +257,18 @@ pub fn stream_name(trace: &Trace, stream: StreamIndex) -> String {
     name
 }
 
-/// What the copies of a device to and from others are called.
+/// Returns the name for the copies of a device to and from others.
 pub fn peer_copies(device: i64) -> String {
     format!("GPU {device} (peer copy)")
 }
 
-/// What a thread is called.
+/// Returns the name of a thread.
 pub fn thread_name(trace: &Trace, thread: ThreadIndex) -> String {
     let thread = &trace.threads[thread.0 as usize];
     format!("host thread {}", thread.thread)
 }
 
-/// The step nearest to the median with its stretch, or all of the trace.
+/// Returns the step nearest to the median with its span, or all of the trace.
 pub fn window(trace: &Trace, steps: &Steps) -> Option<(Option<usize>, (i64, i64))> {
     let periods = steps.periods_ns();
     if let Some(at) = nearest_to_median(&periods) {
@@ -283,7 +282,7 @@ pub fn window(trace: &Trace, steps: &Steps) -> Option<(Option<usize>, (i64, i64)
     Some((None, (start, end)))
 }
 
-/// Which of some values is nearest to their median: the first of several.
+/// Returns the index of the value nearest to the median: the first of several.
 fn nearest_to_median(values: &[u64]) -> Option<usize> {
     let median = quantile(values, 1, 2)?;
     (0..values.len()).min_by_key(|at| values[*at].abs_diff(median))
@@ -296,7 +295,7 @@ pub enum Place {
     Host(usize),
     /// On a stream.
     Stream(usize),
-    /// Where a device copies to and from other devices. What is drawn there is on a stream too.
+    /// On the lane of a device's copies to and from other devices. Such spans are also drawn on a stream.
     PeerCopies(i64),
 }
 
@@ -308,7 +307,7 @@ pub struct Drawing {
     lanes: BTreeMap<Place, Layers>,
 }
 
-/// The spans of a lane: those below are covered by those above.
+/// The spans of a lane: those above cover those below.
 #[derive(Default)]
 struct Layers {
     ranges: Vec<Drawn>,
@@ -317,7 +316,7 @@ struct Layers {
 }
 
 impl Drawing {
-    /// Begins one of this stretch. What is shorter than so small a part of it is drawn together with its neighbours.
+    /// Begins a timeline of this span. Spans shorter than this part of it are merged with their neighbours.
     pub fn new((start_ns, end_ns): (i64, i64), finest: u64) -> Drawing {
         let length_ns = end_ns.saturating_sub(start_ns).max(0) as u64;
         Drawing {
@@ -328,7 +327,7 @@ impl Drawing {
         }
     }
 
-    /// Draws work of a device on a stream, and copies between devices on a lane of their own besides.
+    /// Draws work of a device on a stream, and copies between devices also on a separate lane.
     pub fn add_work(
         &mut self,
         (trace, work): (&Trace, &Work),
@@ -343,7 +342,7 @@ impl Drawing {
         }
     }
 
-    /// Draws what of a span lies in the stretch.
+    /// Draws the part of a span inside the timeline.
     pub fn add(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Option<Name>) {
         let finest_ns = self.finest_ns;
         if let Some(drawn) = self.clipped(span, shade, name) {
@@ -355,8 +354,8 @@ impl Drawing {
         }
     }
 
-    /// Draws it below all that is added otherwise, ranges of the program lowest. What lies inside another one is not
-    /// drawn, as they nest, except a range of the program: the innermost says most.
+    /// Draws a span below all that are added otherwise, ranges of the program lowest. A span inside another one is not drawn,
+    /// as they nest, except a range of the program: the innermost is the most informative.
     fn add_below(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Name) {
         let finest_ns = self.finest_ns;
         if let Some(drawn) = self.clipped(span, shade, Some(name)) {
@@ -387,7 +386,7 @@ impl Drawing {
         })
     }
 
-    /// The timeline, with the names of its lanes.
+    /// Returns the timeline, with the names of its lanes.
     pub fn finish(self, step: Option<usize>, name: impl Fn(Place) -> String) -> Timeline {
         let drawn_ns = |layers: &Layers| -> u64 {
             let spans = layers.above.iter().chain(&layers.below);
@@ -416,7 +415,7 @@ impl Drawing {
     }
 }
 
-/// Adds a span, or draws it together with the one before it if both could not be told apart.
+/// Adds a span, or merges it with the one before it if both could not be told apart.
 fn push(spans: &mut Vec<Drawn>, drawn: Drawn, finest_ns: u64) {
     if let Some(last) = spans.last_mut()
         && drawn.duration_ns < finest_ns

@@ -1,6 +1,7 @@
-//! Kinds of things with one word each, which all outputs share.
+//! Enums with one word for each kind, which all outputs share.
 
-/// Declares an enum with a word for each of its kinds: all of them in a list, the word of one, and the word as what is serialised.
+/// Declares an enum with a word for each of its kinds: a list of all kinds, the word of one, and its serialisation as that
+/// word.
 macro_rules! words {
     (
         $(#[$about:meta])*
@@ -15,10 +16,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them, in their order.
+            /// All kinds, in order.
             pub const ALL: [$name; [$($word),+].len()] = [$($name::$kind),+];
 
-            /// The word of the output.
+            /// Returns the word in the output.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $($name::$kind => $word,)+

@@ -1,4 +1,4 @@
-//! What is advised: by where launches are made, what the host's own work is for, and what a trace shows once.
+//! Tests the advice: by where launches are made, what the host's own work is for, and what happens once in a trace.
 
 use crate::fixtures::Folder;
 use crate::fixtures::program::{DEFAULT, Program, START_US};
@@ -6,7 +6,7 @@ use crate::verdicts::{LOADS, STEPS, codes, finding, report};
 use rusqlite::Connection;
 use sidestream_diagnose::{Cause, Change, Code, Limits, Options, Report, read};
 
-/// An export of Nsight Systems with a kernel of 100 ms, and more rows.
+/// Reads an export of Nsight Systems with a kernel of 100 ms, and more rows.
 fn export(name: &str, rows: &str) -> Report {
     let folder = Folder::new(name);
     let path = folder.file("unified.sqlite");
@@ -29,7 +29,7 @@ fn export(name: &str, rows: &str) -> Report {
     Report::of(trace, &Options::default())
 }
 
-/// A page that moves at a moment, with the kind of copy and the cause that exports have for it.
+/// Returns a page migration at a moment, with the copy kind and the cause that exports use for it.
 fn migration(start: i64, kind: i64, cause: &str) -> String {
     format!(
         "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES ({start}, {start} + 4000, 0, 0, 0, 0, 16777216, 65536, {kind}, 7, 7, \
@@ -37,7 +37,7 @@ fn migration(start: i64, kind: i64, cause: &str) -> String {
     )
 }
 
-/// Pages that move under the kernel.
+/// Returns the report on pages that migrate during the kernel.
 fn unified(migrations: i64, cause: &str) -> Report {
     let rows = (0..migrations).map(|at| migration(20_000 + at * 1_000_000, 11, cause));
     export(
@@ -48,7 +48,7 @@ fn unified(migrations: i64, cause: &str) -> Report {
 
 #[test]
 fn a_page_that_the_host_touches_does_not_hide_what_the_host_does() {
-    // The host works by itself for 120 ms, reads a page, and launches again.
+    // The host does its own work for 120 ms, reads a page, and launches again.
     let rows = migration(180_000_000, 12, "2")
         + "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (220000000, 220005000, 16777217, 10, 2);
            INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (220010000, 320010000, 0, 1, 7, 10, 16777216, 1);";
@@ -59,12 +59,12 @@ fn a_page_that_the_host_touches_does_not_hide_what_the_host_does() {
 }
 
 #[test]
-fn pages_that_move_under_a_kernel_are_said_and_are_no_copies() {
+fn pages_that_migrate_under_a_kernel_are_found_and_are_not_copies() {
     let report = unified(90, "2");
     let found = &report.findings[0];
     assert_eq!(found.code, Code::UnifiedMemory, "{:#?}", report.findings);
     assert_eq!(found.code.as_str(), "UNIFIED_MEMORY");
-    // From the first to the last of them the kernel may have stood still: 89 ms of its 100.
+    // The kernel may have been stalled from the first to the last of them: 89 ms of its 100.
     assert_eq!(found.saving_ns.high, 89_004_000, "{found:?}");
     assert_eq!(found.evidence[0].what, "touch");
     assert!(
@@ -82,14 +82,14 @@ fn pages_that_move_under_a_kernel_are_said_and_are_no_copies() {
     let codes: Vec<&str> = report.warnings.iter().map(|warning| warning.code).collect();
     assert_eq!(codes, [""; 0]);
     assert_eq!(report.devices[0].0.host_copy_ns, 0);
-    // What the program prefetches is a copy, and no finding.
+    // A prefetch by the program is a copy, and not a finding.
     let asked = unified(90, "1");
     assert!(!self::codes(&asked).contains(&Code::UnifiedMemory));
-    // Nor are a few.
+    // A few migrations are not a finding either.
     assert!(!self::codes(&unified(9, "2")).contains(&Code::UnifiedMemory));
 }
 
-/// Operators of a step that launch one kernel each, with so long from one to the next.
+/// Adds operators of a step that launch one kernel each, at equal distances.
 fn launches(program: &mut Program, start: i64, names: &[&str], (each, kernel): (i64, i64)) -> i64 {
     for (at, name) in (0..).zip(names) {
         let begun = start + at * each;
@@ -106,7 +106,7 @@ fn advice(program: &Program) -> String {
 }
 
 #[test]
-fn no_graph_is_advised_of_what_is_captured_or_submitted_at_once() {
+fn no_graph_is_advised_where_launches_are_captured_or_batched() {
     let mut captures = Program::of(0, 0, |_, _, _| {});
     let mut start = START_US;
     for size in 0..8 {
@@ -132,7 +132,7 @@ fn no_graph_is_advised_of_what_is_captured_or_submitted_at_once() {
     });
     let text = advice(&graphs);
     assert!(
-        text.contains("what is launched are graphs already"),
+        text.contains("the launches are of graphs already"),
         "{text}"
     );
     assert!(!text.contains("torch.compile"), "{text}");
@@ -155,7 +155,7 @@ fn no_graph_is_advised_of_what_is_captured_or_submitted_at_once() {
 }
 
 #[test]
-fn a_few_operations_are_no_graph() {
+fn no_graph_is_advised_for_a_few_operations() {
     let step = |count: usize| {
         Program::of(STEPS, 60 * count as i64, move |program, start, _| {
             launches(program, start, &vec!["aten::mm"; count], (60, 10));
@@ -165,7 +165,7 @@ fn a_few_operations_are_no_graph() {
     assert!(few.contains("too few for a graph"), "{few}");
     assert!(!few.contains("torch.compile"), "{few}");
     assert!(advice(&step(40)).contains("a CUDA graph or `torch.compile` submits many at once"));
-    // What launches cost at the most does not stand before a wait of which the gain is known.
+    // The upper bound for launches does not rank before a wait whose gain is known.
     let waits = report(&Program::of(STEPS, 1_000, |program, start, _| {
         let begun = launches(program, start, &["aten::mm"; 3], (150, 10));
         program.copy(
@@ -184,7 +184,7 @@ fn a_few_operations_are_no_graph() {
         place(Code::SyncInStep) < place(Code::LaunchBound),
         "{found:?}"
     );
-    // Of a trace without steps and fewer than ten operations nothing is advised.
+    // Without steps, and with fewer than ten operations, there is no advice.
     let mut five = Program::of(0, 0, |_, _, _| {});
     for at in 0..5 {
         five.kernel(
@@ -258,7 +258,7 @@ fn the_part_of_a_step_that_launches_most_is_named_with_what_fuses_it() {
 }
 
 #[test]
-fn no_worker_does_what_belongs_to_a_step() {
+fn workers_are_not_advised_for_parts_of_a_step() {
     let step = |region: &'static str| {
         report(&Program::of(STEPS, 6_700, move |program, start, _| {
             let begun = launches(program, start, &["aten::linear"; 20], (30, 28));
@@ -270,15 +270,15 @@ fn no_worker_does_what_belongs_to_a_step() {
     for (region, advice) in [
         (
             "Optimizer.step#EMA.step",
-            "what belongs to the optimizer no worker can do ahead",
+            "workers cannot run the optimizer ahead of the step",
         ),
         (
             "Optimizer.zero_grad#SGD.zero_grad",
-            "what belongs to the optimizer",
+            "workers cannot run the optimizer",
         ),
         (
             "autograd::engine::evaluate_function: MulBackward0",
-            "what belongs to the model's own passes",
+            "workers cannot run the model's own passes",
         ),
     ] {
         let report = step(region);
@@ -288,7 +288,7 @@ fn no_worker_does_what_belongs_to_a_step() {
         assert_eq!(found.saving_ns.likely, 0, "{found:?}");
         assert_eq!(found.changes, []);
     }
-    // What has no name is the most of it.
+    // Most of the time has no name.
     let unnamed = report(&Program::of(STEPS, 8_000, |program, start, _| {
         program.range(
             "user_annotation",
@@ -300,12 +300,14 @@ fn no_worker_does_what_belongs_to_a_step() {
     }));
     let text = &finding(&unnamed, Code::HostWork).text;
     assert!(
-        text.contains("of it has no name in the trace; what has one is mostly Optimizer.zero_grad"),
+        text.contains(
+            "of it has no name in the trace; the named part is mostly Optimizer.zero_grad"
+        ),
         "{text}"
     );
     assert!(text.contains("; if it makes data, workers could"), "{text}");
-    assert!(!text.contains("optimizer no worker"), "{text}");
-    // What is uploaded next was made for it, whatever its name.
+    assert!(!text.contains("run the optimizer ahead"), "{text}");
+    // The next upload shows that the work prepared its data, whatever its name.
     let uploaded = report(&Program::of(STEPS, 8_000, |program, start, _| {
         program.range("cpu_op", "aten::normal_", (start, 5_990));
         let call = (start + 6_000, 400);
@@ -324,7 +326,7 @@ fn no_worker_does_what_belongs_to_a_step() {
     assert_eq!(found.changes, [Change::HostWork(8)]);
 }
 
-/// The thread of the backward pass does nothing while the other one loads and goes forward: that is no work of its own.
+/// The thread of the backward pass is idle while the other one loads and runs the forward pass: that is not its own work.
 #[test]
 fn a_thread_that_waits_for_another_does_not_work_by_itself() {
     let program = Program::of(12, 40_000, |program, start, _| {
@@ -352,7 +354,7 @@ fn a_thread_that_waits_for_another_does_not_work_by_itself() {
 }
 
 #[test]
-fn what_a_trace_without_steps_shows_once_is_done_once() {
+fn long_work_that_happens_once_without_steps_is_one_time_work() {
     let once = |between: &dyn Fn(&mut Program, i64)| {
         let mut program = Program::of(0, 0, |_, _, _| {});
         for half in 0..2 {

@@ -1,4 +1,4 @@
-//! The trace for a viewer: rows as Perfetto takes them, and what was found where it is.
+//! Tests the trace for a viewer: rows that Perfetto accepts, and findings at their place.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,9 +29,8 @@ struct Slice {
     args: Value,
 }
 
-/// Writes a report, and holds what was written to the rules of the format: all is JSON, each row has
-/// a process and a name, slices follow each other or lie in each other, arrows begin and end in
-/// slices.
+/// Writes a report, and checks the result against the rules of the format: all is JSON, each row has a process and a name,
+/// slices follow each other or nest, arrows begin and end in slices.
 #[track_caller]
 fn written(report: &Report) -> Written {
     let mut bytes = Vec::new();
@@ -99,7 +98,7 @@ fn written(report: &Report) -> Written {
     }
 }
 
-/// Microseconds with three decimals.
+/// Converts microseconds with three decimals to nanoseconds.
 fn nanoseconds(value: &Value) -> u64 {
     (value.as_f64().expect("a time") * 1e3).round() as u64
 }
@@ -109,7 +108,7 @@ impl Written {
         &self.rows[&(process.to_owned(), row.to_owned())]
     }
 
-    /// All slices of processes whose names start so.
+    /// Returns all slices of processes whose names start with this.
     fn below(&self, process: &str) -> Vec<&Slice> {
         let rows = self
             .rows
@@ -120,7 +119,7 @@ impl Written {
 }
 
 #[test]
-fn findings_idle_time_and_predictions_stand_beside_the_trace() {
+fn findings_idle_time_and_predictions_are_written_beside_the_trace() {
     let report = example("infer_pageable.before");
     let written = written(&report);
     assert_eq!(written.about["whole"], true);
@@ -129,7 +128,7 @@ fn findings_idle_time_and_predictions_stand_beside_the_trace() {
     assert_eq!(gpu.len(), 372);
     assert_eq!(written.arrows, 372);
     assert!(written.below("host process").len() > 1_000);
-    // A finding lies where its evidence does: on the copy itself.
+    // A finding is where its evidence is: on the copy itself.
     let found = written.row("findings", "PAGEABLE_COPY");
     assert_eq!(found.len(), report.findings[0].evidence.len());
     for slice in found {
@@ -142,7 +141,7 @@ fn findings_idle_time_and_predictions_stand_beside_the_trace() {
         assert_eq!(slice.args["text"], report.findings[0].text);
         assert!(slice.args["saving_ns"]["likely"].as_u64() > Some(6_000_000));
     }
-    // Idle time is all there, and no work runs in it.
+    // Idle time is complete, and no work runs in it.
     let idle = written.row("idle by cause", "GPU 0 idle");
     for (cause, ns) in &report.devices[0].1.by_cause {
         let slices = idle.iter().filter(|slice| slice.name == cause.as_str());
@@ -231,7 +230,7 @@ fn long(steps: usize) -> Report {
 }
 
 #[test]
-fn of_a_long_trace_the_median_step_and_its_neighbours_are_written() {
+fn a_long_trace_is_written_around_its_median_step() {
     let report = long(400);
     let written = written(&report);
     assert_eq!(written.about["whole"], false);
@@ -240,7 +239,7 @@ fn of_a_long_trace_the_median_step_and_its_neighbours_are_written() {
     let (start_ns, end_ns) = report.excerpt.step_ns.expect("a step");
     assert_eq!(end_ns.abs_diff(start_ns), 1_000_000);
     assert!(report.excerpt.start_ns <= start_ns && end_ns <= report.excerpt.end_ns);
-    // What lies elsewhere is said nevertheless.
+    // Findings elsewhere are listed nevertheless.
     let codes = report.findings.iter().map(|finding| finding.code.as_str());
     for code in codes {
         assert!(!written.row("findings", code).is_empty(), "{code}");
@@ -253,7 +252,7 @@ fn written_works(report: &Report) -> usize {
 }
 
 #[test]
-fn work_that_lies_across_other_work_goes_to_a_further_row() {
+fn work_that_overlaps_other_work_goes_to_a_further_row() {
     let mut rows = Vec::new();
     for at in 0..80_000u64 {
         let (ts, dur) = (at * 3, 7 + at % 5);
@@ -267,7 +266,7 @@ fn work_that_lies_across_other_work_goes_to_a_further_row() {
     let written = written(&Report::of(trace, &Options::default()));
     assert_eq!(written.about["left_out"], 0);
     assert!(!written.row("GPU 0", "stream 7 (2)").is_empty());
-    // And never more than a viewer shows with ease.
+    // And never more rows than a viewer can show easily.
     let works = written.below("GPU").len();
     assert!((40_000..=50_000).contains(&works), "{works}");
 }

@@ -1,4 +1,4 @@
-//! What a step takes without the profiler: as it was timed and written into the trace, taken up, told, and used.
+//! Tests the time of a step without the profiler: measured, written into the trace, read, reported, and used.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sidestream_diagnose::{Base, Limits, Options, Report, html, read_json, text};
 
-/// Where the host decides how long a step takes, and what the profiler adds is most of what is not known.
+/// Examples where the host decides how long a step takes, and where the uncertainty is mostly that of the profiler's cost.
 const OF_THE_HOST: [&str; 5] = [
     "branches_tiny.before",
     "legacy.before",
@@ -19,7 +19,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces")
 }
 
-/// An example with this as its first member.
+/// Returns an example with this as its first member.
 fn with(name: &str, unprofiled: &str) -> Vec<u8> {
     let packed = std::fs::read(folder().join(format!("{name}.json.gz"))).expect("an example");
     let mut whole = Vec::new();
@@ -49,13 +49,13 @@ fn report(trace: &[u8], changes: &str) -> Report {
     )
 }
 
-/// Windows that are so long, and as alike as they mostly are.
+/// Returns windows with this median, and the usual spread.
 fn windows(median_ns: f64) -> Value {
     json!({"median_ns": median_ns as u64, "mean_ns": median_ns as u64, "quartiles_ns": [(0.995 * median_ns) as u64, (1.005 * median_ns) as u64],
            "edge_ns": 0, "drift": 0.004, "agreed": true, "window_steps": 20, "dropped": 3, "taken": 5, "after_profiler": false})
 }
 
-/// The same with another value in one place.
+/// Returns the windows with another value in one place.
 fn but(key: &str, value: Value) -> String {
     let mut windows = windows(12_950_000.0);
     windows[key] = value;
@@ -82,7 +82,7 @@ fn a_step_that_was_timed_makes_predictions_nearer_and_narrower() {
             let replay = replay.expect("a replay");
             assert_eq!(matches!(replay.base, Base::Measured(_)), at == 1, "{name}");
             if at == 1 {
-                // It is the step that was timed, whatever the trace would have said.
+                // It is the timed step, whatever the trace would have shown.
                 let off_ns = replay.unprofiled_ns.abs_diff(before_ns as u64);
                 assert!(off_ns <= 1, "{name}: {}", replay.unprofiled_ns);
             }
@@ -137,7 +137,7 @@ fn the_report_says_which_step_predictions_start_from() {
     let json = own.json();
     assert_eq!(json["unprofiled"], windows(673_200.0));
     assert_eq!(json["replay"]["base"], "measured");
-    // Of a trace of others it is an estimate, with a range.
+    // Of a trace without a measurement it is an estimate, with a range.
     let others = report(&with("mask.before", ""), "");
     let said = text("mask.json", &others, 80);
     assert!(
@@ -149,7 +149,7 @@ fn the_report_says_which_step_predictions_start_from() {
 }
 
 #[test]
-fn what_is_doubtful_about_the_windows_is_said() {
+fn doubts_about_the_windows_are_reported() {
     let said = |windows: &str| {
         text(
             "x",
@@ -189,9 +189,9 @@ fn steps_that_drifted_are_a_range() {
     assert!(width(&drifted) > width(&steady));
 }
 
-/// A step that the recorded steps cannot have been without the profiler.
+/// A time that the recorded steps cannot have had without the profiler.
 #[test]
-fn steps_that_are_others_than_those_recorded_are_left_out() {
+fn a_time_that_the_recorded_steps_contradict_is_left_out() {
     for (median_ns, is_used) in [(13e6, true), (6e6, false), (30e6, false)] {
         let report = report(
             &with("infer_pageable.before", &windows(median_ns).to_string()),
@@ -215,47 +215,53 @@ fn steps_that_are_others_than_those_recorded_are_left_out() {
 }
 
 #[test]
-fn what_is_damaged_is_named_and_left_out() {
+fn damage_is_named_and_left_out() {
     let long = but("median_ns", json!(1)).replace(":1,", &format!(":{},", "9".repeat(400)));
     let cases: Vec<(String, &str)> = vec![
-        ("null".to_owned(), "it is no object"),
-        ("[]".to_owned(), "it is no object"),
-        ("\"5 ms\"".to_owned(), "it is no object"),
-        ("NaN".to_owned(), "it is no object"),
-        ("{}".to_owned(), "its median_ns is no time"),
-        ("{\"median_ns\": NaN}".to_owned(), "it is no JSON"),
-        (long, "it is no JSON"),
-        (but("median_ns", json!(-5)), "its median_ns is no time"),
-        (but("median_ns", json!(1e300)), "its median_ns is no time"),
-        (but("median_ns", json!("5")), "its median_ns is no time"),
+        ("null".to_owned(), "it is not an object"),
+        ("[]".to_owned(), "it is not an object"),
+        ("\"5 ms\"".to_owned(), "it is not an object"),
+        ("NaN".to_owned(), "it is not an object"),
+        ("{}".to_owned(), "its median_ns is not a time"),
+        ("{\"median_ns\": NaN}".to_owned(), "it is not JSON"),
+        (long, "it is not JSON"),
+        (but("median_ns", json!(-5)), "its median_ns is not a time"),
+        (
+            but("median_ns", json!(1e300)),
+            "its median_ns is not a time",
+        ),
+        (but("median_ns", json!("5")), "its median_ns is not a time"),
         (
             but("median_ns", json!(u64::MAX)),
-            "its median_ns is no time",
+            "its median_ns is not a time",
         ),
-        (but("median_ns", json!(0)), "its median is no time"),
+        (but("median_ns", json!(0)), "its median is not a time"),
         (
             but("quartiles_ns", json!([1])),
-            "its third quartile is no time",
+            "its third quartile is not a time",
         ),
         (
             but("quartiles_ns", json!({"low": 1})),
-            "its first quartile is no time",
+            "its first quartile is not a time",
         ),
         (
             but("quartiles_ns", json!([2, 1])),
             "its median is not between its quartiles",
         ),
-        (but("mean_ns", json!(-1)), "its mean_ns is no time"),
-        (but("edge_ns", json!([])), "its edge_ns is no time"),
-        (but("drift", json!("much")), "its drift is no number"),
+        (but("mean_ns", json!(-1)), "its mean_ns is not a time"),
+        (but("edge_ns", json!([])), "its edge_ns is not a time"),
+        (but("drift", json!("much")), "its drift is not a number"),
         (
             but("drift", json!(-1e308)),
             "its drift is more than the whole",
         ),
         (but("agreed", json!(1)), "its agreed is not true or false"),
-        (but("window_steps", json!(0)), "it is of no steps"),
-        (but("taken", json!(-3)), "its taken is no count"),
-        (but("dropped", json!(u64::MAX)), "its dropped is no count"),
+        (but("window_steps", json!(0)), "it covers no steps"),
+        (but("taken", json!(-3)), "its taken is not a count"),
+        (
+            but("dropped", json!(u64::MAX)),
+            "its dropped is not a count",
+        ),
         (
             but("after_profiler", Value::Null),
             "its after_profiler is not true or false",
@@ -280,7 +286,7 @@ fn what_is_damaged_is_named_and_left_out() {
 }
 
 #[test]
-fn extremes_that_are_no_damage_predict_nothing_absurd() {
+fn extreme_values_predict_nothing_absurd() {
     for (median_ns, quartiles_ns, edge_ns) in [
         (1u64, [0, 86_400_000_000_000u64], 86_400_000_000_000u64),
         (86_400_000_000_000, [0, 86_400_000_000_000], 0),

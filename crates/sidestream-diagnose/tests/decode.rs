@@ -1,5 +1,6 @@
-//! Loops of an engine that decodes with CUDA graphs, recorded on an H200 with a fault planted in each and timed before and after its repair
-//! (`crates/sidestream-py/benches/decode_gpu.py`): what is an iteration, what comes first, and what its repair is worth.
+//! Tests loops of an engine that decodes with CUDA graphs, recorded on an H200 with a planted fault each and timed before and
+//! after its fix (`crates/sidestream-py/benches/decode_gpu.py`): what counts as an iteration, what comes first, and what the
+//! fix gains.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,7 @@ fn the_cause_of_each_loop_comes_first_and_its_gain_is_near() {
     for one in loops {
         let name = one["loop"].as_str().expect("a name");
         let ms = |key: &str| one[key].as_f64().expect("a time");
-        // The repaired twin of two faults has both changes.
+        // The fixed twin of two faults has both changes.
         let set = (name == "two_faults").then_some("pinned,async-output");
         let report = report(name, set);
         let finding = &report.findings[0];
@@ -75,7 +76,7 @@ fn an_iteration_is_from_launch_to_launch_or_what_the_engine_marks() {
         ("sampling_waited_for", StepsBy::Annotation),
         ("tables_on_the_compute_stream", StepsBy::Annotation),
         ("padding", StepsBy::Annotation),
-        // The range around what the engine does between two launches marks no step.
+        // The range around the engine's work between two launches does not mark a step.
         ("detokenising", StepsBy::GraphLaunch),
         ("two_faults", StepsBy::GraphLaunch),
     ] {
@@ -99,7 +100,8 @@ fn the_range_between_the_launches_is_named() {
     );
 }
 
-/// Iterations of an engine, each so many graphs with eager kernels between them, and a download behind the last if there is any.
+/// Returns the report on iterations of an engine, each of `graphs` graphs with eager kernels between them, and a download after
+/// the last if `downloads` is set.
 fn engine(iterations: usize, graphs: usize, downloads: bool) -> Report {
     let (mut events, mut now, mut number) = (Vec::new(), 1_000, 0);
     let mut call = |events: &mut Vec<Value>,
@@ -165,7 +167,7 @@ fn graphs_of_one_iteration_belong_together() {
     for (graphs, downloads, steps, gpu_ops) in [
         (1, true, 9, 9),
         (4, true, 9, 30),
-        // Without any download nothing ends an iteration but the next launch.
+        // Without any download only the next launch ends an iteration.
         (1, false, 9, 8),
     ] {
         let report = engine(9, graphs, downloads);

@@ -1,14 +1,14 @@
-//! Measures of real traces, to the nanosecond. The values were computed by another program, from the
-//! same files, over integers.
+//! Checks measurements of real traces to the nanosecond. The values were computed by another program, from the same files, with
+//! integers.
 //!
-//! Traces of other projects are not in the repository. Where `SIDESTREAM_PUBLIC_TRACES` names a
-//! folder with them they are tried too.
+//! Traces of other projects are not in the repository. If `SIDESTREAM_PUBLIC_TRACES` names a folder with them, they are tested
+//! too.
 
 use std::path::{Path, PathBuf};
 
 use sidestream_diagnose::{Collectives, Limits, SyncKind, Trace, devices, read};
 
-/// A trace of another project, if somebody has named the folder that holds it.
+/// Returns a trace of another project, if the folder that contains it is given.
 fn public(file: &str) -> Option<PathBuf> {
     let Some(folder) = std::env::var_os("SIDESTREAM_PUBLIC_TRACES") else {
         println!("nothing is tried: SIDESTREAM_PUBLIC_TRACES names no folder with {file}");
@@ -23,7 +23,7 @@ fn trace(path: &Path) -> Trace {
     read(path, &Limits::default(), &mut |_, _| {}).expect("a trace")
 }
 
-/// One line for each device, as in the table of expected values.
+/// Returns one line for each device, as in the table of expected values.
 fn table(trace: &Trace) -> String {
     let lines = devices(trace, &Collectives::of(trace))
         .into_iter()
@@ -82,7 +82,7 @@ fn a_b200_in_nanoseconds() {
 }
 
 #[test]
-fn an_a100_that_is_waited_for_after_each_kernel() {
+fn an_a100_with_a_wait_after_each_kernel() {
     let Some(path) = public("pipit_a100_cloverleaf_sync_each_kernel.sqlite") else {
         return;
     };

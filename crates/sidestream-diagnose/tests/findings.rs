@@ -1,5 +1,5 @@
-//! Each finding: a written trace that has it and its repaired twin that has not, and traces of an H200
-//! with what was gained there.
+//! Tests each finding: a written trace that has it and its fixed twin that has not, and traces of an H200 with the measured
+//! gains.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ fn recorded(name: &str) -> Report {
     read_report(&folder.join(format!("{name}.json.gz")))
 }
 
-/// What holds for every report.
+/// Checks what holds for every report.
 #[track_caller]
 fn sound(name: &str, report: &Report) {
     for (device, idle) in &report.devices {
@@ -54,7 +54,7 @@ fn sound(name: &str, report: &Report) {
     agree(name, report);
 }
 
-/// Findings, predictions and the verdict that nothing is to be gained do not contradict each other.
+/// Checks that findings, predictions and the verdict that nothing is to be gained do not contradict each other.
 #[track_caller]
 fn agree(name: &str, report: &Report) {
     let nothing = report
@@ -62,7 +62,7 @@ fn agree(name: &str, report: &Report) {
         .iter()
         .any(|f| f.code == Code::NothingToGain);
     let Ok(replay) = &report.replay else {
-        // Without a replay nothing is likely.
+        // Without a replay there is no likely gain.
         assert!(
             report.findings.iter().all(|f| f.saving_ns.likely == 0),
             "{name}"
@@ -123,7 +123,7 @@ fn finding(report: &Report, code: Code) -> &Finding {
     found.unwrap_or_else(|| panic!("{code:?} is not in {:#?}", report.findings))
 }
 
-/// The first trace has the finding, its repaired twin has not.
+/// Checks that the first trace has the finding, and its fixed twin has not.
 #[track_caller]
 fn check(code: Code, broken: &Program, repaired: &Program) -> Finding {
     let report = written(broken);
@@ -132,14 +132,14 @@ fn check(code: Code, broken: &Program, repaired: &Program) -> Finding {
     finding(&report, code).clone()
 }
 
-/// The device works all the time, far behind the host.
+/// Returns a program whose device always works, far behind the host.
 fn busy() -> Program {
     Program::of(STEPS, 20, |program, start, step| {
         program.kernel(DEFAULT, start + 2, (START_US + 50 + step * 600, 599));
     })
 }
 
-/// Each step waits for the device before the next begins; how, is the caller's.
+/// Returns a program in which each step waits for the device before the next begins, in a way that the caller chooses.
 fn waiting(wait: impl Fn(&mut Program, i64)) -> Program {
     Program::of(STEPS, 1_000, |program, start, _| {
         program.kernel(DEFAULT, start + 50, (start + 60, 600));
@@ -170,7 +170,7 @@ fn copies_from_pageable_memory_are_worth_what_pinned_ones_take_less() {
 }
 
 #[test]
-fn a_copy_that_blocks_costs_the_idle_time_behind_it() {
+fn a_copy_that_blocks_costs_the_idle_time_after_it() {
     let broken = waiting(|program, start| {
         program.copy(
             "Device -> Pageable",
@@ -181,7 +181,7 @@ fn a_copy_that_blocks_costs_the_idle_time_behind_it() {
         );
     });
     let found = check(Code::BlockingCopy, &broken, &busy());
-    // Without the profiler the host is back sooner: it is less than the 397 µs of the trace.
+    // Without the profiler the host returns sooner, so the gain is less than the 397 µs of the trace.
     assert!(
         (250_000..397_000).contains(&found.saving_ns.likely),
         "{found:?}"
@@ -273,7 +273,7 @@ fn each_wait_inside_an_operator_is_named_with_the_operators_around_it() {
 }
 
 #[test]
-fn memory_that_is_given_back_inside_a_step_is_a_synchronisation() {
+fn memory_that_is_freed_inside_a_step_is_a_synchronisation() {
     for call in ["cudaFree", "cudaDeviceSynchronize", "cudaEventSynchronize"] {
         let broken = waiting(|program, start| program.call(call, (start + 70, 600)));
         let found = check(Code::SyncInStep, &broken, &busy());
@@ -282,7 +282,7 @@ fn memory_that_is_given_back_inside_a_step_is_a_synchronisation() {
 }
 
 #[test]
-fn a_wait_that_costs_no_idle_time_is_no_finding() {
+fn a_wait_without_idle_time_is_not_a_finding() {
     let program = Program::of(STEPS, 1_000, |program, start, _| {
         program.kernel(DEFAULT, start + 2, (start + 5, 990));
         program.call("cudaDeviceSynchronize", (start + 10, 987));
@@ -291,7 +291,7 @@ fn a_wait_that_costs_no_idle_time_is_no_finding() {
 }
 
 #[test]
-fn copies_in_the_stream_of_the_kernels_are_worth_what_is_not_covered() {
+fn copies_in_the_stream_of_the_kernels_gain_what_is_not_covered() {
     let upload = |stream, kernel_at| {
         Program::of(STEPS, 20, move |program, start, step| {
             let device = START_US + 50 + step * 600;
@@ -311,7 +311,7 @@ fn copies_in_the_stream_of_the_kernels_are_worth_what_is_not_covered() {
     );
 }
 
-/// Two streams in turns, the host far ahead.
+/// Returns a program of two streams that take turns, with the host far ahead.
 fn turns(streams: [u32; 2], with_events: bool, other_at: i64) -> Program {
     Program::of(STEPS, 20, move |program, start, step| {
         let device = START_US + 50 + step * 304;
@@ -338,9 +338,9 @@ fn the_default_stream_and_another_that_wait_for_each_other_are_found() {
         (95_000..105_000).contains(&found.saving_ns.likely),
         "{found:?}"
     );
-    // Events say the same, and the program wanted it so.
+    // Here events require the same order, as the program intends.
     check(code, &broken(), &turns([DEFAULT, OTHER], true, 102));
-    // One stream is no two, and two others have no default stream between them.
+    // A single stream has no other to wait for, and two other streams are not the default stream.
     check(code, &broken(), &turns([DEFAULT, DEFAULT], false, 102));
     check(code, &broken(), &turns([21, OTHER], false, 102));
 }
@@ -389,7 +389,7 @@ fn a_host_that_waits_for_its_data_is_found_with_a_range() {
 }
 
 #[test]
-fn small_kernels_in_one_stream_are_worth_nothing_for_sure() {
+fn small_kernels_in_one_stream_have_no_certain_gain() {
     let kernels = |blocks: u32, host_us: i64, apart: i64| {
         Program::of(STEPS, host_us, move |program, start, step| {
             for at in 0..4 {
@@ -413,7 +413,7 @@ fn small_kernels_in_one_stream_are_worth_nothing_for_sure() {
         "{found:?}"
     );
     assert!(found.text.contains("which no trace says"), "{}", found.text);
-    // Where the host is the slower one a second stream gains nothing.
+    // Where the host is slower a second stream gains nothing.
     check(
         Code::SerialBranches,
         &kernels(16, 40, 100),
@@ -464,7 +464,7 @@ fn communication_is_exposed_as_far_as_nothing_is_computed() {
 }
 
 #[test]
-fn time_before_the_first_step_is_no_part_of_a_step() {
+fn time_before_the_first_step_is_not_part_of_a_step() {
     let mut broken = busy();
     broken.kernel(DEFAULT, 10, (20, 5));
     let found = check(Code::Startup, &broken, &busy());
@@ -472,10 +472,10 @@ fn time_before_the_first_step_is_no_part_of_a_step() {
 }
 
 #[test]
-fn the_profilers_time_is_its_own_however_deep_its_ranges_lie() {
+fn the_profilers_time_is_its_own_however_deep_its_ranges_nest() {
     let overhead = |is_there: bool| {
         Program::of(STEPS, 1_000, move |program, start, _| {
-            // A gap begins behind all of the inner ranges, and inside the outer one.
+            // A gap begins after all of the inner ranges, and inside the outer one.
             program.kernel(DEFAULT, start + 394, (start + 400, 20));
             program.kernel(DEFAULT, start + 900, (start + 906, 93));
             if is_there {
@@ -494,7 +494,7 @@ fn the_profilers_time_is_its_own_however_deep_its_ranges_lie() {
 }
 
 #[test]
-fn launches_that_are_waited_for_are_said_first() {
+fn launches_that_are_waited_for_are_reported_first() {
     let broken = Program::of(STEPS, 100, |program, start, _| {
         program.kernel_within((start, 60), (start + 6, 50));
     });
@@ -516,14 +516,14 @@ fn a_first_step_that_takes_long_does_not_make_the_others_worse() {
         program.kernel(DEFAULT, start + 2, (start + 5, 990));
     });
     let report = written(&slow_start);
-    // The run stood still for 400 of its 412 ms, once, and the steps are not to blame.
+    // The run was stalled for 400 of its 412 ms, once, and not because of the steps.
     let found = codes(&report);
     assert_eq!(found, [Code::Initialisation], "{:#?}", report.findings);
     assert_eq!(report.findings[0].saving_ns.likely, 0);
 }
 
 #[test]
-fn recorded_traces_have_what_was_changed_in_them() {
+fn recorded_traces_have_the_faults_that_were_fixed_in_them() {
     for (name, wanted) in [
         (
             "infer_pageable.before",
@@ -582,7 +582,7 @@ fn recorded_traces_where_the_obvious_change_gained_nothing_say_so() {
     }
 }
 
-/// Traces of other projects are not in the repository: `SIDESTREAM_PUBLIC_TRACES` names a folder.
+/// Traces of other projects are not in the repository: `SIDESTREAM_PUBLIC_TRACES` names their folder.
 #[test]
 fn traces_of_other_projects_are_explained() {
     let folder = std::env::var_os("SIDESTREAM_PUBLIC_TRACES").map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! One described run, written in every form in which profilers leave it, is one trace.
+//! Checks that one described run, written in every format of profilers, is read as one trace.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,7 +17,7 @@ fn json(bytes: &[u8]) -> Trace {
     }
 }
 
-/// The run, with whole microseconds for those forms that have no others.
+/// Returns the run, with whole microseconds for formats without fractions.
 fn run(form: Form) -> Scenario {
     match form.is_coarse() {
         true => Scenario::training(5),
@@ -37,7 +37,7 @@ fn every_years_json_gives_the_run_exactly() {
     }
 }
 
-/// All that is measured of the devices, as text.
+/// Returns all measurements of the devices, as text.
 fn measures(trace: &Trace) -> String {
     let lines = devices(trace, &Collectives::of(trace)).into_iter().map(|d| {
         let streams: Vec<_> = (d.streams.iter())
@@ -72,7 +72,7 @@ fn measures(trace: &Trace) -> String {
 }
 
 #[test]
-fn every_form_and_schema_gives_the_same_measures() {
+fn every_form_and_schema_gives_equal_measurements() {
     let folder = Folder::new("formats-measures");
     for scenario in [
         Scenario::training(5),
@@ -81,7 +81,7 @@ fn every_form_and_schema_gives_the_same_measures() {
         Scenario::graphs(5),
         Scenario::training(5).with_unknown_memory(),
     ] {
-        // Old forms would round.
+        // Old formats would round.
         let is_fine = (scenario.work.iter()).any(|work| work.start_ns % 1_000 != 0);
         let forms = Form::ALL
             .into_iter()
@@ -109,10 +109,10 @@ fn every_form_and_schema_gives_the_same_measures() {
     }
 }
 
-/// One step of the run, worked out by hand: device 0 is busy in 130–178, 212–330 with the prefetch
-/// in 230–430 and kernels in 332–470 and 440–560, the memset in between, 590–592, 650–655.
+/// One step of the run, computed by hand: device 0 is busy in 130–178, 212–330 with the prefetch in 230–430 and kernels in
+/// 332–470 and 440–560, the memset in between, 590–592, 650–655.
 #[test]
-fn the_measures_of_one_step_are_those_worked_out_by_hand() {
+fn the_measurements_of_one_step_are_those_computed_by_hand() {
     let trace = json(&pytorch::write(
         &Scenario::training(1),
         Form::Y2022,
@@ -126,7 +126,7 @@ fn the_measures_of_one_step_are_those_worked_out_by_hand() {
     assert_eq!(us(first.busy_ns()), 48.0 + 348.0 + 2.0 + 5.0);
     assert_eq!(us(first.kernel_ns()), 118.0 + 228.0);
     assert_eq!(us(first.host_copy_ns), 48.0 + 200.0 + 2.0);
-    // Of the prefetch, all but two microseconds between two kernels.
+    // All of the prefetch except two microseconds between two kernels.
     assert_eq!(us(first.hidden_copy_ns), 198.0);
     assert_eq!((first.gaps_10us, first.gaps_1ms), (3, 0));
     assert_eq!((second.gpu_ops, us(second.span_ns)), (2, 516.0));
@@ -155,7 +155,7 @@ fn json_and_database_of_one_run_are_the_same() {
 }
 
 #[test]
-fn what_surrounds_the_events_does_not_matter() {
+fn members_around_the_events_do_not_matter() {
     for form in Form::ALL {
         let scenario = run(form);
         let work = work_of(&scenario);
@@ -213,7 +213,7 @@ fn waits_have_rows_where_the_profiler_was_asked_for_them() {
         let trace = json(&pytorch::write(&scenario, form, options));
         // Two waits for a stream, one for the device and one of a stream in each step.
         assert_eq!(trace.syncs.len(), 12, "{form:?}");
-        // The lanes of waits are no streams.
+        // The lanes of waits are not streams.
         let streams: BTreeSet<(i64, i64)> = (trace.streams.iter())
             .map(|stream| (stream.device, stream.number))
             .collect();
@@ -228,7 +228,7 @@ fn odd_names_come_through_escaped_or_not() {
         let scenario = run(form).with_odd_names();
         let trace = json(&pytorch::write(&scenario, form, Options::NONE));
         assert_eq!(work_in(&trace), work_of(&scenario), "{form:?}");
-        // Before 2026 quotes and tabs were written as they are, and bytes that are no UTF-8.
+        // Before 2026 quotes and tabs were not escaped, and some bytes were not UTF-8.
         if form < Form::Y2026 {
             let trace = json(&pytorch::write_unescaped(&scenario, form));
             assert_eq!(calls_in(&trace), calls_of(&scenario), "{form:?}");
@@ -303,9 +303,9 @@ fn a_compressed_file_is_the_same_file() {
     }
 }
 
-/// People watch long files being read: they hear of it all the way, however the file is packed.
+/// Users watch long files being read: the progress is reported throughout, however the file is packed.
 #[test]
-fn progress_is_told_all_the_way_through_every_kind_of_file() {
+fn progress_is_reported_throughout_every_kind_of_file() {
     let folder = Folder::new("formats-progress");
     let scenario = Scenario::training(2_000);
     let text = pytorch::write(&scenario, Form::Y2024, Options::NONE);
@@ -335,8 +335,8 @@ fn progress_is_told_all_the_way_through_every_kind_of_file() {
             told.iter()
                 .all(|(done, all)| done <= all && *all == size_bytes)
         );
-        // This file is short. In one that anybody watches, the same steps are parts of a percent: 256 KiB
-        // of what is packed, two megabytes of text, some thousand rows.
+        // This file is short. In one that takes long enough to be watched, the steps are parts of a percent: 256 KiB of
+        // compressed data, two megabytes of text, some thousand rows.
         let mut places: Vec<u64> = told.iter().map(|(done, _)| *done).collect();
         places.insert(0, 0);
         places.push(size_bytes);

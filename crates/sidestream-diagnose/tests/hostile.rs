@@ -1,5 +1,4 @@
-//! Files that are cut, damaged or made to do harm: an error or a part of a trace, soon and in
-//! little memory.
+//! Tests files that are cut, damaged or malicious: they give an error or a part of a trace, quickly and in little memory.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,12 +14,12 @@ use sidestream_diagnose::{
     Call, Collectives, Error, Limits, Links, Problem, Trace, devices, read, read_json,
 };
 
-/// What any reader may take besides what it keeps: the window of JSON grows to 16 MiB, and while it
-/// grows its smaller self is there as well.
+/// The most memory of any reader besides the rows that it keeps: the JSON window grows to 16 MiB, and while it grows the
+/// smaller one exists as well.
 const FIXED_BYTES: u64 = 26 << 20;
-/// How much of what is in a file may be kept, to the bytes of the file.
+/// The most bytes that are kept for each byte of the file.
 const GROWTH: u64 = 8;
-/// Seeds of damage for each form.
+/// Seeds of damage for each format.
 const SEEDS: u64 = 60;
 
 /// Reads from memory within the bound.
@@ -40,7 +39,7 @@ fn file(path: &Path) -> Result<Trace, Error> {
     result
 }
 
-/// A file of Nsight Systems, as bytes.
+/// Returns a file of Nsight Systems, as bytes.
 fn export(folder: &Folder, scenario: &Scenario, schema: nsys::Schema) -> Vec<u8> {
     let path = folder.file("whole.sqlite");
     let _ = std::fs::remove_file(&path);
@@ -77,7 +76,7 @@ fn json_that_is_cut_gives_its_first_part_and_a_warning() {
             assert!(rows.is_subset(&all), "{form:?}, {part} of 50");
             assert!(!trace.warnings.is_empty(), "{form:?}, {part} of 50");
         }
-        // Work of devices begins in the middle of the files that are written here.
+        // Device work begins in the middle of the files that are written here.
         assert!(read >= 10, "{form:?}: {read} of 50 were read");
     }
 }
@@ -147,28 +146,28 @@ fn a_database_that_is_damaged_is_read_or_refused() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_one_sentence() {
+fn files_that_are_not_traces_are_refused_with_one_sentence() {
     let folder = Folder::new("hostile-no-trace");
     for (name, bytes, what) in [
         ("empty", &b""[..], "the file is empty"),
-        ("text", b"hello\n", "no trace"),
-        ("picture", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "no trace"),
-        ("zeros", &[0; 4096], "no trace"),
+        ("text", b"hello\n", "not a trace"),
+        ("picture", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "not a trace"),
+        ("zeros", &[0; 4096], "not a trace"),
         ("start", b"SQLite format 3\0", "cannot be read"),
         ("gzip", b"\x1f\x8b", ""),
         ("object", b"{}", ""),
         ("array", b"[]", ""),
-        ("number", b"12", "no trace"),
+        ("number", b"12", "not a trace"),
     ] {
         let path = folder.write(name, bytes);
         says(file(&path), what);
     }
     says(file(&folder.file("missing")), "cannot be read");
-    says(file(folder.path()), "no file");
+    says(file(folder.path()), "not a file");
 }
 
 #[test]
-fn numbers_beyond_all_measure_do_no_harm() {
+fn extreme_numbers_do_no_harm() {
     for number in [
         "NaN",
         "Infinity",
@@ -258,7 +257,7 @@ fn deep_nesting_does_not_exhaust_the_stack() {
     }
 }
 
-/// What a profiler leaves that was stopped just as it began to write, and a file that only looks compressed.
+/// A file that a profiler leaves when it is stopped just as it begins to write, and a file that only looks compressed.
 #[test]
 fn a_compressed_file_without_anything_in_it_says_so() {
     let folder = Folder::new("hostile-short-gzip");
@@ -295,15 +294,15 @@ fn a_gzip_bomb_is_refused_in_little_memory() {
     let bomb = packed.finish().expect("memory takes everything");
     assert!(bomb.len() < 2 << 20);
     says(file(&folder.write("bomb.json.gz", &bomb)), "200 times");
-    // One within another.
+    // One inside another.
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(&bomb).expect("memory takes everything");
     let outer = packed.finish().expect("memory takes everything");
-    says(file(&folder.write("twice.gz", &outer)), "no trace");
+    says(file(&folder.write("twice.gz", &outer)), "not a trace");
 }
 
 #[test]
-fn one_endless_name_is_no_way_to_fill_memory() {
+fn one_endless_name_does_not_fill_memory() {
     let long = "x".repeat(40 << 20);
     let row = |name: &str| {
         format!(
@@ -352,7 +351,7 @@ fn more_streams_than_any_program_has_are_refused() {
     says(file(&path), "65536 streams");
 }
 
-/// Opening a pipe that nobody writes to would wait forever.
+/// Opening a pipe without a writer would block forever.
 #[cfg(unix)]
 #[test]
 fn a_pipe_is_refused_and_not_waited_for() {
@@ -360,20 +359,19 @@ fn a_pipe_is_refused_and_not_waited_for() {
     let path = folder.file("trace.json");
     let made = std::process::Command::new("mkfifo").arg(&path).status();
     assert!(made.is_ok_and(|status| status.success()), "mkfifo failed");
-    says(file(&path), "no file");
-    says(file(Path::new("/dev/zero")), "no file");
+    says(file(&path), "not a file");
+    says(file(Path::new("/dev/zero")), "not a file");
 }
 
-/// Many calls that last through many works: whoever looks at all of one for each of the other does
-/// not end. The bound is on what is asked of the sums, so no clock is needed: a reader that takes the
-/// square of this takes hours.
+/// Many calls that overlap with many operations: an algorithm that compares every pair does not end. The bound is on the number
+/// of queries to the sums, so no clock is needed: a quadratic reader would take hours.
 #[test]
-fn what_overlaps_everything_is_no_way_to_hang() {
+fn calls_that_overlap_everything_do_not_hang_the_reader() {
     const EACH: usize = 300_000;
     let mut text = String::from("{\"traceEvents\": [");
     for at in 0..EACH {
         let comma = if at == 0 { "" } else { "," };
-        // The same number for all, and a wait that lasts to the end.
+        // One correlation number for all, and a wait that lasts to the end.
         text += &format!(
             "{comma}{{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaMemcpy\",\"pid\":1,\"tid\":1,\"ts\":{at},\
              \"dur\":9000000,\"args\":{{\"correlation\":7}}}},\
@@ -389,7 +387,7 @@ fn what_overlaps_everything_is_no_way_to_hang() {
     let devices = devices(&trace, &Collectives::of(&trace));
     let busy = |call: &Call| devices[0].busy.within_ns(call.start_ns, call.end_ns());
     let sum: u64 = trace.calls.iter().map(busy).sum();
-    // Of each call, all works that began after it, and what is left of one.
+    // For each call, all work that began after it, and the rest of one operation.
     let expected: u64 = (0..EACH as u64)
         .map(|at| (EACH as u64 - at.div_ceil(10)) * 1_000)
         .sum();

@@ -1,4 +1,4 @@
-//! Databases that were made to do harm.
+//! Tests malicious databases.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ fn file(path: &Path) -> Result<Trace, String> {
     result.map_err(|error| error.to_string())
 }
 
-/// A good export, changed by some SQL.
+/// Returns a valid export, changed by some SQL.
 fn changed(folder: &Folder, sql: &str) -> PathBuf {
     static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
     let path = folder.file("changed.sqlite");
@@ -52,12 +52,12 @@ fn refused(folder: &Folder, sql: &str, says: &str) {
     }
 }
 
-/// The work of the run in the file, and its kernels.
+/// The number of operations of the run in the file, and of its kernels.
 const WORK: usize = 40;
 const KERNELS: usize = 20;
 
 #[test]
-fn rows_of_wrong_types_are_left_out_and_told_of() {
+fn rows_of_wrong_types_are_left_out_with_a_warning() {
     let folder = Folder::new("database-types");
     check(&folder, "", WORK, &[]);
     for value in [
@@ -74,14 +74,14 @@ fn rows_of_wrong_types_are_left_out_and_told_of() {
             let sql = format!("UPDATE {kernel} SET {column} = {value} WHERE rowid = 3");
             check(&folder, &sql, WORK - 1, &["UNUSABLE_ROWS"]);
         }
-        // The number of a device, or of a stream, may be any number.
+        // The number of a device, or of a stream, may be any integer.
         let is_number = value.starts_with(['9', '-']);
         let sql = format!("UPDATE {kernel} SET streamId = {value} WHERE rowid = 3");
         match is_number {
             true => check(&folder, &sql, WORK, &[]),
             false => check(&folder, &sql, WORK - 1, &["UNUSABLE_ROWS"]),
         }
-        // These say less, and the row still counts.
+        // Without these the row says less, but it still counts.
         for column in [
             "contextId",
             "correlationId",
@@ -96,7 +96,7 @@ fn rows_of_wrong_types_are_left_out_and_told_of() {
 }
 
 #[test]
-fn times_that_run_backwards_or_were_not_taken_are_left_out() {
+fn times_that_run_backwards_or_are_missing_are_left_out() {
     let folder = Folder::new("database-times");
     let kernel = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET";
     let sql = format!("{kernel} \"end\" = start - 1 WHERE rowid < 4");
@@ -175,7 +175,7 @@ fn databases_of_others_are_refused() {
         connection.execute_batch(&sql).expect("the table is new");
         drop(connection);
         let error = file(&path).err().unwrap_or_default();
-        assert!(error.contains("no export of Nsight Systems"), "{error}");
+        assert!(error.contains("not an export of Nsight Systems"), "{error}");
     }
 }
 
@@ -183,7 +183,7 @@ fn databases_of_others_are_refused() {
 fn code_in_a_database_does_not_run() {
     let folder = Folder::new("database-code");
     let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)";
-    // A view in the place of a table, without an end.
+    // A view in place of a table, without an end.
     let view = format!(
         "DROP TABLE CUPTI_ACTIVITY_KIND_MEMSET; \
          CREATE VIEW CUPTI_ACTIVITY_KIND_MEMSET AS {endless} SELECT i AS start, i AS \"end\", \
@@ -195,7 +195,7 @@ fn code_in_a_database_does_not_run() {
                     ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN start \
                     GENERATED ALWAYS AS (length(hex(zeroblob(100000000)))) VIRTUAL";
     check(&folder, computed, WORK - KERNELS, &["UNUSABLE_ROWS"]);
-    // A table that a module makes up.
+    // A table that a module generates.
     let module = "DROP TABLE CUPTI_ACTIVITY_KIND_MEMSET; \
                   CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_MEMSET USING fts5(start, \"end\")";
     check(&folder, module, WORK - 4, &["NOT_A_TABLE"]);
@@ -211,7 +211,7 @@ fn names_that_are_too_long_are_left_out() {
 }
 
 #[test]
-fn many_tables_are_no_way_to_fill_memory() {
+fn many_tables_do_not_fill_memory() {
     let folder = Folder::new("database-tables");
     let path = changed(&folder, "");
     let connection = Connection::open(&path).expect("the file was written");
@@ -226,10 +226,9 @@ fn many_tables_are_no_way_to_fill_memory() {
     assert!(error.contains("the database cannot be read"), "{error}");
 }
 
-/// A tree of pages in which every pointer of a page leads to the same page below: twelve pages hold
-/// more rows than anybody could read.
+/// A tree of pages in which every pointer of a page leads to one page below: twelve pages have more rows than can ever be read.
 #[test]
-fn a_tree_that_leads_to_the_same_rows_for_ever_ends() {
+fn a_tree_that_leads_to_the_same_rows_forever_ends() {
     let folder = Folder::new("database-tree");
     let path = changed(&folder, "");
     let connection = Connection::open(&path).expect("the file was written");
@@ -272,7 +271,7 @@ fn a_tree_that_leads_to_the_same_rows_for_ever_ends() {
     assert!(peak < 64 * bytes.len() as u64, "{peak}");
 }
 
-/// An inner page of a table with fifty cells, all of which lead to `below`.
+/// Returns an inner page of a table with fifty cells, all of which lead to `below`.
 fn pointers(page_bytes: usize, below: usize) -> Vec<u8> {
     const CELLS: usize = 50;
     let mut page = vec![0; page_bytes];

@@ -1,4 +1,4 @@
-//! JSON traces of every year, whole and broken: text in, rows out.
+//! Tests JSON traces of every year, whole and damaged: text in, rows out.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use sidestream_diagnose::{Limits, Options, Problem, Report, Trace, What, read_json};
 
-/// The rows of a trace, one a line, in their order; its warnings behind them.
+/// Returns the rows of a trace, one per line, in their order, followed by its warnings.
 fn shown(trace: &Trace) -> String {
     let mut lines = Vec::new();
     for work in &trace.work {
@@ -140,7 +140,7 @@ fn nanoseconds_of_2024_and_operators_that_name_a_stream() {
 }
 
 #[test]
-fn waits_of_2026_are_in_no_stream_of_their_own() {
+fn waits_of_2026_are_not_in_a_separate_stream() {
     check(
         &events(
             r#"{"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 1000007, "ts": 1, "dur": 2, "args": {"stream": 7, "correlation": 3, "device": 0, "context": 1}},
@@ -168,7 +168,7 @@ fn rocm_does_not_say_which_memory() {
 }
 
 #[test]
-fn a_bare_list_and_any_sequence_of_keys() {
+fn a_bare_list_and_any_order_of_keys() {
     check(
         &format!("\u{feff} [{KERNEL}"),
         "5000+1000 kernel 0x0 on ?/0/0/7 #0 k
@@ -236,20 +236,20 @@ fn a_trace_that_is_cut_anywhere_never_panics_and_keeps_what_is_whole() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused_with_a_reason() {
+fn files_that_are_not_traces_are_refused_with_a_reason() {
     refused("", "the file is empty");
     refused("  \n ", "the file is empty");
-    refused("hello", "no trace");
-    refused("\x7fELF\x02\x01\x01", "no trace");
-    refused("name: a program\nops: []\n", "no trace");
-    refused("[1, 2, 3]", "no trace");
+    refused("hello", "not a trace");
+    refused("\x7fELF\x02\x01\x01", "not a trace");
+    refused("name: a program\nops: []\n", "not a trace");
+    refused("[1, 2, 3]", "not a trace");
     refused("{\"a\": 1}", "without a member `traceEvents`");
-    refused("{\"traceEvents\": 5}", "no JSON");
+    refused("{\"traceEvents\": 5}", "not JSON");
     refused("{\"traceEvents\": []}", "no kernels, copies or memsets");
     refused("{\"traceEvents\": [", "at byte 17");
     refused("{\"a\": ", "at byte 6");
     refused("{\"a\": }", "a value is missing");
-    refused("{a: 1}", "no JSON");
+    refused("{a: 1}", "not JSON");
     refused(
         events(
             r#"{"ph": "X", "cat": "cpu_op", "name": "f", "pid": 1, "tid": 1, "ts": 1, "dur": 1}"#,
@@ -283,7 +283,7 @@ fn hostile_files_end_soon() {
     let row = format!("{{\"ph\": \"X\", \"args\": {{\"x\": {deep}");
     refused(events(&row), "");
     refused(format!("{{\"x\": {deep}"), "");
-    // Strings that are never closed, one in each event: they may not be looked at again and again.
+    // Strings that are never closed, one in each event: each must be scanned only once.
     let open = r#"{"ph": "X", "name": "#.repeat(1 << 16);
     refused(events(&open), "");
     let quotes = format!("{{\"ph\": \"X\", \"name\": \"{}", "\"".repeat(1 << 20));
@@ -310,7 +310,7 @@ fn rows_beyond_the_limit_are_not_read() {
         ..Limits::default()
     };
     let trace = read_json(events(&rows).as_bytes(), &limits).expect("a trace");
-    // It is looked at now and then only.
+    // The limit is checked only now and then.
     assert!(
         (10_000..15_000).contains(&trace.work.len()),
         "{}",
@@ -331,7 +331,7 @@ fn compressed_traces_are_unpacked_as_they_are_read() {
     let mut bytes = packed(text.as_bytes());
     let trace = read_json(&bytes, &Limits::default()).expect("a trace");
     assert_eq!((trace.work.len(), trace.warnings.len()), (1000, 0));
-    // A member of a file that was packed in parts.
+    // A further member of a file that was compressed in parts.
     bytes.extend(packed(b" "));
     assert!(read_json(&bytes, &Limits::default()).is_ok());
     bytes.truncate(bytes.len() / 2);
@@ -402,7 +402,7 @@ fn times_at_the_ends_of_the_range_make_a_report() {
 }
 
 #[test]
-fn a_file_that_ends_too_early_says_once_where_and_what_follows() {
+fn a_file_that_ends_too_early_says_once_where_and_with_what_effect() {
     let whole = events(&format!("{KERNEL},\n{KERNEL},\n{KERNEL}"));
     let cut = &whole[..whole.len() - 20];
     let trace = read_json(cut.as_bytes(), &Limits::default()).expect("a trace");
@@ -415,17 +415,17 @@ fn a_file_that_ends_too_early_says_once_where_and_what_follows() {
         panic!("{:?}", trace.warnings);
     };
     assert_eq!((warning.code, &warning.text), ("TRUNCATED", &text));
-    // Without work before it, the same place, once.
+    // Without work before it, the place is named once.
     let cut = &whole[..60];
     let why = read_json(cut.as_bytes(), &Limits::default()).expect_err("nothing is there");
     assert_eq!(
         why.to_string(),
-        "the file ends at byte 60 of its text, inside the list of events, and nothing before that is \
-         work of a device; export the trace again"
+        "the file ends at byte 60 of its text, inside the list of events, and there is no device work \
+         before that; export the trace again"
     );
 }
 
-/// A kernel's event with its keys in another sequence.
+/// Returns a kernel's event with its keys in another order.
 fn rotated(by: usize) -> String {
     let mut fields = [
         r#""ph": "X""#,
@@ -442,7 +442,7 @@ fn rotated(by: usize) -> String {
 }
 
 #[test]
-fn the_keys_of_an_event_come_in_any_sequence() {
+fn the_keys_of_an_event_come_in_any_order() {
     for by in 0..8 {
         check(
             &events(&rotated(by)),
@@ -452,7 +452,7 @@ fn the_keys_of_an_event_come_in_any_sequence() {
 }
 
 #[test]
-fn members_of_the_file_come_in_any_sequence() {
+fn members_of_the_file_come_in_any_order() {
     let list = format!("\"traceEvents\": [{KERNEL}]");
     let mut members = [
         r#""schemaVersion": 1"#,
@@ -474,7 +474,7 @@ fn members_of_the_file_come_in_any_sequence() {
 }
 
 #[test]
-fn what_a_copys_name_says_of_it() {
+fn a_copys_name_gives_its_direction_and_memory() {
     let copy = |name: &str| {
         events(&format!(
             r#"{{"ph": "X", "cat": "gpu_memcpy", "name": "{name}", "pid": 0, "tid": 7, "ts": 1, "dur": 0, "args": {{"stream": 7, "bytes": 8}}}}"#
@@ -507,7 +507,7 @@ fn what_a_copys_name_says_of_it() {
 }
 
 #[test]
-fn what_no_event_of_a_device_needs_does_no_harm() {
+fn fields_that_are_not_needed_do_no_harm() {
     check(
         &events(
             r#"{"ph": "C", "name": "GPU 0 Utilization", "pid": 0, "tid": 7, "ts": 1, "args": {"value": 5.5}},

@@ -1,4 +1,4 @@
-//! The tests of the diagnosis, as one program: each crate that it uses is linked once.
+//! The tests of the diagnosis, as one program, so that each crate is linked only once.
 
 mod advice;
 mod annotated;
@@ -23,6 +23,6 @@ mod together;
 mod verdicts;
 mod words;
 
-/// Tests of bounds of memory ask it; the others do not notice.
+/// Tests of memory limits use its counters; the other tests do not notice it.
 #[global_allocator]
 static ALLOCATOR: fixtures::hostile::Counting = fixtures::hostile::Counting;

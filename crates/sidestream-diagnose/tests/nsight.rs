@@ -1,4 +1,4 @@
-//! Exports of Nsight Systems in all schemas, written here from one described run.
+//! Tests exports of Nsight Systems in all schemas, written from one described run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn odd_names_come_through() {
 }
 
 #[test]
-fn a_wait_is_what_its_call_says_whatever_its_row_says() {
+fn the_call_of_a_wait_decides_its_kind_not_its_row() {
     let folder = Folder::new("nsight-waits");
     let scenario = Scenario::training(3);
     for schema in Schema::ALL {
@@ -92,7 +92,7 @@ fn a_wait_is_what_its_call_says_whatever_its_row_says() {
                 assert_eq!(sync.record_correlation, sync.correlation - 1, "{schema:?}");
             }
         }
-        // The poll is none of them.
+        // The poll is not among them.
         let expected = BTreeMap::from([
             ("Context None".to_owned(), 3),
             ("Stream Some((0, 7))".to_owned(), 6),
@@ -107,7 +107,7 @@ fn a_wait_is_what_its_call_says_whatever_its_row_says() {
 fn processes_with_the_same_numbers_are_kept_apart() {
     let folder = Folder::new("nsight-processes");
     let one = Scenario::training(3);
-    // The same streams and correlations, with other calls behind them.
+    // The streams and correlations are equal, with other calls behind them.
     let mut other = Scenario::training(3).of_process(5151);
     for call in &mut other.calls {
         if call.name == "cudaDeviceSynchronize" {
@@ -186,7 +186,7 @@ fn graphs_traced_node_by_node_keep_their_graph() {
 }
 
 #[test]
-fn graphs_traced_whole_keep_the_device_busy_and_are_told_of() {
+fn graphs_traced_whole_keep_the_device_busy_with_a_warning() {
     let folder = Folder::new("nsight-whole-graphs");
     let scenario = Scenario::graphs(4);
     let options = Options {
@@ -238,7 +238,7 @@ fn a_limit_on_rows_gives_the_first_part_and_says_so() {
     assert!(warnings(&trace).contains(&"LIMIT"));
 }
 
-/// An export, changed by some SQL before it is read.
+/// Reads an export that was changed by some SQL.
 fn changed(folder: &Folder, scenario: &Scenario, schema: Schema, sql: &str) -> Trace {
     let path = folder.file("changed.sqlite");
     let _ = std::fs::remove_file(&path);
@@ -253,7 +253,7 @@ fn change(path: &Path, sql: &str) {
 }
 
 #[test]
-fn numbers_mean_what_the_lists_of_the_file_say() {
+fn the_lists_of_the_file_give_the_meaning_of_numbers() {
     let folder = Folder::new("nsight-lists");
     let scenario = Scenario::training(3).with_nanoseconds();
     let sql = "UPDATE ENUM_CUDA_MEM_KIND SET id = 40 - id;
@@ -276,7 +276,7 @@ fn numbers_mean_what_the_lists_of_the_file_say() {
     }
 }
 
-/// Every number of the fixed lists, for files that have none: kinds of memory are not CUPTI's own.
+/// Every number of the fixed lists, for files without lists: memory kinds are not CUPTI's own.
 #[test]
 fn without_lists_the_fixed_numbers_hold() {
     let folder = Folder::new("nsight-no-lists");
@@ -325,7 +325,7 @@ fn without_lists_the_fixed_numbers_hold() {
     for (copy, direction) in directions {
         for (kind, memory) in kinds {
             let start = 60_000_000_000 + 1_000 * expected.len() as i64;
-            // What is migrated is managed, whatever its row says of the two sides.
+            // Migrated memory is managed, whatever its row states for the two sides.
             expected.push(match copy {
                 11..=13 => (direction, Memory::Managed, Memory::Managed),
                 _ => (direction, memory, Memory::Device),
@@ -358,8 +358,7 @@ fn without_lists_the_fixed_numbers_hold() {
     assert!(null.count() > 0);
 }
 
-/// In a part of a longer recording most calls are missing, and those of another process have the same
-/// numbers.
+/// In a part of a longer recording most calls are missing, and those of another process have equal numbers.
 #[test]
 fn work_whose_call_is_not_in_the_file_is_joined_to_no_other() {
     let folder = Folder::new("nsight-part");
@@ -370,7 +369,7 @@ fn work_whose_call_is_not_in_the_file_is_joined_to_no_other() {
     for schema in Schema::ALL {
         let path = folder.file(&format!("{schema:?}.sqlite"));
         write_together(&[one.clone(), other.clone()], schema, Options::SHORT, &path);
-        // Of the first process, the calls of all steps but the last one are gone.
+        // The calls of the first process are removed for all steps but the last one.
         change(
             &path,
             "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME
@@ -395,7 +394,7 @@ fn work_whose_call_is_not_in_the_file_is_joined_to_no_other() {
 }
 
 #[test]
-fn calls_of_the_driver_lie_among_those_of_the_runtime() {
+fn calls_of_the_driver_are_among_those_of_the_runtime() {
     let folder = Folder::new("nsight-driver");
     let mut scenario = Scenario::training(2);
     for call in &mut scenario.calls {
@@ -412,12 +411,12 @@ fn calls_of_the_driver_lie_among_those_of_the_runtime() {
 }
 
 #[test]
-fn graphs_that_left_no_rows_are_told_of() {
+fn graphs_that_left_no_rows_give_a_warning() {
     let folder = Folder::new("nsight-hidden-graphs");
     let mut scenario = Scenario::training(3);
     let sql = "UPDATE META_DATA_CAPTURE SET value = 'Graph' WHERE name LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'";
     for schema in &Schema::ALL[1..] {
-        // Without a launch of one, nothing is hidden.
+        // Without a graph launch, nothing is hidden.
         let trace = changed(&folder, &Scenario::training(3), *schema, sql);
         assert_eq!(warnings(&trace), [""; 0], "{schema:?}");
         for call in &mut scenario.calls {
@@ -442,7 +441,7 @@ fn a_kernel_without_its_long_name_has_the_short_one() {
         let names: Vec<&str> = (trace.work.iter())
             .map(|work| trace.names.text(work.name))
             .collect();
-        // The long one goes on with the types in its angle brackets.
+        // The long name also has the types in its angle brackets.
         assert!(
             names.contains(&"void at::native::vectorized_elementwise_kernel"),
             "{names:?}"
@@ -451,7 +450,7 @@ fn a_kernel_without_its_long_name_has_the_short_one() {
 }
 
 #[test]
-fn an_event_that_is_used_again_is_told_by_the_number_of_its_record() {
+fn a_reused_event_is_identified_by_the_number_of_its_record() {
     let folder = Folder::new("nsight-records");
     let scenario = Scenario::training(3);
     // All waits are for the first record, though the event was recorded twice since.
@@ -466,7 +465,7 @@ fn an_event_that_is_used_again_is_told_by_the_number_of_its_record() {
         .filter(|s| s.kind == SyncKind::StreamWait);
     let recorded: Vec<u32> = waits.map(|sync| sync.record_correlation).collect();
     assert_eq!(recorded, [first; 3]);
-    // Zeros say nothing: the last record before the wait is meant.
+    // Zeros mean that the number is unknown: then the last record before the wait is meant.
     let sql = "UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventSyncId = 0";
     let trace = changed(&folder, &scenario, Schema::V3_25, sql);
     for sync in trace
@@ -498,7 +497,7 @@ fn the_null_stream_of_a_context_is_known_from_any_of_three_tables() {
             assert_eq!(stream.flag, expected, "{stream:?}");
         }
     }
-    // Nobody says it: that it is number 7 proves nothing.
+    // Without a statement it is unknown: the number 7 proves nothing.
     let trace = changed(
         &folder,
         &scenario,
@@ -508,8 +507,8 @@ fn the_null_stream_of_a_context_is_known_from_any_of_three_tables() {
     assert!((trace.streams.iter()).all(|stream| stream.flag == StreamFlag::Unknown));
 }
 
-/// A database as `nsys profile --trace=cuda,nvtx,osrt` and `nsys export` write it, with what is read of it: in each step of
-/// ten milliseconds the program reads a file in `load_batch`, inside of which it asks for small things often.
+/// A database as `nsys profile --trace=cuda,nvtx,osrt` and `nsys export` write it, with the expected rows: in each step of ten
+/// milliseconds the program reads a file in `load_batch`, during which it often makes short calls.
 const STARVED: &str = "
     CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel'), (2, 'gemm'), (3, 'read'), (4, 'sem_wait');
@@ -534,7 +533,7 @@ const STARVED: &str = "
         FROM CUPTI_ACTIVITY_KIND_RUNTIME;";
 
 #[test]
-fn ranges_of_nvtx_and_long_calls_of_the_operating_system_say_what_a_step_waits_for() {
+fn nvtx_ranges_and_long_operating_system_calls_show_what_a_step_waits_for() {
     let folder = Folder::new("nsight-osrt");
     let path = folder.file("osrt.sqlite");
     change(&path, STARVED);
@@ -561,7 +560,7 @@ fn ranges_of_nvtx_and_long_calls_of_the_operating_system_say_what_a_step_waits_f
         "{}",
         found.text
     );
-    // Those of other threads, and short ones, explain nothing.
+    // Calls of other threads, and short ones, explain nothing.
     assert!(!found.text.contains("sem_wait"), "{}", found.text);
     let trace = read_back(&path);
     let long = trace
@@ -569,7 +568,7 @@ fn ranges_of_nvtx_and_long_calls_of_the_operating_system_say_what_a_step_waits_f
         .iter()
         .filter(|range| range.kind == RangeKind::System);
     assert_eq!(long.count(), 2 * 12);
-    // The rows of the operating system are all that says it.
+    // Only the rows of the operating system show it.
     change(&path, "DROP TABLE OSRT_API");
     let without = &report(&path).findings[0];
     assert_eq!(without.code, Code::HostWork);
@@ -583,7 +582,7 @@ fn ranges_of_nvtx_and_long_calls_of_the_operating_system_say_what_a_step_waits_f
 }
 
 #[test]
-fn columns_that_nobody_knows_change_nothing() {
+fn unknown_columns_change_nothing() {
     let folder = Folder::new("nsight-columns");
     let scenario = Scenario::training(2);
     let mut sql = String::new();

@@ -1,10 +1,10 @@
-//! Traces that Sidestream writes are read back, to the nanosecond.
+//! Checks that traces which Sidestream writes are read back, to the nanosecond.
 
 use sidestream::op::{DeviceId, Memory, OpId, StreamId, ThreadId};
 use sidestream::trace;
 use sidestream_diagnose::{Direction, Limits, RangeKind, Source, SyncKind, Trace, What, read_json};
 
-/// An upload, a kernel behind it in another stream, and a wait for that, with a name around them.
+/// Returns an upload, a kernel after it in another stream, and a wait for that, with a named range around them.
 fn run(log: Option<Vec<u8>>) -> trace::Trace {
     let stream = |id, name: &str| trace::Stream {
         id: StreamId(id),
@@ -81,7 +81,7 @@ fn read_back(trace: &trace::Trace) -> Trace {
 
 #[test]
 fn our_own_trace_is_read_back_to_the_nanosecond() {
-    // The log of a run is no event; a long one does not have to fit into memory either.
+    // The log of a run is not an event; a long one need not fit into memory either.
     for log in [None, Some(b"SIDESTRM".repeat(1 << 20))] {
         let trace = read_back(&run(log));
         assert_eq!(trace.source, Source::Sidestream);
@@ -124,7 +124,7 @@ fn our_own_trace_is_read_back_to_the_nanosecond() {
 }
 
 #[test]
-fn a_trace_of_ours_with_nothing_but_a_log_says_whose_it_is() {
+fn a_trace_with_only_a_log_is_known_as_sidestreams() {
     let json = br#"{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}],
         "sidestream": {"op_log": "AAAA"}}"#;
     let trace = read_json(json, &Limits::default()).expect("a trace");

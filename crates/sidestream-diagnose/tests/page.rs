@@ -1,4 +1,4 @@
-//! The page of a report, as text and as a person sees it in a browser.
+//! Tests the page of a report, as text and as it is seen in a browser.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn example_with(name: &str, options: &Options) -> Report {
     Report::of(trace, options)
 }
 
-/// Names that would do something if they were no text.
+/// Names that would have an effect if they were not escaped.
 const HOSTILE: [&str; 7] = [
     "<script>window.taken = 1</script>",
     "</script><script>window.taken = 2</script>",
@@ -32,7 +32,7 @@ const HOSTILE: [&str; 7] = [
     "a\u{202e}gnp.exe\u{0}\u{1b}[2J\u{200b}",
 ];
 
-/// A trace of steps in which everything that can have a name has a hostile one.
+/// Returns a trace of steps in which everything with a name has a hostile one.
 fn hostile() -> Report {
     let mut rows = Vec::new();
     for step in 0..6 {
@@ -67,7 +67,7 @@ fn hostile() -> Report {
     Report::of(trace, &Options::default())
 }
 
-/// The widths of the spans of each lane below this element, as they are seen.
+/// Returns the visible widths of the spans of each lane below this element.
 fn lanes(browser: &mut Browser, below: &str) -> Vec<(String, Vec<f64>)> {
     let script = format!(
         "[...document.querySelectorAll('{below} .lane')].map(lane => [
@@ -86,7 +86,7 @@ fn text(browser: &mut Browser, of: &str) -> String {
     browser.value(&script).as_str().unwrap_or("").to_owned()
 }
 
-/// The middle of an element in the window.
+/// Returns the middle of an element in the window.
 fn middle(browser: &mut Browser, of: &str) -> (f64, f64) {
     let script = format!(
         "(() => {{
@@ -118,7 +118,7 @@ fn a_reader_sees_the_step_and_picks_what_to_change() {
     );
     assert_eq!(text(&mut browser, "h1"), "infer.json");
     assert!(text(&mut browser, ".facts").contains("15.25 ms"));
-    // Both lanes of the measured step, with spans that can be seen. The copy takes half of it.
+    // Both lanes of the measured step, with visible spans. The copy takes half of it.
     let measured = lanes(&mut browser, "#measured");
     let names: Vec<&str> = measured.iter().map(|lane| &*lane.0).collect();
     assert_eq!(names.len(), 2);
@@ -130,13 +130,13 @@ fn a_reader_sees_the_step_and_picks_what_to_change() {
     }
     let widest = measured[1].1.iter().copied().fold(0.0, f64::max);
     assert!((400.0..560.0).contains(&widest), "{widest}");
-    // The best change is on from the start, and only that.
+    // At first only the best change is selected.
     let shown = "[...document.querySelectorAll('.after > figure')]
         .filter(f => f.getBoundingClientRect().height > 0).map(f => f.innerText.split('\\n')[0])";
     let captions: Vec<String> = serde_json::from_value(browser.value(shown)).expect("captions");
     assert_eq!(captions.len(), 1, "{captions:?}");
     assert!(captions[0].starts_with("With pinned + prefetch=2 + no-sync 7."));
-    // Another one is picked, and its step stands there.
+    // Another change is picked, and its step is shown.
     let point = middle(&mut browser, ".picks label:first-child");
     browser.mouse(point, true);
     let captions: Vec<String> = serde_json::from_value(browser.value(shown)).expect("captions");
@@ -148,7 +148,7 @@ fn a_reader_sees_the_step_and_picks_what_to_change() {
     let after = lanes(&mut browser, "#after0");
     let seen: usize = after.iter().map(|lane| lane.1.len()).sum();
     assert!(seen > 4, "{after:?}");
-    // A span tells what it is.
+    // A span shows what it is.
     let point = middle(&mut browser, "#measured .lane.gpu svg svg rect");
     browser.mouse(point, false);
     let tip = text(&mut browser, "#tip");
@@ -157,7 +157,7 @@ fn a_reader_sees_the_step_and_picks_what_to_change() {
     quiet(&mut browser);
 }
 
-/// Steps of so many microseconds, each a call and a kernel that lasts to its end.
+/// Returns steps of these lengths in microseconds, each a call and a kernel that lasts to its end.
 fn steps(lengths_us: &[u64]) -> Report {
     let (mut rows, mut now_us) = (Vec::new(), 1_000);
     for (step, length_us) in lengths_us.iter().enumerate() {
@@ -177,11 +177,10 @@ fn steps(lengths_us: &[u64]) -> Report {
     Report::of(trace, &Options::default())
 }
 
-/// A bar of the strip of all steps as it is seen: how far it begins from the strip's left edge and ends above its lower one,
-/// and what it is called.
+/// A visible bar of the strip of all steps: the distance of its left edge from that of the strip, its height, and its title.
 type Bar = (f64, f64, String);
 
-/// The bars of the strip, and its width and height.
+/// Returns the bars of the strip, and its width and height.
 fn strip(browser: &mut Browser) -> (Vec<Bar>, (f64, f64)) {
     let script = "(() => {
         const strip = document.querySelector('#all-steps svg');
@@ -197,7 +196,7 @@ fn strip(browser: &mut Browser) -> (Vec<Bar>, (f64, f64)) {
 }
 
 #[test]
-fn all_steps_stand_side_by_side_as_long_as_they_were() {
+fn all_steps_are_shown_side_by_side_with_their_lengths() {
     let Some(mut browser) = Browser::start("strip") else {
         return;
     };
@@ -207,7 +206,7 @@ fn all_steps_stand_side_by_side_as_long_as_they_were() {
             window,
         );
         let (bars, (width, height)) = strip(&mut browser);
-        // The first step has nothing before it that its time could be counted from.
+        // The first step has no previous step from which its time could be counted.
         let named: Vec<&str> = bars.iter().map(|bar| &*bar.2).collect();
         let expected = [
             "step 1: 2.00 ms",
@@ -250,7 +249,7 @@ fn all_steps_stand_side_by_side_as_long_as_they_were() {
 }
 
 #[test]
-fn of_many_steps_the_slow_ones_are_still_seen() {
+fn slow_steps_are_seen_among_many() {
     let Some(mut browser) = Browser::start("strips") else {
         return;
     };
@@ -270,7 +269,7 @@ fn of_many_steps_the_slow_ones_are_still_seen() {
     assert!(
         text(&mut browser, "#all-steps p").starts_with("A bar for the longest of 3 steps each, ")
     );
-    // A single step has no other to stand beside.
+    // A single step has no other to be compared with.
     browser.open(&html("x", &steps(&[1_000, 1_000])), WIDE);
     assert_eq!(strip(&mut browser).0.len(), 0);
 }
@@ -289,7 +288,7 @@ fn a_narrow_window_needs_no_scrolling_aside() {
 }
 
 #[test]
-fn names_of_a_trace_are_text_and_nothing_else() {
+fn names_of_a_trace_are_only_text() {
     let Some(mut browser) = Browser::start("hostile") else {
         return;
     };
@@ -320,7 +319,7 @@ fn names_of_a_trace_are_text_and_nothing_else() {
     quiet(&mut browser);
 }
 
-/// The rules of the page hold even if text should get out of its place.
+/// The page's content security policy holds even if text should escape from its place.
 #[test]
 fn a_browser_runs_no_script_but_the_page_s_own() {
     let Some(mut browser) = Browser::start("rules") else {
@@ -337,7 +336,7 @@ fn a_browser_runs_no_script_but_the_page_s_own() {
 }
 
 #[test]
-fn a_page_holds_no_name_as_it_came() {
+fn a_page_has_no_unescaped_name() {
     let page = html(HOSTILE[1], &hostile());
     for name in HOSTILE {
         assert!(!page.contains(name), "{name}");
@@ -352,13 +351,13 @@ fn a_page_holds_no_name_as_it_came() {
 }
 
 #[test]
-fn a_page_says_of_which_step_a_change_gains_so_much_and_shows_code_as_code() {
+fn a_page_names_the_step_that_a_gain_refers_to_and_marks_code() {
     let slowed = html("step.json", &example("launch_bound.before"));
-    // In the head, and beside the picture of the change.
+    // In the header, and beside the picture of the change.
     let gain = "× as fast as the 1.80 ms without the profiler";
     assert!(slowed.matches(gain).count() >= 2);
     assert!(slowed.contains("a CUDA graph or <code>torch.compile</code> submits many"));
-    // The host waits here for the device: the profiler costs nothing.
+    // Here the host waits for the device, so the profiler costs nothing.
     let own = html("step.json", &example("copy_bound.before"));
     assert!(own.contains("× as fast</dd>") && !own.contains("without the profiler"));
 }
@@ -378,7 +377,7 @@ fn a_page_without_a_prediction_says_why() {
 
 #[test]
 fn a_page_is_bounded_whatever_the_trace() {
-    // Kernels that lie across each other in many streams, with names of their own that are long.
+    // Overlapping kernels in many streams, with long distinct names.
     let mut rows = String::new();
     for at in 0..60_000u64 {
         let name = format!("{at}{}", "<&\u{202e}".repeat(300));
@@ -398,7 +397,7 @@ fn a_page_is_bounded_whatever_the_trace() {
     assert!((10_000..2_000_000).contains(&page.len()), "{}", page.len());
 }
 
-/// The names in the first column of a table, in their sequence, as far as they are seen.
+/// Returns the visible names in the first column of a table, in order.
 fn first_column(browser: &mut Browser, of: &str) -> Vec<String> {
     let script = format!(
         "[...document.querySelectorAll('{of} tbody tr')].map(row => row.cells[0].innerText.trim())"
@@ -425,7 +424,7 @@ fn a_reader_zooms_into_any_step_and_sorts_a_table() {
     let drawn = lanes(&mut browser, "#zoom");
     let widest = drawn[1].1.iter().copied().fold(0.0, f64::max);
     assert_eq!(drawn[1].0, "GPU 0 stream 7");
-    // Nearer, the kernel is cut off on both sides.
+    // Zoomed in, the kernel is cut off on both sides.
     let point = middle(&mut browser, "#zoom .lane.gpu .plot");
     browser.mouse(point, true);
     let caption = text(&mut browser, "#zoom figcaption");
@@ -435,7 +434,7 @@ fn a_reader_zooms_into_any_step_and_sorts_a_table() {
     );
     let nearer = lanes(&mut browser, "#zoom");
     assert!(nearer[1].1[0] > 3.5 * widest, "{nearer:?} {widest}");
-    // What is drawn tells what it is, and the whole step comes back.
+    // Drawn spans show what they are, and the whole step comes back.
     let point = middle(&mut browser, "#zoom .lane.gpu .plot");
     browser.mouse(point, false);
     let tip = text(&mut browser, "#tip");
@@ -462,7 +461,7 @@ fn a_reader_zooms_into_any_step_and_sorts_a_table() {
     assert_eq!(by_name, expected);
     let again = sorted_by(&mut browser, "#operators", 1);
     assert!(again.iter().eq(expected.iter().rev()), "{again:?}");
-    // What is inside a range stays below it.
+    // Inner ranges stay below the outer one.
     let by_idle = sorted_by(&mut browser, "#ranges", 6);
     assert_eq!(by_idle[..2], ["ProfilerStep*", "load_batch"]);
     quiet(&mut browser);

@@ -1,4 +1,4 @@
-//! What no program can have is not promised, and what a trace does not tell is not said: each is the smallest trace that shows it.
+//! Checks that nothing impossible is promised, and nothing unknown is claimed: each test is the smallest trace that shows it.
 
 use crate::fixtures::program::{DEFAULT, Program, START_US};
 use sidestream_diagnose::{
@@ -14,7 +14,7 @@ fn report(program: &Program) -> Report {
     of_json(&program.json())
 }
 
-/// The same on another device.
+/// Returns the report on the program for another device.
 fn on(program: &Program, device: &str) -> Report {
     let json = String::from_utf8(program.json()).expect("text");
     of_json(json.replace("NVIDIA H200", device).as_bytes())
@@ -37,7 +37,7 @@ fn idle_ns(report: &Report, cause: Cause) -> u64 {
     by_cause.get(&cause).copied().unwrap_or(0)
 }
 
-/// Steps of an upload, a kernel, and a download behind it, in streams that alternate.
+/// Returns steps of an upload, a kernel, and a download after it, in streams that alternate.
 fn both_ways(streams: [u32; 2]) -> Program {
     Program::of(12, 2_120, |program, start, step| {
         let stream = streams[step as usize % 2];
@@ -69,7 +69,7 @@ fn one_copy_engine_copies_in_one_direction_at_a_time() {
         let of = |ns: u64| ns as f64 / replay.unprofiled_ns as f64;
         (of(prediction.likely_ns), of(prediction.high_ns))
     };
-    // Work in one stream cannot show how many engines there are: the device is known to have two, or not.
+    // Work in one stream cannot show how many engines there are: the model is known to have two, or it is not.
     let (known, _) = ratio(&on(&both_ways([7, 7]), "NVIDIA H200"));
     let (unknown, most) = ratio(&on(&both_ways([7, 7]), "NVIDIA GeForce RTX 4060 Ti"));
     assert!(
@@ -77,15 +77,15 @@ fn one_copy_engine_copies_in_one_direction_at_a_time() {
         "{known} {unknown}"
     );
     assert!(most > 0.93, "{most}");
-    // Copies of streams of their own that take turns show it.
+    // Copies in separate streams that take turns show it.
     let (shown, _) = ratio(&on(&both_ways([13, 14]), "NVIDIA GeForce RTX 4060 Ti"));
     assert!(shown > 0.93, "{shown}");
 }
 
-/// What a program calls before that.
+/// Calls that a program makes before the kernel.
 type Calls = fn(&mut Program);
 
-/// A kernel that starts long after it was submitted, behind some calls.
+/// Returns a kernel that starts long after it was submitted, after some calls.
 fn late(before: impl Fn(&mut Program)) -> Report {
     let mut program = Program::of(0, 0, |_, _, _| {});
     for at in 0..12 {
@@ -100,8 +100,8 @@ fn late(before: impl Fn(&mut Program)) -> Report {
 fn work_that_starts_late_without_any_wait_before_it_has_no_cause() {
     let waits: [(&str, Calls); 3] = [
         ("none", |_| {}),
-        // The work of its stream between the two ran: what that waited for was over.
-        ("over", |program| {
+        // The work of its stream between the two ran: the wait before that was complete.
+        ("complete", |program| {
             program.call("cudaStreamWaitEvent", (80, 2));
             program.kernel(9, 90, (100, 10));
         }),
@@ -122,7 +122,7 @@ fn work_that_starts_late_without_any_wait_before_it_has_no_cause() {
         let page = text("t", &report, 80);
         let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(
-            page.contains("the trace does not tell why"),
+            page.contains("the trace does not show why"),
             without,
             "{page}"
         );
@@ -160,7 +160,7 @@ fn a_sample_of_a_trace_says_nothing_about_idle_time() {
     assert!(sample.warnings.iter().any(|w| w.code == "SAMPLED"));
 }
 
-/// Launches of a graph, each with so many kernels in the trace.
+/// Returns launches of a graph, each with this many kernels in the trace.
 fn graphs(kernels: &[i64]) -> Report {
     let mut rows = Vec::new();
     for (at, count) in kernels.iter().enumerate() {
@@ -195,7 +195,7 @@ fn graphs_whose_kernels_the_trace_lacks_are_named() {
         warning.map(|w| w.text.clone())
     };
     assert_eq!(said(&graphs(&[20; 8])), None);
-    // The last one may still have run when the trace ended.
+    // The last one may still have been running when the trace ended.
     assert_eq!(said(&graphs(&[20, 20, 20, 20, 20, 20, 20, 3])), None);
     let some = said(&graphs(&[20, 20, 20, 7, 20, 20, 20, 20])).expect("a warning");
     assert!(
@@ -211,7 +211,7 @@ fn graphs_whose_kernels_the_trace_lacks_are_named() {
     assert!(none.contains("in decode"), "{none}");
 }
 
-/// Many steps of many kernels; in some the host works by itself first.
+/// Returns many steps of many kernels; in some of them the host first does its own work.
 fn phases(steps: i64, works: impl Fn(i64) -> bool) -> Report {
     let mut program = Program::of(0, 0, |_, _, _| {});
     let mut start = START_US;
@@ -241,8 +241,8 @@ fn phases(steps: i64, works: impl Fn(i64) -> bool) -> Report {
 }
 
 #[test]
-fn steps_that_are_replayed_are_like_all_of_them() {
-    // The host works by itself in the first half: with the first steps alone it would be in each.
+fn replayed_steps_are_representative() {
+    // The host does its own work in the first half: the first steps alone would have it in every step.
     let halves = phases(72, |step| step < 36);
     let replay = halves.replay.as_ref().expect("a replay");
     assert!(
@@ -253,7 +253,7 @@ fn steps_that_are_replayed_are_like_all_of_them() {
     );
     let gain = replay.unprofiled_ns - prediction(&halves, Change::HostWork(4)).likely_ns;
     assert!((1_200_000..=1_600_000).contains(&gain), "{gain}");
-    // At first the host works by itself, at last it waits for data: no neighbours do both as often as all of them.
+    // At first the host does its own work, at the end it waits for data: no consecutive steps have the average share of both.
     let ends = phases(80, |step| !(10..70).contains(&step));
     let why = ends.replay.map(|replay| replay.steps);
     let why = why.expect_err("no steps stand for the trace");
@@ -261,7 +261,7 @@ fn steps_that_are_replayed_are_like_all_of_them() {
 }
 
 #[test]
-fn steps_that_are_next_to_nothing_of_a_trace_predict_nothing() {
+fn steps_that_are_a_tiny_part_of_a_trace_predict_nothing() {
     let of = |length: i64| {
         let mut program = Program::of(8, 2_000, |program, start, _| {
             for at in 0..10 {
@@ -279,7 +279,7 @@ fn steps_that_are_next_to_nothing_of_a_trace_predict_nothing() {
 }
 
 #[test]
-fn what_the_host_did_by_itself_after_a_copy_is_its_own_work() {
+fn host_work_without_calls_after_a_copy_is_its_own_work() {
     let mut program = Program::of(0, 0, |_, _, _| {});
     let mut start = 0;
     for (part, count) in [5, 2, 7, 3].into_iter().enumerate() {
@@ -296,7 +296,7 @@ fn what_the_host_did_by_itself_after_a_copy_is_its_own_work() {
             (start + 130, over - start - 100),
             (over, 20),
         );
-        // It works for 2.3 ms, in no call.
+        // It works for 2.3 ms without a call.
         start = over + 2_330;
     }
     program.kernel_of("last", 1_056, DEFAULT, start, (start + 10, 100));
@@ -311,7 +311,7 @@ fn what_the_host_did_by_itself_after_a_copy_is_its_own_work() {
 }
 
 #[test]
-fn what_was_downloaded_is_not_uploaded_ahead() {
+fn downloaded_data_is_not_uploaded_ahead() {
     let of = |up: u64| {
         let program = Program::of(16, 3_120, |program, start, _| {
             program.copy(
@@ -335,7 +335,7 @@ fn what_was_downloaded_is_not_uploaded_ahead() {
         let replay = report.replay.as_ref().expect("a replay");
         prediction(&report, Change::Prefetch(2)).likely_ns as f64 / replay.unprofiled_ns as f64
     };
-    // Other data may be uploaded while the step before runs; what that one downloads cannot.
+    // Other data may be uploaded while the previous step runs, but not data that this step downloads.
     assert!(of(50_000_008) < 0.8);
     assert!(of(50_000_000) > 0.97);
 }

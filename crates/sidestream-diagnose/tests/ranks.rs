@@ -1,4 +1,5 @@
-//! What ranks exchange, joined: who waits for whom, by group, whatever the traces say and do not say. Text in, figures out.
+//! Tests the joined exchanges of ranks: which rank waits for which, by group, for traces with and without numbers. Text in,
+//! figures out.
 
 use serde_json::{Value, json};
 use sidestream_diagnose::{
@@ -7,7 +8,7 @@ use sidestream_diagnose::{
 
 use crate::browser::Browser;
 
-/// An exchange: when it begins in its step, how long it lasts, and what is said of it.
+/// An exchange: its start in the step, its duration, and its fields in the trace.
 #[derive(Clone)]
 struct Exchange {
     start_us: i64,
@@ -45,14 +46,14 @@ fn exchange(start_us: i64, length_us: i64, said: Value) -> Exchange {
     }
 }
 
-/// What PyTorch says of a collective in a group of these ranks.
+/// Returns PyTorch's fields of a collective in a group of these ranks.
 fn said(operation: &str, group: &str, ranks: &[u32]) -> Value {
     json!({"Collective name": operation, "Process Group Name": group, "Process Group Description": format!("of {group}"),
            "Process Group Ranks": format!("{ranks:?}"), "Group size": ranks.len(), "In msg nelems": 1000, "dtype": "Float"})
 }
 
 impl One {
-    /// Its trace, with each exchange numbered if it is to be.
+    /// Returns its trace, with numbered exchanges if `is_numbered`.
     fn json(&self, is_numbered: bool) -> String {
         let mut rows = vec![];
         let mut calls = 0;
@@ -105,7 +106,7 @@ fn together(all: &[One], is_numbered: bool) -> Ranks {
     Ranks::of(each.collect()).expect("ranks of one run")
 }
 
-/// Two tensor groups that never meet: in the second one, rank 3 computes 3 ms longer than rank 2.
+/// Returns two tensor groups that never meet: in the second one, rank 3 computes 3 ms longer than rank 2.
 fn two_groups() -> Vec<One> {
     let (a, b) = (
         said("allreduce", "1", &[0, 1]),
@@ -143,7 +144,7 @@ fn two_groups() -> Vec<One> {
 fn ranks_wait_for_those_of_their_own_group_only() {
     for is_numbered in [true, false] {
         let ranks = together(&two_groups(), is_numbered);
-        // All in all, ranks 0 and 1 are 2 ms longer in collectives than rank 3, for which they do not wait.
+        // In total, ranks 0 and 1 are 2 ms longer in collectives than rank 3, for which they do not wait.
         assert_eq!(
             ranks.waits_ns,
             [0, 0, 3_000_000, 0],
@@ -177,7 +178,7 @@ fn clocks_that_differ_change_nothing() {
         apart.slow().map(|slow| slow.at),
         even.slow().map(|slow| slow.at)
     );
-    // Nothing was joined between the two groups.
+    // No exchanges between the two groups were joined.
     let says = "the clocks of the ranks could be aligned within 2 sets of ranks only, between which nothing was joined";
     assert!(
         apart.warnings.iter().any(|w| w == says),
@@ -186,7 +187,7 @@ fn clocks_that_differ_change_nothing() {
     );
 }
 
-/// A data group of three in which rank 1 computes so much longer.
+/// Returns a data group of three in which rank 1 computes `more_us` longer.
 fn late(more_us: i64) -> Vec<One> {
     let group = said("allreduce", "0", &[0, 1, 2]);
     let each = (0..3).map(|rank| {
@@ -217,7 +218,7 @@ fn the_slow_rank_is_named_with_its_cause_and_what_it_costs() {
                 waiting: rank 0, 2, up to 4.00 ms a step in exchanges of data\n";
     assert!(page.contains(says), "{page}");
     assert!(page.lines().count() <= 24, "{page}");
-    // The parts are compared one by one: one may differ by more than all together.
+    // The parts are compared individually: one may differ by more than all together.
     let mut uneven = ranks;
     let Search::Found(slow) = &mut uneven.search else {
         panic!("{page}");
@@ -238,7 +239,7 @@ fn the_slow_rank_is_named_with_its_cause_and_what_it_costs() {
 }
 
 #[test]
-fn numbers_under_which_ranks_do_different_things_are_none() {
+fn numbers_under_which_ranks_do_different_things_are_not_used() {
     let two = |first: &str, second: &str| {
         [
             exchange(3_000, 1_000, said(first, "0", &[0, 1])),
@@ -251,7 +252,7 @@ fn numbers_under_which_ranks_do_different_things_are_none() {
         one(1, 2, &kernels, &two("allreduce", "reduce_scatter")),
     ];
     assert!(together(&ranks, true).groups[0].is_numbered);
-    // The numbers of the second are one ahead.
+    // The numbers of the second rank are one ahead.
     ranks[1]
         .exchanges
         .insert(0, exchange(200, 50, said("barrier", "9", &[1])));
@@ -268,13 +269,13 @@ fn a_trace_that_was_cut_is_joined_as_far_as_it_goes() {
     let each = [all[0].json(false), all[1].json(false), cut.to_owned()];
     let ranks = Ranks::of(each.iter().map(|json| rank_of(json)).collect()).expect("ranks");
     assert_eq!(ranks.slow().map(|slow| slow.at), Some(1));
-    let says = "1 of the traces are not whole: what they exchanged behind their ends is missing";
+    let says = "1 of the traces are incomplete: exchanges after their ends are missing";
     assert!(
         ranks.warnings.iter().any(|w| w == says),
         "{:?}",
         ranks.warnings
     );
-    // One that says that it is whole and has fewer is another matter.
+    // A trace that claims to be complete and has fewer exchanges is a different case.
     let mut fewer = all;
     fewer[2]
         .exchanges
@@ -308,7 +309,7 @@ fn without_groups_exchanges_are_joined_only_if_they_end_together() {
         "{:?}",
         ranks.warnings
     );
-    // Two groups, whose ends have nothing to do with each other.
+    // Two groups, whose ends are unrelated.
     let mut two = nameless(two_groups());
     for (step, one) in two.iter_mut().enumerate().skip(2) {
         one.exchanges[0].length_us -= 900;
@@ -330,7 +331,7 @@ fn without_groups_exchanges_are_joined_only_if_they_end_together() {
 }
 
 #[test]
-fn what_was_asked_for_before_the_trace_begins_is_left_out() {
+fn exchanges_enqueued_before_the_trace_begins_are_left_out() {
     let mut all = late(4_000);
     all[0].exchanges.insert(0, exchange(20, 30, json!({})));
     let ranks = together(&all, false);
@@ -345,7 +346,7 @@ fn what_was_asked_for_before_the_trace_begins_is_left_out() {
 #[test]
 fn a_group_with_ranks_that_have_no_trace_says_so() {
     let ranks = together(&late(4_000)[1..], true);
-    let says = "1 process groups have ranks without a trace: who came last there may be one of those, and waits are at least as \
+    let says = "1 process groups have ranks without a trace: the last rank to arrive may be one of those, and waits are at least as \
                 long as stated";
     assert!(
         ranks.warnings.iter().any(|w| w == says),
@@ -361,7 +362,7 @@ fn a_pipeline_is_joined_send_by_receive() {
         said[key] = peer.into();
         said
     };
-    // The second stage waits for the first one, and the first for nobody.
+    // The second stage waits for the first one, and the first for no other.
     let first = one(
         0,
         2,
@@ -386,7 +387,7 @@ fn a_pipeline_is_joined_send_by_receive() {
 }
 
 #[test]
-fn the_page_of_ranks_shows_who_waited_in_a_browser() {
+fn the_page_of_ranks_shows_the_waits_in_a_browser() {
     let mut all = late(4_000);
     for one in &mut all {
         one.exchanges[0].said["Process Group Description"] =

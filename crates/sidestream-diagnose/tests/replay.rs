@@ -1,4 +1,4 @@
-//! Replays of traces of an H200, and predictions against what was measured after the change.
+//! Tests replays of traces of an H200, and predictions against the measurements after the change.
 //!
 //! `truth.json` beside the folder of the traces has the time of a step without the profiler.
 
@@ -29,8 +29,7 @@ fn truth() -> Value {
     serde_json::from_slice(&text).expect("JSON")
 }
 
-/// What a pair of traces shows: the change that was made, and the time of a step before and after it
-/// without the profiler.
+/// The content of a pair of traces: the change that was made, and the time of a step before and after it without the profiler.
 struct Pair {
     before: String,
     changes: String,
@@ -59,8 +58,8 @@ fn pairs() -> Vec<Pair> {
     pairs.map(pair).collect()
 }
 
-/// Whether the host decides how long a step takes after the change: then a prediction is judged by its ratio, since how much
-/// the profiler slowed down the host is an estimate.
+/// Returns whether the host decides how long a step takes after the change: then a prediction is judged by its ratio, since how
+/// much the profiler slowed down the host is an estimate.
 fn is_of_the_host(before: &str) -> bool {
     [
         "branches.before",
@@ -80,7 +79,7 @@ fn is_of_the_host(before: &str) -> bool {
 fn predictions_are_near_what_was_measured_afterwards() {
     let pairs = pairs();
     assert!(pairs.len() >= 22);
-    // Of those that the device decides, and of those whose base is an estimate or whose link is.
+    // Widths for steps that the device decides, and for those whose base or link is an estimate.
     let (mut held, mut widths) = (0, [Vec::new(), Vec::new()]);
     println!("before | changes | predicted ms | measured | range | off | ratio | measured");
     let mut wrong = Vec::new();
@@ -117,11 +116,11 @@ fn predictions_are_near_what_was_measured_afterwards() {
             100.0 * (ratio / true_ratio - 1.0)
         );
         let near = match is_of_the_host(before) {
-            // Two streams for small kernels cost this host 0.35 ms, where others took 0.06 ms: it passes between them at
-            // each layer, which the trace of one stream does not say. It gains nothing, and that is what is said.
+            // Two streams for small kernels cost this host 0.35 ms, where others took 0.06 ms: it switches between them at each
+            // layer, which the trace of one stream does not show. It gains nothing, and that is what is predicted.
             true if before == "branches.before" => ratio > 1.0 && ratio / true_ratio > 0.83,
             true => (ratio / true_ratio - 1.0).abs() <= 0.15,
-            // The card ran its kernels beside the copies slower than each alone.
+            // The GPU ran its kernels beside the copies slower than each alone.
             false if before == "download_16.before" => off.abs() <= 0.12,
             false => off.abs() <= 0.10,
         };
@@ -144,12 +143,12 @@ fn predictions_are_near_what_was_measured_afterwards() {
     );
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(10 * held >= 9 * pairs.len());
-    // Where the host decides, half of it is at most 20 %: whether another profile had run before no trace says.
+    // Where the host decides, half of the width is at most 20 %: no trace shows whether another profile had run before.
     assert!(medians[0] <= 0.15 && medians[1] <= 0.40, "{medians:?}");
 }
 
 #[test]
-fn what_was_done_already_is_worth_nothing_more() {
+fn changes_already_made_gain_nothing_more() {
     for name in [
         "infer_pageable.after",
         "blocking_download.after",
@@ -165,7 +164,7 @@ fn what_was_done_already_is_worth_nothing_more() {
     }
 }
 
-/// A replay of a written trace.
+/// Returns a replay of a written trace.
 fn replay_of(program: &Program, changes: &str) -> Result<Replay, &'static str> {
     let changes = changes.split(',').map(|c| c.parse().expect("a change"));
     let options = Options {
@@ -176,7 +175,8 @@ fn replay_of(program: &Program, changes: &str) -> Result<Replay, &'static str> {
     Report::of(trace, &options).replay
 }
 
-/// Steps of so many kernels that the host launches in time and then waits for. The kernels of the first steps take longer.
+/// Returns steps of `count` kernels that the host launches in time and then waits for. The kernels of the first `slow` steps
+/// take longer.
 fn kernels(steps: i64, count: i64, slow: i64) -> Program {
     let mut program = Program::of(0, 0, |_, _, _| {});
     let mut start = START_US;
@@ -196,7 +196,7 @@ fn kernels(steps: i64, count: i64, slow: i64) -> Program {
     program
 }
 
-/// Steps in which the host asks so often whether the kernels are over.
+/// Returns steps in which the host queries `count` times whether the kernels are complete.
 fn queries(steps: i64, count: i64) -> Program {
     Program::of(steps, 3 * count + 2_200, |program, start, _| {
         for at in 0..20 {
@@ -209,7 +209,7 @@ fn queries(steps: i64, count: i64) -> Program {
 }
 
 #[test]
-fn steps_too_long_for_a_replay_are_said_to_be() {
+fn steps_too_long_for_a_replay_are_reported() {
     let why = replay_of(&queries(3, 134_000), "graphs").expect_err("three are too long");
     let limit = "three steps of the trace have more than 400,000 calls or GPU operations";
     assert_eq!(why, limit);
@@ -217,7 +217,7 @@ fn steps_too_long_for_a_replay_are_said_to_be() {
 
 #[test]
 fn long_steps_are_replayed_as_well_as_short_ones() {
-    // Of steps with many calls not all are replayed, and no part of one.
+    // Of steps with many calls only some are replayed, but each completely.
     for (program, replayed) in [
         (kernels(24, 400, 0), 24),
         (kernels(24, 8_000, 0), 8),
@@ -249,7 +249,7 @@ fn work_without_any_call_is_not_replayed() {
     for at in 0..24 {
         program.orphan("gemm", DEFAULT, (100 + 6 * at, 5));
     }
-    let why = replay_of(&program, "graphs").expect_err("nothing says when the host asked for it");
+    let why = replay_of(&program, "graphs").expect_err("nothing shows when the host submitted it");
     assert!(why.contains("calls"), "{why}");
 }
 
@@ -258,7 +258,7 @@ fn a_kernel_that_takes_no_time_takes_none_in_the_replay() {
     let steps = |last_us: i64| {
         Program::of(12, 4_000, |program, start, _| {
             for at in 0..20 {
-                // Two that fill the device run at once.
+                // Two that fill the device run concurrently.
                 program.kernel(DEFAULT, start + at * 10, (start + 50 + at * 101, 100));
                 program.kernel(20, start + 5 + at * 10, (start + 50 + at * 101, 100));
             }
@@ -300,7 +300,7 @@ fn workers_load_no_faster_than_they_can() {
     }
 }
 
-/// The picture of each prediction shows a step of about its length.
+/// Checks that the picture of each prediction shows a step of about its length.
 fn is_drawn_as_long_as_it_is(replay: &Replay) {
     for prediction in &replay.predictions {
         let drawn_ns = prediction.timeline.length_ns as f64;
@@ -310,7 +310,7 @@ fn is_drawn_as_long_as_it_is(replay: &Replay) {
 }
 
 #[test]
-fn the_pictures_of_workers_are_as_long_as_what_is_predicted() {
+fn the_pictures_of_workers_are_as_long_as_the_predictions() {
     for workers in ["workers=2", "workers=3", "workers=4", "workers=8"] {
         let starved = report(&folder().join("loader_starved.before.json.gz"), workers);
         is_drawn_as_long_as_it_is(&starved.replay.expect("a replay"));
@@ -318,7 +318,7 @@ fn the_pictures_of_workers_are_as_long_as_what_is_predicted() {
 }
 
 #[test]
-fn more_workers_load_so_many_times_as_fast_and_the_rest_of_a_step_stays() {
+fn more_workers_load_proportionally_faster_and_the_rest_of_a_step_stays() {
     // A step waits 40 ms for a batch of its workers, and takes 2 ms besides.
     let waiting = |waits_us: i64| {
         Program::of(20, waits_us + 2_200, |program, start, _| {
@@ -344,13 +344,13 @@ fn more_workers_load_so_many_times_as_fast_and_the_rest_of_a_step_stays() {
         assert!((0.97..1.15).contains(&off), "{times}: {likely_ns}");
         is_drawn_as_long_as_it_is(&replay);
     }
-    // Those that keep up are enough.
+    // Workers that keep up are enough.
     let fed = replay_of(&waiting(100), "more-workers=8").expect("a replay");
     assert!(!fed.predictions[0].is_effective);
 }
 
 #[test]
-fn more_workers_are_advised_where_those_that_there_are_do_not_keep_up() {
+fn more_workers_are_advised_where_the_present_ones_do_not_keep_up() {
     let alone = recorded("loader_starved.before").to_string();
     let [alone, beside] = ["SingleProcess", "MultiProcessing"].map(|kind| {
         let text = alone.replace("SingleProcess", kind);
@@ -367,7 +367,7 @@ fn more_workers_are_advised_where_those_that_there_are_do_not_keep_up() {
         text.contains("the workers of the data loader do not keep up"),
         "{text}"
     );
-    // What is no wait is between a sixteenth and an eighth of a step: eight times as many would not keep up.
+    // The time without waits is between a sixteenth and an eighth of a step: eight times as many would not keep up.
     assert_eq!(beside.changes, [Change::MoreWorkers(16)]);
     assert!(beside.saving_ns.low > 0);
     assert!(beside.saving_ns.likely <= alone.saving_ns.high);
@@ -382,7 +382,7 @@ fn more_workers_are_not_predicted_for_a_program_that_has_none() {
     assert_eq!(asked.replay.expect("a replay").predictions, []);
     let mut warnings = asked.warnings.iter();
     let warning = warnings.find(|warning| warning.code == "WORKERS");
-    let text = &warning.expect("what was asked for is not passed over").text;
+    let text = &warning.expect("a requested change is not skipped").text;
     assert!(
         text.starts_with("more-workers=2 cannot be predicted: "),
         "{text}"
@@ -392,13 +392,13 @@ fn more_workers_are_not_predicted_for_a_program_that_has_none() {
 
 #[test]
 fn a_number_of_workers_is_not_predicted_for_a_program_that_has_some() {
-    // Its batches come from workers: what the trace shows is how long the program waits for them.
+    // Its batches come from workers: the trace shows how long the program waits for them.
     let path = folder().join("loader_starved.after.json.gz");
     let asked = report(&path, "workers=8");
     assert_eq!(asked.replay.expect("a replay").predictions, []);
     let mut warnings = asked.warnings.iter();
     let warning = warnings.find(|warning| warning.code == "WORKERS");
-    let text = &warning.expect("what was asked for is not passed over").text;
+    let text = &warning.expect("a requested change is not skipped").text;
     assert!(
         text.starts_with("workers=8 cannot be predicted: "),
         "{text}"
@@ -470,7 +470,7 @@ fn changes_are_written_as_they_are_read() {
     }
 }
 
-/// A recorded trace as values, to be altered.
+/// Returns a recorded trace as values, to be altered.
 fn recorded(name: &str) -> Value {
     let file = std::fs::File::open(folder().join(format!("{name}.json.gz"))).expect("the trace");
     let mut text = String::new();
@@ -502,7 +502,7 @@ const NUMBERS: [&str; 9] = [
 ];
 
 #[test]
-fn a_report_about_a_trace_that_was_altered_is_one_or_none() {
+fn a_report_about_an_altered_trace_is_sound_or_refused() {
     let all = "pinned,prefetch=3,no-sync,graphs,workers=2,second-stream,non-blocking-streams";
     let (mut reports, mut predicted) = (0, 0);
     for name in [
@@ -516,7 +516,7 @@ fn a_report_about_a_trace_that_was_altered_is_one_or_none() {
             let mut random = Random::new(seed);
             let mut trace = whole.clone();
             let rows = trace["traceEvents"].as_array_mut().expect("rows");
-            // A part of it, and of some kinds of rows only the first, or some.
+            // Keeps a part of the rows, and of some kinds only the first, or some.
             rows.truncate(rows.len() / (1 + random.below(3)));
             for kind in ["kernel", "cuda_runtime", "user_annotation", "cpu_op"] {
                 let (part, first, mut count) = (random.below(6), random.below(20), 0);
@@ -567,6 +567,6 @@ fn a_report_about_a_trace_that_was_altered_is_one_or_none() {
         }
     }
     println!("{reports} reports, {predicted} with predictions");
-    // Or the alterations leave nothing to look at.
+    // Otherwise the alterations leave nothing to analyze.
     assert!(reports > 100 && predicted > 20);
 }

@@ -1,5 +1,4 @@
-//! The tables of a trace, held against those of PyTorch, against sums that have to be exact, and against small traces that anybody can
-//! count in.
+//! Compares the tables of a trace with PyTorch's, with exact sums, and with small traces that can be counted by hand.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -42,7 +41,7 @@ fn event(category: &str, name: &str, start: u64, duration: u64, args: Value) -> 
     json!({"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": duration, "args": args})
 }
 
-/// What is compared of a row.
+/// The compared figures of a row.
 type Row = [u64; 5];
 
 fn rows(report: &Report, rows: &[Operator]) -> BTreeMap<(String, Option<String>), Row> {
@@ -70,7 +69,7 @@ fn rows(report: &Report, rows: &[Operator]) -> BTreeMap<(String, Option<String>)
     out
 }
 
-/// Shapes as `key_averages` has them, which leaves out those of lists of tensors.
+/// Returns shapes as in `key_averages`, which leaves out those of lists of tensors.
 fn without_lists(shapes: &str) -> String {
     let Ok(Value::Array(mut each)) = serde_json::from_str(shapes) else {
         return shapes.to_owned();
@@ -124,7 +123,7 @@ fn operators_are_those_of_key_averages() {
         ] {
             let (own, theirs) = (rows(&report, &own), expected(&value[key]));
             for (name, theirs) in theirs {
-                // What the profiler did for itself belongs to no thread of the program.
+                // The profiler's own work belongs to no thread of the program.
                 if [
                     "Activity Buffer Request",
                     "Command Buffer Full",
@@ -158,7 +157,7 @@ fn operators_are_those_of_key_averages() {
     assert!(compared > 300, "{compared}");
 }
 
-/// All that is given out is all that there is, and what is inside a range is a part of it.
+/// Checks that all time is attributed exactly once, and that inner ranges are parts of the outer ones.
 #[track_caller]
 fn sums_are_exact(report: &Report, work_ns: u64, works: u64) {
     let ranges = &report.ranges;
@@ -224,7 +223,7 @@ impl Draw {
 }
 
 #[test]
-fn ranges_that_lie_anyhow_sum_exactly() {
+fn ranges_in_any_arrangement_sum_exactly() {
     for seed in 0..60 {
         eprintln!("seed {seed}");
         let mut draw = Draw(seed);
@@ -311,8 +310,8 @@ fn time_goes_to_the_innermost_range() {
             )
         })
         .collect();
-    // From 15 on the device idles: to 50 inside of `load`, then to the call at 60 and to the start at 65 in `step`; from 85 to 100 in
-    // `step`, and from there to 155 in no range.
+    // From 15 on the device is idle: to 50 inside of `load`, then to the call at 60 and to the start at 65 in `step`; from 85
+    // to 100 in `step`, and from there to 155 in no range.
     assert_eq!(
         nodes,
         [
@@ -346,13 +345,13 @@ fn the_range_that_starves_the_device_is_named() {
     let device = &report.devices[0].0;
     let share = idle_ns as f64 / device.span_ns as f64;
     assert!(share > 0.65, "{share}");
-    // It stands inside of the steps, and is the cause that comes first.
+    // It is inside of the steps, and is the cause that comes first.
     assert_eq!(
         (&rows[0]["name"], &load["depth"]),
         (&json!("ProfilerStep*"), &json!(1))
     );
     assert_eq!(report.findings[0].code.as_str(), "HOST_WORK");
-    // Launches are not what it is for.
+    // The other findings are not about launches.
     let others = &report.findings[1..];
     assert!(
         others
@@ -401,7 +400,7 @@ fn kernels_say_how_the_longest_was_launched() {
 }
 
 #[test]
-fn kernels_say_what_in_their_launch_may_hold_them_back() {
+fn kernels_say_how_their_launch_may_limit_them() {
     let of = |blocks: u64, threads: u64, registers: u64, shared_bytes: u64| {
         let launch = json!({"correlation": 1, "grid": [blocks, 1, 1], "block": [threads, 1, 1],
                             "registers per thread": registers, "shared memory": shared_bytes});
@@ -422,8 +421,8 @@ fn kernels_say_what_in_their_launch_may_hold_them_back() {
         ),
         (
             of(140, 256, 32, 0),
-            "140 blocks are 2 for some of the 132 multiprocessors and 1 for others: 53 % of the device, as \
-                               far as a multiprocessor takes longer for more blocks",
+            "140 blocks give 2 to some of the 132 multiprocessors and 1 to others: 53 % of the device, if \
+                               a multiprocessor takes longer for more blocks",
         ),
         (
             of(1320, 256, 255, 0),
@@ -447,7 +446,7 @@ fn kernels_say_what_in_their_launch_may_hold_them_back() {
     for (line, why) in held {
         assert_eq!(line, format!("  k: {why}{active}"));
     }
-    // A launch that fills the device holds nothing back: the counters say more.
+    // A launch that fills the device limits nothing: the counters say more.
     let full = of(1320, 256, 32, 0);
     assert!(
         full.starts_with("  k: nothing in its launch; measure dram__throughput"),
@@ -455,7 +454,7 @@ fn kernels_say_what_in_their_launch_may_hold_them_back() {
     );
 }
 
-/// A table of one view, for a terminal with so many columns.
+/// Returns a table of one view, for a terminal of this width.
 fn shown(table: Table, report: &Report, columns: Option<usize>) -> Vec<String> {
     let view = View {
         table,
@@ -495,7 +494,7 @@ fn a_table_is_as_wide_as_the_terminal_and_its_names_are_cut() {
                 "{lines:#?}"
             );
         }
-        // Nobody knows how wide it may be.
+        // The width is not known.
         let lines = shown(table, &report, None);
         assert!(
             lines.iter().any(|line| line.contains(&name[..150])),
@@ -503,7 +502,7 @@ fn a_table_is_as_wide_as_the_terminal_and_its_names_are_cut() {
         );
     }
     let narrow = shown(Table::Kernels, &report, Some(80));
-    // The name has a line of its own, above its figures.
+    // The name has its own line, above its figures.
     assert_eq!(narrow[1], "name", "{narrow:#?}");
     assert!(narrow[2].contains("device calls longest"), "{narrow:#?}");
     assert!(
@@ -513,7 +512,7 @@ fn a_table_is_as_wide_as_the_terminal_and_its_names_are_cut() {
 }
 
 #[test]
-fn each_column_of_the_ranges_has_a_name_of_its_own() {
+fn each_column_of_the_ranges_has_a_distinct_name() {
     let report = of_events(&json!([
         event("user_annotation", "forward", 0, 100, json!({})),
         event("kernel", "k", 0, 5, json!({"correlation": 1})),
@@ -529,7 +528,7 @@ fn each_column_of_the_ranges_has_a_name_of_its_own() {
 }
 
 #[test]
-fn memory_says_who_held_it_at_the_peak() {
+fn memory_says_what_held_it_at_the_peak() {
     let memory = |at: u64, address: u64, bytes: i64, total: u64| {
         json!({"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": at,
                "args": {"Addr": address, "Bytes": bytes, "Total Allocated": total, "Device Id": 0, "Device Type": 1}})
@@ -566,7 +565,7 @@ fn memory_says_who_held_it_at_the_peak() {
             "3000 B        1  aten::linear in forward",
             "2000 B        1  forward",
             "50 B        1  outside of operators and ranges",
-            "5000 B           taken before the trace begins, or not shown by it",
+            "5000 B           allocated before the trace begins, or not shown by it",
             "",
         ]
     );

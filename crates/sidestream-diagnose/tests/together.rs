@@ -1,5 +1,4 @@
-//! Several traces looked at together: before and after a change, and the ranks of one run. Text in,
-//! figures out.
+//! Tests the analysis of several traces: before and after a change, and the ranks of one run. Text in, figures out.
 
 use crate::fixtures::looped::{Loop, Piece, piece, steps};
 use sidestream_diagnose::{
@@ -21,7 +20,7 @@ fn report_of(json: &str) -> Report {
 
 #[test]
 fn a_step_is_measured_from_the_last_work_of_one_to_that_of_the_next() {
-    // The first half of the copy lies under the second kernel.
+    // The first half of the copy runs beside the second kernel.
     let pieces = [
         piece("a", 7, 100, 200),
         piece("b", 7, 400, 100),
@@ -139,7 +138,7 @@ fn different_devices_are_named() {
     );
 }
 
-/// A rank that computes for so long and then is in a collective until all are.
+/// Returns a rank that computes for `compute_us` and then is in a collective until all ranks are done.
 fn rank(number: u32, world: u32, compute_us: u32) -> Loop {
     let pieces: [Piece; 2] = [
         piece("compute", 7, 10, compute_us),
@@ -192,7 +191,7 @@ fn a_rank_that_went_through_json_is_the_same() {
 }
 
 #[test]
-fn json_without_a_part_is_no_rank() {
+fn json_without_a_part_is_not_a_rank() {
     let whole = Rank::of("0.json", &report(&rank(0, 2, 400))).whole_json();
     let names = whole.as_object().map(|parts| parts.keys().cloned());
     for name in names.into_iter().flatten() {
@@ -217,7 +216,7 @@ fn json_without_a_part_is_no_rank() {
 }
 
 #[test]
-fn ranks_that_are_alike_wait_for_nobody() {
+fn equal_ranks_do_not_wait() {
     let ranks = ranks(&[rank(0, 2, 400), rank(1, 2, 410)]).expect("two ranks");
     assert_eq!((&ranks.search, &*ranks.waiting), (&Search::Nobody, &[][..]));
     assert!(!ranks_text(&ranks).contains("waiting:"));
@@ -239,7 +238,7 @@ fn the_slowest_rank_and_the_spread_are_those_of_the_steps() {
 }
 
 #[test]
-fn ranks_that_are_missing_or_stand_twice_are_named() {
+fn missing_and_repeated_ranks_are_named() {
     let world = [
         rank(1, 4_000_000_000, 400),
         rank(3, 4_000_000_000, 400),
@@ -251,7 +250,7 @@ fn ranks_that_are_missing_or_stand_twice_are_named() {
     assert_eq!(
         ranks.warnings[..2],
         [
-            "there is no trace of rank 0, 2, 4 to 3999999999: what is slow may be there",
+            "there is no trace of rank 0, 2, 4 to 3999999999: the slow rank may be missing",
             "there are several traces of rank 3: name those of one run and one time only",
         ]
     );
@@ -275,13 +274,13 @@ fn traces_of_no_run_are_left_out() {
 }
 
 #[test]
-fn what_changes_the_meaning_stands_first() {
+fn warnings_that_change_the_meaning_come_first() {
     let json = steps(6, &[piece("a", 7, 100, 500)]).json();
     let cut = &json[..json.len() - 40];
     let page = text("cut.json", &report_of(cut), 80);
     let second = page.lines().nth(1).unwrap_or("");
     assert!(second.starts_with("first:  the file ends"), "{page}");
-    // No call is of the first kernel: that is only noted.
+    // The first kernel has no call: that is only a note.
     let orphan = json.replacen("\"correlation\": 1}", "\"correlation\": 99}", 1);
     let page = text("orphan.json", &report_of(&orphan), 80);
     let last = page.trim_end().lines().last().unwrap_or("");
@@ -304,8 +303,7 @@ fn a_picture_is_as_wide_as_it_may_be() {
         );
     }
     let page = text("a.json", &report, 80);
-    // From the end of a step to that of the next: a quarter of nothing, a half of the kernel, a quarter of
-    // the copy.
+    // From the end of a step to that of the next: a quarter idle, a half of the kernel, a quarter of the copy.
     let of = |name: &str| {
         let lane = page
             .lines()

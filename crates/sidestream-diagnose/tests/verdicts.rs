@@ -1,4 +1,4 @@
-//! What is said about programs that were once said the wrong thing about: each is the smallest trace that shows it.
+//! Tests verdicts that were once wrong: each test is the smallest trace that shows it.
 
 use std::path::Path;
 
@@ -36,12 +36,12 @@ pub fn finding(report: &Report, code: Code) -> &Finding {
     found.unwrap_or_else(|| panic!("{code:?} is not in {:#?}", report.findings))
 }
 
-/// A part of a step, as findings have it.
+/// Returns a time as a part of a step, as findings state it.
 fn part(report: &Report, ns: u64) -> f64 {
     ns as f64 / report.judged_step_ns() as f64
 }
 
-/// Steps that begin when those before are over, of lengths of their own.
+/// Returns steps of different lengths, each of which begins when the previous one ends.
 fn uneven(lengths: impl Fn(i64) -> i64, one: impl Fn(&mut Program, i64, i64)) -> Program {
     let mut program = Program::of(0, 0, |_, _, _| {});
     let mut start = START_US;
@@ -74,12 +74,12 @@ fn a_loader_that_stalls_in_some_steps_is_found() {
     assert_eq!(found.code, Code::HostStarved, "{:#?}", report.findings);
     assert!(part(&report, found.saving_ns.likely) > 0.4, "{found:?}");
     assert!(!codes(&report).contains(&Code::NothingToGain));
-    // What the host does by itself is not what it waits for.
+    // The host's own work is not what it waits for.
     assert!(!codes(&report).contains(&Code::HostWork));
 }
 
 #[test]
-fn the_layers_of_one_pass_are_no_steps() {
+fn the_layers_of_one_pass_are_not_steps() {
     let mut program = Program::of(0, 0, |_, _, _| {});
     program.kernel(DEFAULT, 0, (10, 5));
     program.call("cudaStreamSynchronize", (30, 1_000_000));
@@ -94,13 +94,13 @@ fn the_layers_of_one_pass_are_no_steps() {
     assert!(report.findings.iter().all(|f| f.saving_ns.likely == 0));
     let page = text("t", &report, 80);
     assert!(
-        page.contains("no gain is likely, only the most that it can be"),
+        page.contains("only upper bounds of gains are known"),
         "{page}"
     );
 }
 
 #[test]
-fn what_repeats_itself_in_one_marked_step_is_a_part_of_it() {
+fn work_that_repeats_in_one_marked_step_is_a_part_of_it() {
     for (marked, are_steps) in [(false, true), (true, false)] {
         let mut program = Program::of(0, 0, |_, _, _| {});
         if marked {
@@ -119,18 +119,18 @@ fn what_repeats_itself_in_one_marked_step_is_a_part_of_it() {
 }
 
 #[test]
-fn waits_behind_each_layer_are_worth_what_the_replay_says() {
+fn waits_after_each_layer_gain_what_the_replay_predicts() {
     let report = recorded("sync_each_layer.before");
     let found = &report.findings[0];
     assert_eq!(found.code, Code::SyncInStep, "{:#?}", codes(&report));
-    // It was 42 %.
+    // It was 42 % once.
     let part = part(&report, found.saving_ns.likely);
     assert!((0.36..0.48).contains(&part), "{part}");
     assert!(!codes(&report).contains(&Code::NothingToGain));
     assert_eq!(report.judged[0].code, Code::SyncInStep);
 }
 
-/// Workers decide when a batch comes: a program that asks for it earlier waits for longer.
+/// Workers decide when a batch is ready: a program that asks for it earlier waits longer.
 #[test]
 fn nothing_but_the_loader_gains_where_its_workers_do_not_keep_up() {
     let of = |loads: &str| {
@@ -160,7 +160,7 @@ fn nothing_but_the_loader_gains_where_its_workers_do_not_keep_up() {
     assert!(gain(&workers) < 0.01, "{}", gain(&workers));
     let first = &workers.findings[0];
     assert_eq!(first.code, Code::HostStarved);
-    // Twice as many workers give a batch in 15 ms, which is what the rest of a step takes.
+    // Twice as many workers give a batch in 15 ms, which is the time of the rest of a step.
     assert_eq!(first.changes, [Change::MoreWorkers(2)]);
     let part = part(&workers, first.saving_ns.likely);
     assert!((0.4..0.52).contains(&part), "{part}");
@@ -173,10 +173,10 @@ fn nothing_but_the_loader_gains_where_its_workers_do_not_keep_up() {
     assert!(page.contains("the others gain less than 1 %"), "{page}");
 }
 
-/// A step of an engine that decodes: its first kernel stands behind an event of work before the trace, and the host waits
-/// for it in a copy, the only one of its name and the longest operator by far.
+/// A step of an engine that decodes: its first kernel waits for an event of work before the trace, and the host waits for it in
+/// a copy, the only one of its name and by far the longest operator.
 #[test]
-fn a_copy_that_waits_for_work_before_it_is_a_wait_and_nothing_done_once() {
+fn a_copy_that_waits_for_earlier_work_is_a_wait_and_not_one_time_work() {
     let mut program = Program::of(0, 0, |_, _, _| {});
     let start = START_US;
     program.kernel(DEFAULT, start, (start + 10, 5));
@@ -202,7 +202,7 @@ fn a_copy_that_waits_for_work_before_it_is_a_wait_and_nothing_done_once() {
 }
 
 #[test]
-fn what_is_done_once_is_never_promised() {
+fn one_time_work_is_never_promised() {
     // The first launch loads the code.
     let mut program = Program::of(0, 0, |_, _, _| {});
     program.kernel(DEFAULT, 0, (10, 5));
@@ -219,7 +219,7 @@ fn what_is_done_once_is_never_promised() {
         found.findings
     );
     assert!(found.findings.iter().all(|f| f.saving_ns.high < 1_000_000));
-    // In the first of marked steps memory is taken, and an operator sets itself up.
+    // In the first of the marked steps memory is allocated, and an operator sets itself up.
     let slow_start = uneven(
         |step| if step < 2 { 60_000 } else { 1_000 },
         |program, start, step| {
@@ -365,7 +365,7 @@ fn collectives_do_not_move_to_a_second_stream() {
 const OTHER: u32 = 20;
 
 #[test]
-fn ranges_of_a_framework_are_no_steps() {
+fn ranges_of_a_framework_are_not_steps() {
     for (name, are_steps) in [
         ("nccl:all_reduce", false),
         ("## Call CompiledFxGraph abc ##", false),
@@ -386,7 +386,7 @@ fn ranges_of_a_framework_are_no_steps() {
 
 #[test]
 fn a_wait_in_the_wrong_place_is_found_and_named() {
-    // The upload of a step waits for the kernel of the step before, though it has a buffer of its own.
+    // The upload of a step waits for the kernel of the previous step, though it has its own buffer.
     let program = |waits: bool| {
         Program::of(STEPS, 40, move |program, start, step| {
             let period = if waits { 610 } else { 402 };
@@ -451,14 +451,14 @@ fn streams_of_pytorch_do_not_wait_for_the_default_stream() {
     let code = Code::DefaultStreamSerialization;
     assert!(codes(&report(&turns(false))).contains(&code));
     assert!(!codes(&report(&turns(true))).contains(&code));
-    // A true one is worth what the replay says: it was 75 %.
+    // A real one gains what the replay predicts: it was 75 % once.
     let long = recorded("default_stream_long.before");
     assert_eq!(long.findings[0].code, code);
     assert!(part(&long, long.findings[0].saving_ns.likely) > 0.7);
 }
 
 #[test]
-fn what_is_downloaded_may_be_read_a_step_later() {
+fn downloads_may_be_read_a_step_later() {
     let program = Program::of(STEPS, 2_200, |program, start, _| {
         program.kernel(DEFAULT, start + 50, (start + 60, 1_000));
         let download = (start + 1_061, 4);
@@ -470,7 +470,7 @@ fn what_is_downloaded_may_be_read_a_step_later() {
             download,
         );
         program.call("cudaStreamSynchronize", (start + 70, 1_000));
-        // The host works on with what it got.
+        // The host continues its work with the result.
         program.range("user_annotation", "log", (start + 1_080, 1_100));
     });
     let report = report(&program);
@@ -478,7 +478,7 @@ fn what_is_downloaded_may_be_read_a_step_later() {
     let later = replay
         .prediction(&[Change::AsyncOutput])
         .expect("it is tried");
-    // The host's 1.2 ms and the device's 1.0 ms run at once.
+    // The host's 1.2 ms and the device's 1.0 ms run concurrently.
     assert!(
         (1_000_000..1_350_000).contains(&later.likely_ns),
         "{later:?}"
@@ -519,7 +519,7 @@ fn named_ranges_are_tried_as_stages() {
 }
 
 #[test]
-fn next_to_nothing_is_not_judged() {
+fn too_little_work_is_not_judged() {
     let mut program = Program::of(0, 0, |_, _, _| {});
     program.kernel(DEFAULT, 0, (10, 5));
     let report = report(&program);
@@ -527,12 +527,12 @@ fn next_to_nothing_is_not_judged() {
     let warning = report.warnings.iter().find(|w| w.code == "TOO_LITTLE");
     assert_eq!(
         warning.map(|w| &*w.text),
-        Some("the trace has 1 GPU operation: too little to judge a program by")
+        Some("the trace has 1 GPU operation: too few to judge a program by")
     );
 }
 
 #[test]
-fn idle_time_that_nothing_explains_is_said() {
+fn unexplained_idle_time_is_reported() {
     let mut program = Program::of(0, 0, |_, _, _| {});
     program.call("cudaGetDevice", (0, 1));
     for at in 0..20 {
@@ -578,7 +578,7 @@ fn links_are_those_of_their_device() {
     }
 }
 
-/// The device works all the time, far behind the host.
+/// Returns a program whose device always works, far behind the host.
 fn busy() -> Program {
     Program::of(STEPS, 20, |program, start, step| {
         program.kernel(DEFAULT, start + 2, (START_US + 50 + step * 600, 599));
@@ -600,14 +600,14 @@ fn many_devices_are_looked_at_once_each() {
     assert!(text("t", &report, 80).contains("19984 more devices are left out"));
 }
 
-/// Gradients of 160 MB that each step copies back: in the stream of the kernels, the next step begins when they are there;
-/// waited for by the host, the device has nothing to do until it launches again.
+/// Gradients of 160 MB that each step copies back: in the stream of the kernels, the next step begins when they have arrived;
+/// if the host waits for them, the device is idle until it launches again.
 #[test]
 fn gradients_that_each_step_copies_back_are_named_with_what_hides_them() {
     let of = |is_waited_for: bool| {
         let length = if is_waited_for { 10_500 } else { 10_000 };
         report(&Program::of(STEPS, length, |program, start, _| {
-            // What is not waited for reaches into the next step.
+            // Work that is not waited for continues into the next step.
             let gpu = start + if is_waited_for { 400 } else { 2_900 };
             let up = (gpu, 1_000);
             program.copy("Pinned -> Device", 50_000_000, DEFAULT, (start + 10, 8), up);

@@ -1,4 +1,4 @@
-//! What a person reads of each finding, as text and on the page: nothing that contradicts itself, and no figure that is none.
+//! Checks what a user reads of each finding, as text and on the page: no contradictions, and no meaningless figures.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ fn reports() -> impl Iterator<Item = (String, Report)> {
     })
 }
 
-/// The lines of one finding in the text, and its part of the page.
+/// Returns the lines of one finding in the text, and its part of the page.
 fn told(finding: &Finding, said: &str, page: &str) -> (String, String) {
     let code = finding.code.as_str();
     let begins = |line: &&str| line.starts_with(&format!("{code}  "));
@@ -38,7 +38,7 @@ fn told(finding: &Finding, said: &str, page: &str) -> (String, String) {
 }
 
 #[test]
-fn not_predicted_is_said_where_nothing_was_and_only_there() {
+fn not_predicted_is_said_only_where_nothing_was() {
     let (mut predicted, mut open) = (0, 0);
     for (name, report) in reports() {
         let (said, page) = (text(&name, &report, 80), html(&name, &report));
@@ -46,7 +46,7 @@ fn not_predicted_is_said_where_nothing_was_and_only_there() {
             let saving = finding.saving_ns;
             let (lines, part) = told(finding, &said, &page);
             let is_known = saving.likely > 0;
-            // What was tried, and hangs on something that no trace says.
+            // It was tried, and depends on something that no trace shows.
             let is_open = !is_known && saving.high > 0 && !finding.changes.is_empty();
             let is_unknown = !is_known && saving.high > 0 && !is_open;
             assert_eq!(
@@ -56,12 +56,12 @@ fn not_predicted_is_said_where_nothing_was_and_only_there() {
             );
             assert_eq!(part.contains("not predicted"), is_unknown, "{name}: {part}");
             assert_eq!(
-                lines.contains("or nothing: which of the two, no trace says"),
+                lines.contains("or nothing: no trace shows which"),
                 is_open,
                 "{name}: {lines}"
             );
             assert_eq!(
-                part.contains("<b>no trace says</b>"),
+                part.contains("<b>not known from a trace</b>"),
                 is_open,
                 "{name}: {part}"
             );
@@ -74,7 +74,7 @@ fn not_predicted_is_said_where_nothing_was_and_only_there() {
 
 #[test]
 fn a_trace_without_steps_predicts_nothing_and_says_so() {
-    // Forty kernels, each behind an operator of the host: none repeats itself.
+    // Forty kernels, each in an operator of the host: nothing repeats.
     let mut rows = Vec::new();
     for at in 0..40 {
         let ts = 1_000 + 400 * at + 13 * at * at;
@@ -116,7 +116,7 @@ fn no_finding_is_worth_0_ns_or_takes_0_percent() {
         let short = brief(&name, &report);
         for finding in &report.findings {
             let (lines, part) = told(finding, &said, &page);
-            // What belongs to the profiler stands at the top of the text, without its code.
+            // A finding about the profiler is at the top of the text, without its code.
             let is_named = !lines.is_empty() || finding.code == Code::ProfilerOverhead;
             assert!(is_named && !part.is_empty(), "{name}");
             let is_figure = |words: &str, figure: &str| {

@@ -1,8 +1,9 @@
-//! Pictures per second of the loader, next to what the decoder alone does on as many threads:
-//! `cargo bench -p sidestream-images --bench load -- [THREADS [FOLDER]]`, with `--features turbojpeg` by libjpeg-turbo.
+//! Pictures per second of the loader, compared with the decoder alone on as many threads:
+//! `cargo bench -p sidestream-images --bench load -- [THREADS [FOLDER]]`, with `--features turbojpeg` for
+//! libjpeg-turbo.
 //!
-//! Without a folder it makes 512 pictures of 500 × 375 pixels. They are read from files, so from the page cache, as the
-//! decoder's are. All rows take turns in rounds; printed are the medians.
+//! Without a folder it generates 512 pictures of 500 × 375 pixels. The loader reads them from files, hence from the
+//! page cache, as the decoder does. The rows are measured in turn, for several rounds; the medians are printed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,11 +18,11 @@ use sidestream_images::{Key, Region, Size};
 
 const ROUNDS: usize = 5;
 const PICTURES: u32 = 512;
-/// So many batches come before the loader is timed: its slabs are new to the system until then.
+/// Number of batches before the loader is timed: until then the system has to map the memory of its slabs.
 const WARM: usize = 4;
 
 fn main() {
-    // Cargo says `--bench`.
+    // Cargo passes `--bench`.
     let mut words = env::args().skip(1).filter(|word| !word.starts_with("--"));
     let threads = words
         .next()
@@ -106,7 +107,7 @@ fn whole(_: Key, size: Size) -> Region {
     Region::whole(size)
 }
 
-/// As `RandomResizedCrop` draws it: 8 to 100 % of the area.
+/// Returns a region as `RandomResizedCrop` draws it: 8 to 100 % of the area.
 fn crop(key: Key, size: Size) -> Region {
     let mut state = key.sample.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ key.epoch;
     let mut share = || {
@@ -127,7 +128,7 @@ fn crop(key: Key, size: Size) -> Region {
     }
 }
 
-/// Reads and decodes each picture into memory of the thread's own. In pictures per second, as the other.
+/// Reads and decodes each picture into memory of its thread. Returns pictures per second, like `loaded`.
 fn bare(data: &Dataset, threads: usize, choose: fn(Key, Size) -> Region) -> f64 {
     let start = Instant::now();
     let next = AtomicUsize::new(0);
@@ -158,8 +159,8 @@ fn bare(data: &Dataset, threads: usize, choose: fn(Key, Size) -> Region) -> f64 
     data.len() as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Two epochs in batches of 64. Workers go on all the time: what they had prepared when the timing began is as much as what they
-/// have prepared when it ends.
+/// Loads two epochs in batches of 64. The workers never pause: what they had prepared when timing began is as much as
+/// what they have prepared when it ends.
 fn loaded(data: &Arc<Dataset>, workers: usize, choose: fn(Key, Size) -> Region) -> f64 {
     let options = Options {
         workers,
@@ -185,7 +186,7 @@ fn loaded(data: &Arc<Dataset>, workers: usize, choose: fn(Key, Size) -> Region) 
     pictures as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Mosaics of four sample pictures.
+/// Writes mosaics of four sample pictures.
 fn make(folder: &std::path::Path) {
     let (width, height) = (500, 375);
     let small: Vec<(Size, Vec<u8>)> = samples(1)

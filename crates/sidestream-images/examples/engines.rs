@@ -1,10 +1,11 @@
-//! Decodes baseline JPEGs on a GPU's engines, again and again, and says how many a second and how far the pixels are from the processor's.
+//! Decodes baseline JPEGs repeatedly on a GPU's engines, and prints the pictures per second and the deviation of the
+//! pixels from the processor's.
 //!
 //! ```text
 //! cargo run --release -p sidestream-images --example engines -- [FOLDER [LIBNVJPEG]]
 //! ```
 //!
-//! Without a folder it takes sample pictures of its own.
+//! Without a folder it generates sample pictures.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use sidestream_images::header::Header;
 use sidestream_images::source::{self, Dataset};
 use sidestream_images::{Region, Size};
 
-/// Pictures in a batch, and how many batches are timed.
+/// Pictures in a batch, and number of timed batches.
 const BATCH: usize = 128;
 const ROUNDS: usize = 40;
 
@@ -58,7 +59,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(file) => vec![file.into()],
         None => nvjpeg::FILES.map(PathBuf::from).into(),
     };
-    // SAFETY: these are names of nvJPEG, or whoever runs this says so. The device is opened, and stays so behind the engines.
+    // SAFETY: these are names of nvJPEG, or the user guarantees it. The device stays open until after the engines are
+    // dropped.
     let mut engines = unsafe { Engines::open(&files_of_library) }?;
     println!("{} engines, {}", engines.count(), engines.file().display());
 
@@ -66,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let each: Vec<&(Vec<u8>, Size)> = files.iter().cycle().take(BATCH).collect();
     let total: usize = each.iter().map(|(_, size)| bytes_of(*size)).sum();
     let mut pixels = stream.alloc::<u8>(total)?;
-    // SAFETY: this thread alone works with the buffer, in this stream alone.
+    // SAFETY: only this thread uses the buffer, in this stream alone.
     let first = unsafe { raw.lend_mut(pixels.view_mut())? }.address();
     let mut at = first;
     let mut batch = Vec::new();
@@ -78,13 +80,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         at += bytes_of(*size) as u64;
     }
-    // The buffer is allocated in the order of the stream, for which the engines do not wait.
+    // The buffer is allocated in stream order, for which the engines do not wait.
     stream.synchronize()?;
     let mut took = Vec::new();
     for round in 0..ROUNDS + 4 {
         let start = Instant::now();
-        // SAFETY: the device's context is current since it was opened, the files stay, their headers were read, and the places
-        // follow each other in a buffer that nobody else uses.
+        // SAFETY: the device's context has been current since it was opened, the files do not change, their headers
+        // were read, and the pictures follow each other in a buffer that has no other use.
         unsafe { engines.decode(&batch, handle)? };
         stream.synchronize()?;
         if round >= 4 {

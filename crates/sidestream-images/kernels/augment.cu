@@ -1,10 +1,11 @@
-// A pass of an augmentation over a batch: a block makes a tile of one picture. What each step means is written in Rust, in
-// `src/augment/render.rs` and `step.rs`, where the functions have the same names. It is compiled without fused multiplications, so that
-// both find the same places and round colours alike. Fused are only, by name, what lies between pixels and the blur: they are half of the
-// arithmetic. Where values become levels of bytes behind each act nothing is fused.
+// A pass of an augmentation over a batch: a block computes a tile of one picture. Each step is defined in Rust, in
+// `src/augment/render.rs` and `step.rs`, where the functions have the same names. The file is compiled without fused
+// multiplications, so that both find the same places and round colours equally. Only interpolation and the blur are
+// fused explicitly, since they are half of the arithmetic. Where values become levels of bytes after each act nothing
+// is fused.
 //
-// A tile with its neighbours is warped into shared memory, smoothed along rows, then down columns into registers, and written by rows. So
-// each pixel of the input is read and each of the result is written once.
+// A tile with its neighbours is warped into shared memory, smoothed along rows, then down columns into registers, and
+// written by rows. So each pixel of the input is read once, and each pixel of the result is written once.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -66,7 +67,7 @@ static const u32 STEPS = 8;
 static const u32 WORDS = 772;
 static const u32 COLUMNS = 32;
 static const u32 THREADS = 256;
-// So many rows has a tile at most, and a multiple of KEPT: each thread keeps some rows of a column.
+// Maximum number of rows of a tile, a multiple of KEPT: each thread keeps some rows of a column.
 static const u32 MOST_ROWS = 32;
 static const u32 KEPT = MOST_ROWS * COLUMNS / THREADS;
 
@@ -131,7 +132,7 @@ static __device__ __forceinline__ bool placed(const float* map, u32 column, u32 
     return w > 0.f;
 }
 
-// `sum + a * b`, fused unless values become levels.
+// Returns `sum + a * b`, fused unless values become levels.
 static __device__ __forceinline__ float plus(float sum, float a, float b, bool levels) {
     return levels ? sum + a * b : __fmaf_rn(a, b, sum);
 }
@@ -156,7 +157,7 @@ static __device__ Pixel bilinear(const Input& input, const Record& of, float x, 
                    pixel_of(input, of, ix + 1, iy + 1), x - left, y - top, of.levels);
 }
 
-// The footprint of a pixel, if it is larger than what lies between four pixels.
+// Computes the footprint of a pixel, if it is larger than the four pixels of bilinear interpolation.
 static __device__ bool footprint_at(const Record& of, float px, float py, u32 column, u32 row, float* shape) {
     if (of.filter != FOOTPRINT) return false;
     const float* m = of.map;
@@ -230,7 +231,7 @@ static __device__ __forceinline__ Pixel on_canvas(const Canvas& canvas, Pixel pi
     return pixel;
 }
 
-// A function of its own, as `coloured` is: inlined into each kernel they would take the driver seconds to compile.
+// Not inlined, like `coloured`: if they were inlined into each kernel, the driver would take seconds to compile.
 static __device__ __noinline__ Pixel warped(const Input& input, const Record& of, u32 column, u32 row) {
     float x, y, shape[6];
     Pixel pixel = {{0.f, 0.f, 0.f}};
@@ -261,14 +262,14 @@ static __device__ __forceinline__ u32 mirrored(int at, u32 length) {
 
 // ------------------------------------------------------------------ colours
 
-// What the words of a picture say: `src/augment/statistics.rs`.
+// The statistics in the words of a picture: `src/augment/statistics.rs`.
 struct Statistics {
     float mean;
     float low[3], span[3];
     unsigned char equalized[3][256];
 };
 
-// By all threads of the block.
+// Called by all threads of the block.
 static __device__ void figures_of(const u32* words, u32 pixels, u32 kind, Statistics& all) {
     if (threadIdx.x == 0) all.mean = (float)((double)wide(words) / 65536.0 / (double)pixels);
     if (kind != CONTRAST && threadIdx.x < 3) {
@@ -356,15 +357,15 @@ static __device__ __noinline__ Pixel coloured(const Record& of, Pixel pixel, u32
 // ------------------------------------------------------------------ a tile
 
 struct Tile {
-    // Its first column and row, and how many rows.
+    // Its first column and row, and its number of rows.
     u32 left, top, rows;
     // Three planes with the neighbours, and three that are smoothed along rows.
     float* around;
     float* smooth;
 };
 
-// Warps a tile with its neighbours, colours it, and smooths it along rows; by all threads of the block. Neighbours beyond the
-// picture are mirrored into it.
+// Warps a tile with its neighbours, colours it, and smooths it along rows; called by all threads of the block.
+// Neighbours beyond the picture are mirrored into it.
 static __device__ void prepare(const Input& input, const Record& of, const Tile& tile, u32 steps, bool smoothed, const Statistics& figures) {
     const u32 rx = smoothed ? of.radius[0] : 0, ry = smoothed ? of.radius[1] : 0;
     const u32 wide = COLUMNS + 2 * rx, tall = tile.rows + 2 * ry;
@@ -379,7 +380,7 @@ static __device__ void prepare(const Input& input, const Record& of, const Tile&
     }
     __syncthreads();
     if (!smoothed) return;
-    // Four columns a thread: what they share is loaded once.
+    // Four columns per thread: values that they share are loaded once.
     const u32 groups = COLUMNS / 4;
     const bool levels = of.levels;
     for (u32 at = threadIdx.x; at < 3 * tall * groups; at += THREADS) {
@@ -399,7 +400,8 @@ static __device__ void prepare(const Input& input, const Record& of, const Tile&
     __syncthreads();
 }
 
-// Pixels of a tile that was prepared: KEPT rows of a column, from this one on. What they share is loaded once.
+// Computes pixels of a prepared tile: KEPT rows of a column, from this one on. Values that they share are loaded
+// once.
 static __device__ __forceinline__ void finished(const Record& of, const Tile& tile, u32 column, u32 row, u32 steps, bool smoothed,
                                                 const Statistics& figures, Pixel* pixels) {
     const u32 rx = smoothed ? of.radius[0] : 0, ry = smoothed ? of.radius[1] : 0;
@@ -475,7 +477,7 @@ static __device__ __forceinline__ void store(unsigned char* to, u64 room, u64 at
         if (kind == 1) {
             asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
         } else {
-            // To the nearest, and of two the even one; what is no number stays none.
+            // Rounds to the nearest, ties to even; NaN stays NaN.
             const u32 bits = __float_as_uint(value);
             half = (unsigned short)(value != value ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
         }

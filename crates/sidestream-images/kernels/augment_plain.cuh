@@ -1,35 +1,39 @@
 // ------------------------------------------------------------------ plain pictures
 
-// What `is_plain` in `src/augment/launch.rs` names: an affine map of bytes, at most one canvas, a blur of up to 7 places, units and erasing.
-// All of it has its own, shorter form, with the same results. The part of the input behind a tile is loaded first, into shared memory.
+// The pictures that `is_plain` in `src/augment/launch.rs` selects: an affine map of bytes, at most one canvas, a blur
+// of up to 7 taps, units and erasing. They have a shorter implementation with the same results. The part of the input
+// that a tile depends on is first loaded into shared memory.
 
 static const int PLAIN_COLUMNS = 64;
 static const int PLAIN_ROWS = 32;
-// A thread smooths so many values of a row, and of a column.
+// Number of values of a row, and of a column, that a thread smooths.
 static const int RUN = 8;
-// Beside this a number has no room for a fraction, so that adding rounds to a whole one; its bits then are these and the number.
+// A number added to this has no room for a fraction, so that the addition rounds it to an integer; its bits are then
+// those of this constant plus the integer.
 static const float WHOLE = 12582912.f;
 static const u32 WHOLE_BITS = 0x4B400000;
 
-// What each pixel needs of a record, in registers: the compiler cannot know that stores to a tile leave the record as it is.
+// The values of a record that each pixel needs, in registers: the compiler cannot know that stores to a tile do not
+// change the record.
 struct Plain {
     float across, down;
     int readable[4];
     bool nearest;
-    // A word a pixel: so a pixel is loaded by one instruction, and bytes are read from memory by rows.
+    // One word per pixel: a pixel is loaded by one instruction, and bytes are read from memory by rows.
     const u32* source;
     int left, top;
     u32 width;
 };
 
-// From the smallest to the largest value of a map's row.
+// Returns the range of values of a map's row, from the smallest to the largest.
 static __device__ __forceinline__ void range_of(const float* m, const float* x, const float* y, float& low, float& high) {
     const int right = m[0] < 0.f, down = m[1] < 0.f;
     low = row_of(m, x[right], y[down]);
     high = row_of(m, x[1 - right], y[1 - down]);
 }
 
-// By all threads of the block. `INSIDE`: all bytes are there, and no two are further apart than a signed number of 32 bits says.
+// Called by all threads of the block. `INSIDE`: all bytes exist, and the distance between any two fits into a signed
+// 32-bit number.
 template <bool INSIDE>
 static __device__ __forceinline__ void load_source(const unsigned char* bytes, u64 length, i64 corner, const int* stride, u32* to, u32 width,
                                                    u32 count) {
@@ -64,14 +68,16 @@ static __device__ __forceinline__ void load_source(const unsigned char* bytes, u
     }
 }
 
-// A byte of a word, and 2 to the power of 23: two cheap instructions convert it, where the conversion itself is slow.
+// Adds a byte of a word to 2 to the power of 23: two cheap instructions convert it, where the conversion itself is
+// slow.
 static __device__ __forceinline__ float raised(u32 word, int c) {
     return __uint_as_float(__byte_perm(word, 0x4B000000, 0x7440 | c));
 }
 
 static const float RAISED = 8388608.f;
 
-// `warped` without canvases, of a place. `WITHIN`: it lies between pixels, and no place of the tile has to be clamped.
+// `warped` without canvases, at a place. `WITHIN`: it is between pixels, and no place of the tile needs to be
+// clamped.
 template <bool WITHIN>
 static __device__ __forceinline__ Pixel sampled(const Plain& of, float px, float py) {
     float x = px - 0.5f, y = py - 0.5f;
@@ -117,7 +123,7 @@ static __device__ __forceinline__ void warp_tile(const Record& of, const Plain& 
         const int across = part == 0 ? PLAIN_COLUMNS : max(2 * R, 1), rows = THREADS / across;
         int column = threadIdx.x % across, row = threadIdx.x / across;
         column += part == 0 || column >= R ? part == 0 ? R : PLAIN_COLUMNS : 0;
-        // Columns beyond what is smoothed are as good as the last one.
+        // Columns beyond the smoothed ones may have any value, so they use the last one.
         const u32 x = mirrored(min((int)blockIdx.x * PLAIN_COLUMNS + column - R, (int)of.width - 1 + R), of.width);
         const float ax = __fmul_rn(of.map[0], (float)x + 0.5f), ay = __fmul_rn(of.map[3], (float)x + 0.5f);
         float* to = planes + row * stride + column;
@@ -132,7 +138,7 @@ static __device__ __forceinline__ void warp_tile(const Record& of, const Plain& 
                 const Canvas& canvas = of.canvas[0];
                 const u32 y = mirrored(min((int)blockIdx.y * PLAIN_ROWS + row - R, (int)of.height - 1 + R), of.height);
                 const float cx = row_of(canvas.map, (float)x + 0.5f, (float)y + 0.5f), cy = row_of(canvas.map + 3, (float)x + 0.5f, (float)y + 0.5f);
-                // How far it is from the canvas's edge. Few pixels are so near that they are partly inside.
+                // Distance from the canvas's edge. Few pixels are so near that they are partly inside.
                 const float depth = fminf(fminf(cx, canvas.width - cx), fminf(cy, canvas.height - cy));
                 if (depth < -0.51f) {
 #pragma unroll
@@ -152,8 +158,8 @@ template <int R>
 static __device__ __forceinline__ void smooth_rows(const float* weights, float* planes) {
     const int stride = PLAIN_COLUMNS + 2 * R + 1, lines = 3 * (PLAIN_ROWS + 2 * R), items = lines * (PLAIN_COLUMNS / RUN);
     const int turns = (items + THREADS - 1) / THREADS;
-    // All are read before any is written: so they need no second place. Threads side by side have lines one below the other, and a line's
-    // length is odd, so that they use different banks.
+    // All values are read before any is written, so no second buffer is needed. Threads side by side have lines one
+    // below the other, and a line's length is odd, so that they use different banks.
     float sums[turns][RUN];
 #pragma unroll
     for (int turn = 0; turn < turns; turn++) {
@@ -195,7 +201,7 @@ static __device__ __forceinline__ void plain(const unsigned char* bytes, u64 len
     float* planes = shared;
     u32* source = (u32*)(shared + 3 * tall * stride);
 
-    // Which pixels of the input the tile needs, with its neighbours. What is mirrored lies within this too.
+    // The pixels of the input that the tile needs, with its neighbours, which include mirrored ones.
     const float xs[2] = {(float)max(left - R, 0) + 0.5f, (float)min(left + PLAIN_COLUMNS - 1 + R, width - 1) + 0.5f};
     const float ys[2] = {(float)max(top - R, 0) + 0.5f, (float)min(top + PLAIN_ROWS - 1 + R, height - 1) + 0.5f};
     Plain plain;
@@ -225,7 +231,7 @@ static __device__ __forceinline__ void plain(const unsigned char* bytes, u64 len
     plain.top = first[1];
     plain.width = last[0] - first[0] + 1;
     const u32 count = plain.width * (last[1] - first[1] + 1);
-    // The host has seen to it that they fit.
+    // The host has checked that they fit.
     if (count > source_pixels) return;
     const i64 corner = (i64)wide(of.source) + (i64)first[0] * of.stride[0] + (i64)first[1] * of.stride[1];
     const i64 end = (i64)wide(of.source) + (i64)last[0] * of.stride[0] + (i64)last[1] * of.stride[1] + 2 * (i64)of.stride[2];
@@ -244,7 +250,7 @@ static __device__ __forceinline__ void plain(const unsigned char* bytes, u64 len
     else warp_tile<R, false>(of, plain, down, planes);
     __syncthreads();
 
-    // Without a blur the middle alone counts. Weights beyond a smaller one are 0.
+    // Without a blur only the middle has a weight. Weights beyond a smaller kernel are 0.
     const bool smoothed = of.around != 0.f;
     float weights[2][R + 1];
 #pragma unroll

@@ -1,11 +1,11 @@
-//! Pixels become a PNG file, for sheets that people look at.
+//! Encodes pixels as a PNG file, for contact sheets.
 
 use crate::{Error, Result, Size};
 
-/// A PNG of rows of red, green and blue bytes.
+/// Encodes rows of red, green and blue bytes as a PNG.
 ///
 /// # Errors
-/// [`Error::Options`] if there are not three bytes for each pixel.
+/// [`Error::Options`] if `pixels` does not have three bytes for each pixel.
 pub fn encode_png(size: Size, pixels: &[u8]) -> Result<Vec<u8>> {
     let refused = |error: png::EncodingError| Error::Options(format!("a PNG: {error}"));
     let mut file = Vec::new();

@@ -1,44 +1,44 @@
-//! What goes wrong: with a picture, with the data, with what was asked for.
+//! Errors of a single picture, of the data set, and of the options.
 
 use std::fmt;
 
 use crate::{Region, Size};
 
-/// What the calls of this crate return.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a picture cannot be decoded. It is about one file; what becomes of the batch is for
-/// [`OnBroken`](crate::load::OnBroken) to say.
+/// Why a picture cannot be decoded. This concerns one file; [`OnBroken`](crate::load::OnBroken) says what happens to
+/// its batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Broken {
     /// The file could not be read.
     Unreadable(String),
-    /// There is not one byte.
+    /// The file has no bytes.
     Empty,
-    /// Neither a JPEG nor a PNG, by its first bytes.
+    /// The first bytes are those of neither a JPEG nor a PNG.
     Unknown,
     /// The file ends before the picture does.
     Truncated,
-    /// Something in it is not as its format demands.
+    /// The file violates its format.
     Damaged(String),
-    /// It may be a good picture, but not one that this decoder reads.
+    /// The picture may be valid, but this decoder does not support it.
     Unsupported(String),
-    /// It says that it has more pixels than are allowed. Nothing was reserved for them.
+    /// The header announces more pixels than are allowed. No memory was reserved for them.
     TooLarge {
-        /// What its header says.
+        /// Size in the header.
         size: Size,
-        /// How many pixels are allowed.
+        /// Maximum number of pixels.
         max_pixels: u64,
     },
     /// The file has more bytes than are allowed.
     TooLong {
-        /// How many it has.
+        /// Size of the file.
         size_bytes: u64,
-        /// How many are allowed.
+        /// Maximum size of a file.
         max_bytes: u64,
     },
-    /// The decoder panicked. That is a defect of the decoder.
+    /// The decoder panicked, which is a bug in the decoder.
     Panicked(String),
 }
 
@@ -72,65 +72,65 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Why a call failed. Each names the file, the member of an archive or the option that it is about.
+/// Why a call failed. Each variant names the file, the member of an archive or the option.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
-    /// A folder, a list or an archive that the data consists of.
+    /// A folder, a list or an archive of the data set is invalid.
     Source {
-        /// Its path, with the line or the member.
+        /// Its path, with the line or the archive member.
         place: String,
-        /// What is wrong with it, and what to do.
+        /// What is wrong, and what to do about it.
         why: String,
     },
-    /// A picture, where broken ones are to end the batch.
+    /// A picture is broken, and broken pictures end the batch.
     Picture {
-        /// Its place in the unshuffled list.
+        /// Index in the unshuffled list.
         sample: u64,
-        /// Its path, or the archive and the member.
+        /// Path, or the archive and the member.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the picture.
         why: Broken,
     },
-    /// So many pictures in a row are broken that none was found to stand in for one.
+    /// A picture is broken, and so is every picture that was tried as its replacement.
     NoReplacement {
-        /// The first of them.
+        /// Name of the first broken picture.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the first broken picture.
         why: Broken,
-        /// How many were tried.
+        /// Number of replacements that were tried.
         tried: u64,
     },
-    /// The caller's function asked for a part that the picture does not have.
+    /// The caller's function asked for a region that is not inside the picture.
     Region {
-        /// The picture.
+        /// Name of the picture.
         name: String,
-        /// What it asked for.
+        /// Region that the function returned.
         region: Region,
-        /// What there is.
+        /// Size of the picture.
         size: Size,
     },
     /// The caller's function panicked.
     Function {
-        /// For which picture.
+        /// Name of the picture that the function was called for.
         name: String,
-        /// Its message.
+        /// Message of the panic.
         what: String,
     },
     /// The pictures of a batch need more memory than a slab may have.
     Slab {
-        /// How many bytes they need.
+        /// Bytes that the pictures need.
         size_bytes: u64,
-        /// How many are allowed.
+        /// Maximum size of a slab.
         max_bytes: u64,
     },
-    /// The memory for a slab could not be had.
+    /// Memory for a slab could not be allocated.
     Memory(String),
     /// A worker thread could not be started, or panicked outside the decoder and the caller's functions.
     Worker(String),
-    /// An option that cannot be.
+    /// An option has an invalid value.
     Options(String),
-    /// A state that does not belong to this data or these options.
+    /// A state does not belong to this data set or these options.
     State(String),
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for Error {
             Error::Source { place, why } => write!(f, "{place}: {why}"),
             Error::Picture { sample, name, why } => write!(
                 f,
-                "{name} (sample {sample}): {why}; mend or remove it, or have broken pictures skipped or replaced"
+                "{name} (sample {sample}): {why}; fix or remove it, or have broken pictures skipped or replaced"
             ),
             Error::NoReplacement { name, why, tried } => write!(
                 f,

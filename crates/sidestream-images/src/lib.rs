@@ -1,12 +1,12 @@
-//! Pictures for training: found, decoded into pinned memory, uploaded, augmented and handed over, each beside the
-//! others.
+//! Loads pictures for training: finds the files, decodes them into pinned memory, uploads, augments and returns whole
+//! batches; all of these stages run concurrently.
 //!
-//! - `source`, `order`, `decode` and `load` bring pictures of different sizes into the slabs of a ring, whole batches
-//!   at a time. A slab holds the bytes of its pictures behind each other, as rows of red, green and blue bytes; a
-//!   [`Placed`] says where one lies.
-//! - `augment` draws the parameters of its operators for each picture by its [`Key`] alone, so that neither the number
-//!   of workers nor the depth of the ring nor a resumed run changes a result, and applies them on the processor or on
-//!   the GPU.
+//! - `source`, `order`, `decode` and `load` bring pictures of different sizes into the slabs of a ring, one batch per
+//!   slab. A slab holds the pixels of its pictures one after another, as rows of red, green and blue bytes; a
+//!   [`Placed`] says where in the slab a picture begins.
+//! - `augment` draws the parameters of its operators for each picture from its [`Key`] alone, so that the result
+//!   depends neither on the number of workers, nor on the depth of the ring, nor on whether the run was resumed. It
+//!   applies the operators on the CPU or on the GPU.
 
 pub mod augment;
 pub mod decode;

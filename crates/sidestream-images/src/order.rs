@@ -1,52 +1,52 @@
-//! In which order the samples of an epoch come, and which of them belong to a rank.
+//! The order of the samples of an epoch, and which of them belong to which rank.
 //!
-//! The order is a permutation that is computed place by place: nothing is shuffled, stored or sorted, so an epoch begins
-//! at once and a run resumes anywhere at no cost, whatever the size of the data.
+//! The order is a permutation that is computed one place at a time: nothing is shuffled, stored or sorted, so an
+//! epoch begins at once, and a run resumes at any place at no cost, however large the data set is.
 //!
 //! The permutation is a Feistel network over the next even number of bits, walked until the result is a sample ("cycle
-//! walking"; Black and Rogaway, *Ciphers with arbitrary finite domains*, 2002). Each round exchanges the halves of a
-//! number and adds a function of one to the other, which can be undone whatever the function is; so the network maps
-//! numbers one to one. Following it from a sample until the next sample maps samples one to one: the path from a sample
-//! lies on a cycle that leads back to it, so it meets a sample, and no two paths meet the same one. At most three of four
-//! numbers are no samples, so a path takes four steps on average; a small set has 256 numbers, so that all orders are
-//! possible.
+//! walking"; Black and Rogaway, *Ciphers with arbitrary finite domains*, 2002). Each round swaps the halves of a number
+//! and adds a function of one half to the other. A round can be inverted for any function, so the network is a
+//! permutation of the numbers. Repeating it from a sample until the next sample is a permutation of the samples: the
+//! path from a sample is part of a cycle that leads back to it, so it meets a sample, and no two paths end at the same
+//! one. At most three of four numbers are not samples, so a path takes four steps on average; a small set has 256
+//! numbers, so that all orders are possible.
 
 use sidestream::sim::split_mix;
 
 use crate::{Error, Result};
 
-/// How the samples of an epoch are ordered and shared out.
+/// Orders the samples of an epoch and divides them among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// How many samples there are.
+    /// Number of samples in the data set.
     pub samples: u64,
-    /// What the permutations are drawn from, with the number of the epoch.
+    /// Seed of the permutations, together with the number of the epoch.
     pub seed: u64,
-    /// Whether there is a permutation at all.
+    /// Whether the samples are permuted.
     pub shuffle: bool,
-    /// Which of the ranks this is.
+    /// Rank of this process.
     pub rank: u32,
-    /// How many ranks share the samples.
+    /// Number of ranks that share the samples.
     pub world: u32,
-    /// What to do if they cannot be shared out evenly.
+    /// What to do if the samples cannot be divided evenly.
     pub uneven: Uneven,
 }
 
-/// What happens to the last samples of an epoch if there are not as many for each rank. All ranks have equally many
-/// in any case: collectives of a rank that has one more would wait for ever.
+/// What happens to the last samples of an epoch if their number is not a multiple of the number of ranks. All ranks
+/// get equally many in any case: a rank with one more would wait forever in its collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Uneven {
-    /// The last ones are left out. Which these are differs from epoch to epoch, if they are shuffled.
+    /// The last samples are dropped. With `shuffle`, each epoch drops different ones.
     #[default]
     Drop,
-    /// The first ones of the epoch come once more.
+    /// The first samples of the epoch are repeated.
     Repeat,
 }
 
 const ROUNDS: u64 = 8;
 
 impl Order {
-    /// The same, if it can be.
+    /// Returns this order if it is valid.
     ///
     /// # Errors
     /// [`Error::Options`] if there is no such rank, or a rank would have no samples.
@@ -74,7 +74,7 @@ impl Order {
         Err(Error::Options(why))
     }
 
-    /// How many samples a rank has in an epoch: the same for each rank.
+    /// Returns the number of samples of a rank in an epoch, which is equal for all ranks.
     pub fn len(&self) -> u64 {
         let world = u64::from(self.world);
         match self.uneven {
@@ -83,16 +83,16 @@ impl Order {
         }
     }
 
-    /// Whether a rank has none, which [`Order::checked`] refuses.
+    /// Returns whether a rank has no samples, which [`Order::checked`] refuses.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sample at a place of this rank's part of an epoch. The places of the ranks alternate: the first places of all ranks
-    /// are the first samples of the epoch.
+    /// Returns the sample at a place of this rank's part of an epoch. The places of the ranks alternate: the first
+    /// places of all ranks are the first samples of the epoch.
     ///
     /// # Panics
-    /// If the epoch has not so many places.
+    /// If `place` is not below [`Order::len`].
     #[track_caller]
     pub fn sample(&self, epoch: u64, place: u64) -> u64 {
         assert!(place < self.len(), "place {place} of {}", self.len());
@@ -105,7 +105,7 @@ impl Order {
     }
 }
 
-/// Where a place of `many` goes under the permutation that `key` chooses.
+/// Returns the image of a place below `many` under the permutation that `key` selects.
 fn permuted(place: u64, many: u64, key: u64) -> u64 {
     let bits = (u64::BITS - (many - 1).leading_zeros()).max(8);
     let half = bits.div_ceil(2);
@@ -124,7 +124,7 @@ fn permuted(place: u64, many: u64, key: u64) -> u64 {
     }
 }
 
-/// What SplitMix64 draws first from this number.
+/// Returns the first output of SplitMix64 with this seed.
 fn mixed(mut number: u64) -> u64 {
     split_mix(&mut number)
 }

@@ -1,18 +1,18 @@
-//! Which picture it is, which part of it is wanted, and where its bytes lie. What loading and augmenting share.
+//! Types that loading and augmenting share: which picture it is, which region of it, and where its bytes are.
 
-/// Which draw of random numbers a picture gets. Equal keys draw equal numbers, on every machine.
+/// Identifies the random numbers of a picture. Equal keys draw equal numbers, on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Of the whole run.
+    /// Seed of the run.
     pub seed: u64,
-    /// How often the data has been seen before.
+    /// Number of epochs before this one.
     pub epoch: u64,
-    /// Which picture of the data set, by its place in the unshuffled list.
+    /// Index of the picture in the unshuffled list of the data set.
     pub sample: u64,
 }
 
 impl Key {
-    /// Of a run, an epoch and a picture.
+    /// Returns the key of a picture in an epoch of a run.
     pub fn new(seed: u64, epoch: u64, sample: u64) -> Key {
         Key {
             seed,
@@ -25,19 +25,19 @@ impl Key {
 /// The size of a picture, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
-    /// Pixels in a row.
+    /// Pixels per row.
     pub width: u32,
-    /// Rows.
+    /// Number of rows.
     pub height: u32,
 }
 
 impl Size {
-    /// So wide and so high.
+    /// Returns the size of `width` × `height` pixels.
     pub fn new(width: u32, height: u32) -> Size {
         Size { width, height }
     }
 
-    /// How many pixels it has.
+    /// Returns the number of pixels.
     pub fn area(self) -> u64 {
         u64::from(self.width) * u64::from(self.height)
     }
@@ -50,12 +50,12 @@ pub struct Region {
     pub left: u32,
     /// The first row.
     pub top: u32,
-    /// How many columns and rows.
+    /// Number of columns and rows.
     pub size: Size,
 }
 
 impl Region {
-    /// All of a picture.
+    /// Returns the region that covers a whole picture.
     pub fn whole(size: Size) -> Region {
         Region {
             left: 0,
@@ -65,16 +65,16 @@ impl Region {
     }
 }
 
-/// Where the bytes of a picture lie in a slab: rows of red, green and blue bytes without gaps.
+/// Where the pixels of a picture are in a slab: rows of red, green and blue bytes without gaps.
 ///
-/// A slab may hold less than the whole picture, since only what is needed is decoded. Operators work in coordinates
-/// of the whole picture all the same.
+/// A slab may contain only a region of the picture, since only what is needed is decoded. The coordinates of
+/// operators still refer to the whole picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The first byte, counted from that of the first picture.
+    /// Offset of the first byte from the start of the slab's first picture.
     pub offset: u64,
-    /// The part of the picture that is there.
+    /// Region of the picture that the slab contains.
     pub held: Region,
-    /// The size of the whole picture.
+    /// Size of the whole picture.
     pub full: Size,
 }

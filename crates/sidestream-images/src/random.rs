@@ -1,8 +1,8 @@
-//! Random numbers by counting: Philox 4x32-10, as in Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
-//! 1, 2, 3" (SC 2011).
+//! Counter-based random numbers: Philox 4x32-10, as in Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
+//! easy as 1, 2, 3" (SC 2011).
 //!
-//! A number is a function of its key and its place and of nothing else, so that it does not matter who draws first, how
-//! many draw, or whether a run was resumed.
+//! A number depends only on its key and its place, so it does not matter who draws first, how many draw, or whether a
+//! run was resumed.
 //!
 //! Of a [`Key`] the seed is the cipher's key, and epoch and sample are its counter. For one seed Philox is a bijection,
 //! so that no two pictures get the same four words: two of them become the key of the numbers, the other two stay in
@@ -14,7 +14,7 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 
-/// One block of Philox 4x32-10.
+/// Computes one block of Philox 4x32-10.
 pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for round in 0..ROUNDS {
         if round > 0 {
@@ -31,19 +31,19 @@ pub(crate) fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// The numbers of one operator for one picture.
+/// The random numbers of one operator for one picture.
 #[derive(Clone, Debug)]
 pub(crate) struct Draws {
     key: [u32; 2],
     rest: [u32; 2],
     operator: u32,
     block: u32,
-    /// Two numbers come from a block: the second waits here.
+    /// A block yields two numbers: this is the second, until it is drawn.
     spare: Option<u64>,
 }
 
 impl Draws {
-    /// The numbers of the operator at this place of a plan.
+    /// Returns the numbers of the operator at this place of a plan.
     pub(crate) fn new(key: Key, operator: u32) -> Draws {
         let words = |value: u64| [value as u32, (value >> 32) as u32];
         let (sample, epoch) = (words(key.sample), words(key.epoch));
@@ -58,7 +58,7 @@ impl Draws {
         }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         if let Some(spare) = self.spare.take() {
             return spare;
@@ -70,27 +70,27 @@ impl Draws {
         a | b << 32
     }
 
-    /// At least 0 and below 1, of 53 random bits.
+    /// Returns a number of at least 0 and below 1, from 53 random bits.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Between both, which may be equal.
+    /// Returns a number between `low` and `high`, which may be equal.
     pub(crate) fn between(&mut self, [low, high]: [f64; 2]) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Below `count`, which is not 0: each with the same probability but for 2⁻³² and less.
+    /// Returns a number below `count`, which is not 0. All have equal probability up to an error below 2⁻³².
     pub(crate) fn below(&mut self, count: u32) -> u32 {
         ((u128::from(self.bits()) * u128::from(count)) >> 64) as u32
     }
 
-    /// Whether something of this probability happens.
+    /// Returns true with this probability.
     pub(crate) fn happens(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
-    /// The numbers below `count`, in any order.
+    /// Returns the numbers below `COUNT` in random order.
     pub(crate) fn order<const COUNT: usize>(&mut self) -> [usize; COUNT] {
         let mut order = std::array::from_fn(|at| at);
         for last in (1..COUNT).rev() {
@@ -99,11 +99,11 @@ impl Draws {
         order
     }
 
-    /// Of a beta distribution with both parameters `alpha`, by Jöhnk's method, which needs few numbers where `alpha` is
-    /// at most 1, and for more by two gamma variates of Marsaglia and Tsang.
+    /// Draws from a beta distribution with both parameters `alpha`: by Jöhnk's method for `alpha` of at most 1, where
+    /// it needs few numbers, and otherwise from two gamma variates by Marsaglia and Tsang.
     pub(crate) fn beta(&mut self, alpha: f64) -> f64 {
         if alpha <= 1.0 {
-            // It ends: half of all tries succeed and more.
+            // The loop ends: each try succeeds with a probability of at least one half.
             loop {
                 let [a, b] = [0; 2].map(|_| self.unit().powf(1.0 / alpha));
                 if a + b > 0.0 && a + b <= 1.0 {
@@ -134,7 +134,7 @@ impl Draws {
 mod tests {
     use super::*;
 
-    /// The known answers that the paper's authors publish with their library, Random123 (`kat_vectors`).
+    /// The known answers that the paper's authors publish with their library Random123 (`kat_vectors`).
     #[test]
     fn philox_gives_the_known_answers() {
         let all = [

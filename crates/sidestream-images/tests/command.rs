@@ -1,4 +1,4 @@
-//! `sidestream-augment`: pictures in, batches out, on the simulated GPU and on the driver's stand-in.
+//! `sidestream-augment`: pictures in, batches out, on the simulated GPU and on the stand-in driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// Half of the work of the usual operators, and nothing random but the flip.
+/// Half of the work of the usual operators; only the flip is random.
 const SMALL: &str = "Resize((24, 32)) RandomHorizontalFlip()";
 
 fn file(name: &str) -> PathBuf {
@@ -15,14 +15,15 @@ fn file(name: &str) -> PathBuf {
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_sidestream-augment");
 
-/// What a run of the command came to.
+/// The result of a run of the command.
 struct Ran {
     code: i32,
     out: String,
     err: String,
 }
 
-/// Runs the command, on the simulated GPU if no other device is named. It never panics, and no signal ends it.
+/// Runs the command, on the simulated GPU unless the arguments name a device. Asserts that it neither panics nor is
+/// ended by a signal.
 #[track_caller]
 fn augment(more: &[&str]) -> Ran {
     let mut command = Command::new(COMMAND);
@@ -52,7 +53,7 @@ fn shown(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// The header of a .npy file, and what follows.
+/// Returns the header of a .npy file, and its contents.
 fn npy(path: &Path) -> (String, Vec<u8>) {
     let bytes = fs::read(path).expect("the file is there");
     assert_eq!(&bytes[..8], b"\x93NUMPY\x01\0");
@@ -62,7 +63,7 @@ fn npy(path: &Path) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn what_is_written_depends_on_the_seed_and_on_nothing_else() {
+fn the_output_depends_on_the_seed_and_on_nothing_else() {
     let run = |name: &str, more: &[&str]| {
         let path = file(&format!("{name}.npy"));
         let said = json(&[&["--ops", SMALL, "--in-order", "-o", shown(&path)], more].concat());
@@ -84,13 +85,13 @@ fn what_is_written_depends_on_the_seed_and_on_nothing_else() {
     let other = run("other", &["--batch", "7", "--depth", "2"]);
     assert_eq!(one, other);
     assert_eq!(one.0.len(), 40 * 3 * 24 * 32);
-    // Ten of each class, in the order of their names.
+    // Ten pictures of each class, in the order of their names.
     assert_eq!(one.1[8 * 10], 1);
     assert_ne!(one.0, run("seed", &["--seed", "1"]).0);
 }
 
 #[test]
-fn the_driver_gives_what_the_simulated_gpu_gives() {
+fn the_driver_gives_the_results_of_the_simulated_gpu() {
     let driver = sidestream_stand_in::library().expect("Cargo has built it beside this test");
     let driver = shown(&driver);
     let run = |name: &str, more: &[&str]| {
@@ -112,7 +113,7 @@ fn the_driver_gives_what_the_simulated_gpu_gives() {
 }
 
 #[test]
-fn what_it_notes_is_under_its_own_name() {
+fn notices_are_printed_under_its_own_name() {
     let ran = augment(&["--ops", SMALL, "--stats", "--device", "auto"]);
     let note = "sidestream-augment: `auto` is ";
     assert!(
@@ -203,7 +204,7 @@ fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
     assert!(npy(&file("share.rank1.npy")).0.contains("(13, 3, 8, 8)"));
     let mean = said["statistics"]["mean"][0].as_f64().expect("a number");
     assert!(mean > 0.1 && mean < 0.9, "{mean}");
-    // Of several ranks the first draws it.
+    // Of several ranks the first writes it.
     assert!(!sheet.exists());
     let ran = augment(&["--ops", SMALL, "--sheet", shown(&sheet)]);
     assert_eq!(&fs::read(sheet).expect("a sheet")[1..4], b"PNG");
@@ -217,7 +218,7 @@ fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_written() {
+fn invalid_arguments_are_refused_before_anything_is_written() {
     for (more, says) in [
         (
             &["--ops", "Resize("][..],
@@ -243,7 +244,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     }
 }
 
-/// The command, started; it writes to `name` until a signal comes.
+/// Starts the command, which writes to `name` until a signal comes.
 fn started(name: &Path, more: &[&str]) -> Child {
     let mut command = Command::new(COMMAND);
     command.args(["--device", "sim:h200", "--ops", "Resize((64, 64))"]);
@@ -266,14 +267,14 @@ fn started(name: &Path, more: &[&str]) -> Child {
         .expect("the command was built")
 }
 
-/// Waits until so many bytes of the unfinished file are there.
+/// Waits until the unfinished file has at least this many bytes.
 fn until_written(child: &mut Child, name: &Path, bytes: u64) -> PathBuf {
     let part = PathBuf::from(format!("{}.part", shown(name)));
     while !fs::metadata(&part).is_ok_and(|about| about.len() >= bytes) {
         assert_eq!(
             child.try_wait().expect("a child"),
             None,
-            "it ended by itself"
+            "it ended before a signal"
         );
         std::thread::yield_now();
     }
@@ -314,9 +315,9 @@ fn a_signal_leaves_whole_batches_and_nothing_unfinished() {
 }
 
 #[test]
-fn a_second_signal_ends_what_is_stuck_and_leaves_nothing() {
+fn a_second_signal_ends_a_stuck_run_and_leaves_nothing() {
     let (name, sheet) = (file("stuck.npy"), file("stuck.png"));
-    // Whoever opens a pipe that nobody reads waits.
+    // Opening a pipe that has no reader blocks.
     let pipe = format!("{}.part", shown(&sheet));
     let _ = fs::remove_file(&pipe);
     let made = Command::new("mkfifo").arg(&pipe).status();
@@ -324,7 +325,7 @@ fn a_second_signal_ends_what_is_stuck_and_leaves_nothing() {
     let mut child = started(&name, &["--sheet", shown(&sheet)]);
     let part = until_written(&mut child, &name, 0);
     let ended = loop {
-        // Two that come at once count as one.
+        // Two signals at the same time count as one.
         signal(&child, "TERM");
         if let Some(ended) = child.try_wait().expect("a child") {
             break ended;
@@ -349,7 +350,7 @@ fn an_unfinished_file_is_one_runs_alone_and_overwritten_when_that_is_gone() {
         "{}",
         ran.err
     );
-    // The one whose file it is has it still.
+    // The run that owns the file still has it.
     assert!(part.exists());
     signal(&child, "KILL");
     child.wait().expect("it ended");
@@ -364,7 +365,8 @@ fn a_full_disk_is_named_and_nothing_is_taken_for_whole() {
     let folder = file("full");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("a folder");
-    // No file may have more than a few kilobytes, and the system says so in place of ending the process.
+    // The shell limits files to a few kilobytes, and a write beyond that returns an error instead of ending the
+    // process.
     let limited = |more: &[&str]| {
         let script = "trap '' XFSZ; ulimit -f 32; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");

@@ -1,4 +1,4 @@
-//! A picture's bytes in, rows of red, green and blue out; or what is wrong with it.
+//! The bytes of a picture in, rows of red, green and blue out, or an error.
 
 use jpeg_encoder::{ColorType, SamplingFactor};
 use sidestream_images::decode::{Damage, Decoder, Options};
@@ -15,7 +15,7 @@ fn whole(size: Size) -> Region {
     }
 }
 
-/// All of a picture, or what is wrong with it.
+/// Decodes a whole picture.
 fn decode_with(bytes: &[u8], options: Options) -> Result<(Size, Vec<u8>), Broken> {
     let mut decoder = Decoder::new(options);
     let header = decoder.look(bytes)?;
@@ -29,7 +29,7 @@ fn decode(bytes: &[u8]) -> Result<(Size, Vec<u8>), Broken> {
     decode_with(bytes, Options::default())
 }
 
-/// The mean difference of two pictures, in levels.
+/// Returns the mean difference of two pictures, in levels.
 fn difference(left: &[u8], right: &[u8]) -> f64 {
     assert_eq!(left.len(), right.len());
     let sum: u64 = left
@@ -124,7 +124,7 @@ fn inks_become_light() {
         };
         let (_, pixels) = decode(&jpeg.encode(40, 32)).unwrap();
         let painted = paint(40, 32, 4);
-        // Adobe's files, and so nearly all, hold inverted inks; the encoder inverts them.
+        // Files from Adobe, and so nearly all CMYK files, have inverted inks; the encoder inverts them.
         let light = painted.chunks_exact(4).flat_map(|ink| {
             [0, 1, 2].map(|channel| {
                 ((255 - u32::from(ink[channel])) * (255 - u32::from(ink[3])) / 255) as u8
@@ -176,7 +176,7 @@ fn png_is_exact_in_every_form() {
     let check = |colours, depth, data: &[u8], expected: &[u8]| {
         let bytes = png(2, 2, colours, depth, data);
         assert_eq!(decode(&bytes).unwrap().1, expected, "{colours:?} {depth:?}");
-        // The lower right pixel alone.
+        // Only the lower right pixel.
         let mut decoder = Decoder::new(Options::default());
         let header = decoder.look(&bytes).unwrap();
         let corner = Region {
@@ -231,7 +231,7 @@ fn png_is_exact_in_every_form() {
 
 #[test]
 fn a_picture_is_turned_if_asked_to() {
-    // An L of light in the upper left corner shows each turn.
+    // A bright L in the upper left corner shows each orientation.
     for number in 1..=8 {
         let jpeg = Jpeg {
             orientation: Some(number),
@@ -253,7 +253,7 @@ fn a_picture_is_turned_if_asked_to() {
         };
         let (size, turned) = decode_with(&bytes, oriented).unwrap();
         assert_eq!(size.width, if number < 5 { 48 } else { 32 });
-        // What EXIF says: which side of what is shown is row 0 and column 0 of what is stored.
+        // The meaning of EXIF's values: which side of the shown picture is row 0 and column 0 of the stored one.
         let shown = |x: u32, y: u32| -> (u32, u32) {
             match number {
                 1 => (x, y),
@@ -357,7 +357,7 @@ fn headers_say_what_is_in_the_file() {
     );
 }
 
-/// A good JPEG whose header says another size.
+/// Returns a valid JPEG with another size in its header.
 fn with_size(width: u16, height: u16, progressive: bool) -> Vec<u8> {
     resized(
         width,
@@ -409,11 +409,12 @@ fn bombs_are_refused_by_their_header() {
         "{refused}"
     );
     assert!(decode_with(&Jpeg::default().encode(40, 25), small).is_ok());
-    // Within the limit, but without the data: an error, and no more memory than the limit.
+    // Within the limit, but without the data: an error, and no more memory than the limit allows.
     assert!(decode(&with_size(4_000, 4_000, false)).is_err());
 }
 
-/// A grey progressive file whose header says this size, and in which the second scan comes so often, each time with a few bytes.
+/// Returns a grey progressive file whose header has this size, and which repeats the second scan, each time with a
+/// few bytes.
 fn with_scans(side: u16, scans: usize, bytes_each: usize) -> Vec<u8> {
     let grey = Jpeg {
         colours: ColorType::Luma,
@@ -440,26 +441,26 @@ fn the_work_of_scans_is_bounded_by_the_bytes_of_the_file() {
         damage: Damage::Accept,
         ..Options::default()
     };
-    // The second is long enough for a code of each block, and no more.
+    // The second file is just long enough for a code of each block.
     for (scans, bytes_each, options) in [(99, 2, accept), (99, 200, Options::default())] {
         let bytes = with_scans(2_000, scans, bytes_each);
         let refused = decode_with(&bytes, options).map(|_| ());
         let refused = refused.unwrap_err().to_string();
         assert!(
-            refused.starts_with("it is damaged: its scans (100) go over ")
-                && refused.contains(" are decoded of so short a file"),
+            refused.starts_with("it is damaged: its scans (100) visit ")
+                && refused.contains(" are decoded for a file of this length"),
             "{refused}"
         );
     }
-    // However long they are.
+    // Too many scans are refused however long they are.
     let refused = decode_with(&with_scans(200, 200, 300), Options::default());
     assert_eq!(
         refused.unwrap_err().to_string(),
         "it is damaged: it has 201 scans, and at most 100 are decoded"
     );
-    // A single one of as few bytes as that is what a file has that was cut.
+    // A single scan of so few bytes is what a truncated file has.
     assert!(decode_with(&with_scans(200, 1, 2), accept).is_ok());
-    // Where no decoder looks for a scan: behind a marker that one of them passes over with its segment, and others without.
+    // A marker hides scans: some decoders skip its segment, others do not.
     let mut hidden = with_scans(2_000, 99, 2);
     let first = hidden.windows(2).position(|two| two == [0xFF, 0xDA]);
     let at = first.unwrap() + 30;
@@ -498,7 +499,7 @@ fn as_many_scans_as_encoders_write_are_decoded() {
 }
 
 #[test]
-fn what_is_no_picture_is_named() {
+fn what_is_not_a_picture_is_reported() {
     let check = |bytes: &[u8], expected: Broken| assert_eq!(decode(bytes), Err(expected));
     check(b"", Broken::Empty);
     check(b"\xFF\xD8", Broken::Unknown);
@@ -582,7 +583,7 @@ fn after_any_damage_the_decoder_decodes_good_pictures_as_before() {
     for round in 0..1_500 {
         let mut bytes = seeds[draw.below(seeds.len() as u64) as usize].clone();
         for _ in 0..1 + draw.below(4) {
-            // Half of the changes hit the header, where they do most.
+            // Half of the changes are in the header, where they have most effect.
             let end = if draw.below(2) == 0 {
                 bytes.len().min(700)
             } else {

@@ -1,6 +1,7 @@
-//! What is left to a GPU's engines: which files, where they lie, and what becomes of a batch that engines refuse.
+//! The pictures that are left to a GPU's engines: which files they are, where they are in memory, and what happens to
+//! a batch that the engines refuse.
 //!
-//! The tests decode on the processor what engines would, to where engines would.
+//! The tests decode on the processor what engines would decode, to the same places.
 
 use std::sync::Arc;
 
@@ -70,7 +71,7 @@ fn some() -> Options {
     }
 }
 
-/// The pictures as they are on the device when engines have come past them.
+/// Returns the pictures as they are on the device after the engines have decoded theirs.
 fn on_device(batch: &mut Batch) -> Vec<(Key, Vec<u8>)> {
     let mut device = vec![0xAA; batch.pixels_bytes() as usize];
     let (decoded, encoded) = (batch.decoded(), batch.encoded().to_vec());
@@ -105,7 +106,7 @@ fn epoch(loader: &mut Loader) -> Vec<Vec<(Key, Vec<u8>)>> {
     .collect()
 }
 
-/// The samples that engines get in an epoch.
+/// Returns the samples that engines get in an epoch.
 fn encoded(options: &Options) -> Vec<u64> {
     let mut loader = loader(files(70), options);
     let mut found = Vec::new();
@@ -141,7 +142,7 @@ fn engines_get_baseline_files_that_are_whole_by_their_marks() {
             for cut in [0, 2, 20, whole / 2, whole - 1] {
                 assert_eq!(takes(&bytes[..cut]), None, "{cut} of {whole}");
             }
-            // The end mark, too early.
+            // The end marker, too early.
             bytes.truncate(whole * 2 / 5);
             bytes.extend([0xFF, 0xD9]);
             let is_noticed = restart == 1 || restart == 3;
@@ -218,7 +219,7 @@ fn a_share_is_chosen_by_the_number_of_the_sample_alone() {
         };
         assert_eq!(encoded(&other), some_of_them);
     }
-    // A larger share has all of a smaller one.
+    // A larger share contains all samples of a smaller one.
     let more = encoded(&Options {
         engine_share: 0.8,
         ..some()
@@ -227,7 +228,7 @@ fn a_share_is_chosen_by_the_number_of_the_sample_alone() {
 }
 
 #[test]
-fn what_is_to_be_turned_is_decoded_on_the_processor() {
+fn pictures_to_be_turned_are_decoded_on_the_processor() {
     let turned = |number: u32| {
         let jpeg = Jpeg {
             orientation: (number % 2 == 1).then_some(6),
@@ -244,14 +245,14 @@ fn what_is_to_be_turned_is_decoded_on_the_processor() {
     }
 }
 
-/// Files of which two are broken: one is cut, and of one only a decoder notices it.
+/// Returns files of which two are broken: one is truncated, and only a decoder detects the error in the other.
 fn with_broken() -> Files {
     let mut files = files(23);
     let bytes = &mut files[7].1;
     bytes.truncate(bytes.len() * 2 / 3);
     let bytes = &mut files[8].1;
     let table = bytes.windows(2).position(|two| two == [0xFF, 0xC4]);
-    // More codes of one bit than there are.
+    // More codes of one bit than can exist.
     bytes[table.unwrap() + 5] = 9;
     assert!(Header::for_engines(bytes).is_some());
     files
@@ -304,7 +305,7 @@ fn a_batch_that_engines_refuse_is_that_of_a_loader_without_any() {
 }
 
 #[test]
-fn what_stands_in_for_a_broken_picture_lies_beside_what_engines_write() {
+fn the_replacement_of_a_broken_picture_does_not_overlap_what_engines_write() {
     let options = Options {
         broken: OnBroken::Replace,
         shuffle: false,
@@ -312,7 +313,7 @@ fn what_stands_in_for_a_broken_picture_lies_beside_what_engines_write() {
         ..some()
     };
     let mut files = files(23);
-    // It is read before the slab is laid out, and found to be broken behind that.
+    // The file is read before the slab is laid out, and found to be broken afterwards.
     let bytes = &mut files[5].1;
     let data = bytes.windows(4).position(|four| four == b"IDAT").unwrap();
     bytes[data + 6..].fill(0);
@@ -370,7 +371,7 @@ fn a_run_resumes_with_the_same_share_alone() {
 
 #[test]
 fn without_the_library_its_wheels_are_named() {
-    // SAFETY: there is no such file.
+    // SAFETY: the file does not exist.
     let opened = unsafe { Engines::open(&["/nowhere/libnvjpeg.so.13".into()]) };
     let why = opened.err().unwrap().to_string();
     assert!(why.starts_with("nvJPEG could not be loaded; tried /nowhere/libnvjpeg.so.13 ("));
@@ -378,7 +379,7 @@ fn without_the_library_its_wheels_are_named() {
 }
 
 #[test]
-fn what_engines_would_write_is_bounded_too() {
+fn the_output_of_engines_is_bounded_too() {
     for engine_share in [0.0, 0.5, 1.0] {
         let bytes_of = |max_slab_bytes| {
             let options = Options {

@@ -1,4 +1,4 @@
-//! Data in, batches out: the same ones whatever the workers do.
+//! Data in, batches out: equal batches whatever the workers do.
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -15,7 +15,7 @@ use crate::pictures::{Draw, Jpeg, png};
 
 pub type Files = Vec<(String, Vec<u8>, Option<u32>)>;
 
-/// Small pictures of many sizes; the label is the number.
+/// Returns small pictures of many sizes; the label is the number.
 pub fn files(many: u32) -> Files {
     let file = |number: u32| {
         let (width, height) = (9 + number * 7 % 40, 8 + number * 5 % 30);
@@ -44,7 +44,7 @@ pub fn all(_: Key, size: Size) -> Region {
     }
 }
 
-/// A part that depends on the key.
+/// Returns a region that depends on the key.
 pub fn part(key: Key, size: Size) -> Region {
     let mut draw = Draw(key.seed ^ key.epoch << 20 ^ key.sample);
     let left = draw.below(u64::from(size.width) / 2) as u32;
@@ -73,7 +73,7 @@ pub fn small() -> Options {
     }
 }
 
-/// What is to be compared of a batch.
+/// The parts of a batch that are compared.
 type Seen = (u64, Vec<Placed>, Vec<Key>, Vec<Option<u32>>, Vec<Vec<u8>>);
 
 fn seen(batch: &Batch) -> Seen {
@@ -136,7 +136,7 @@ fn batches_do_not_depend_on_workers_or_depth() {
 }
 
 #[test]
-fn a_slab_holds_the_regions_behind_each_other() {
+fn a_slab_has_the_regions_one_after_another() {
     let files = files(8);
     let mut loader = loader(
         &data(files.clone()),
@@ -153,7 +153,7 @@ fn a_slab_holds_the_regions_behind_each_other() {
         let key = batch.keys()[picture];
         assert_eq!((key.seed, key.epoch), (9, 0));
         assert_eq!(placed.held, part(key, placed.full));
-        // The same region by itself.
+        // The same region, decoded by itself.
         let bytes = &files[key.sample as usize].1;
         let mut decoder = decode::Decoder::new(decode::Options::default());
         let header = decoder.look(bytes).unwrap();
@@ -191,7 +191,7 @@ fn a_run_resumes_at_any_batch_with_other_workers_and_batches() {
                 ..options.clone()
             },
         );
-        // It was somewhere else, and prepared for that.
+        // The loader is at another place, and has prepared batches there.
         resumed.next().unwrap();
         resumed
             .load_state(&State::from_json(&state.to_json()).unwrap())
@@ -204,7 +204,7 @@ fn a_run_resumes_at_any_batch_with_other_workers_and_batches() {
             assert!(seen(&next) == all[after], "after {after}");
         }
     }
-    // The pictures that are left of the epoch, in batches of another size.
+    // The remaining pictures of the epoch, in batches of another size.
     let mut other = loader(
         &data,
         &Options {
@@ -240,7 +240,7 @@ fn ranks_share_an_epoch_and_resume_as_fewer() {
         }
     }
     assert_eq!(alone, shared);
-    // Each rank had two batches of two: 16 samples are seen.
+    // Each rank has returned two batches of two: 16 samples are seen.
     let mut first = rank(0, 4);
     first.next().unwrap();
     first.next().unwrap();
@@ -290,7 +290,7 @@ fn a_state_of_something_else_is_refused() {
         decoder: "another".into(),
         ..state.clone()
     };
-    assert!(why(files(10), small(), &decoder).contains("the pixels would be others"));
+    assert!(why(files(10), small(), &decoder).contains("the pixels would differ"));
     assert!(
         why(
             files(10),
@@ -300,7 +300,7 @@ fn a_state_of_something_else_is_refused() {
                 ..state.clone()
             }
         )
-        .contains("no state of it")
+        .contains("the state belongs to another loader")
     );
     for epoch in [1 << 32, 10u64.pow(18), 1 << 63, u64::MAX] {
         let late = State {
@@ -327,11 +327,11 @@ fn a_state_of_something_else_is_refused() {
     );
     assert_eq!(
         State::from_json("{}").unwrap_err().to_string(),
-        "this is no state of a loader: missing field `version`; give what was saved, as it was"
+        "this is not the state of a loader: missing field `version`; give what was saved, as it was"
     );
 }
 
-/// Files of which some are broken: by their header, or by their end.
+/// Returns files of which some are broken: in the header, or at the end.
 fn with_broken(many: u32, broken: &[u32]) -> Files {
     let mut files = files(many);
     for number in broken {
@@ -365,7 +365,7 @@ fn broken_pictures_end_a_batch_are_skipped_or_replaced() {
     assert_eq!(name, "2.jpg");
     assert!(
         why.to_string()
-            .contains("mend or remove it, or have broken pictures skipped or replaced")
+            .contains("fix or remove it, or have broken pictures skipped or replaced")
     );
     assert!(failing.next().is_err());
     assert_eq!(labels(&rest_of_epoch(&mut failing)), [8, 9, 10, 11]);
@@ -533,7 +533,7 @@ fn slabs_grow_to_what_batches_need_and_no_further_than_allowed() {
 
 #[test]
 fn replacing_makes_a_full_slab_larger() {
-    // The replacement does not fit behind the good picture.
+    // The replacement does not fit after the good picture.
     let files = vec![
         ("a.jpg".into(), Jpeg::default().encode(30, 30), None),
         ("bad.jpg".into(), vec![0], None),
@@ -573,7 +573,7 @@ fn the_ring_has_as_many_slabs_as_it_says() {
     }
     // Two in the ring, and one that the caller holds.
     assert!(made.load(SeqCst) <= 3, "{}", made.load(SeqCst));
-    // Whoever holds more has more, and they come back.
+    // A caller that keeps more batches has more slabs, and they are given back.
     let held: Vec<_> = (0..6).map(|_| loader.next().unwrap().unwrap()).collect();
     let most = made.load(SeqCst);
     assert!((6..=9).contains(&most), "{most}");
@@ -603,7 +603,7 @@ fn a_batch_outlives_its_loader() {
 }
 
 #[test]
-fn going_to_an_epoch_forgets_what_was_prepared() {
+fn going_to_an_epoch_discards_prepared_batches() {
     let data = data(files(10));
     let mut one = loader(&data, &small());
     one.next().unwrap();
@@ -643,7 +643,7 @@ fn the_last_batch_may_be_dropped_and_uneven_ends_repeated() {
 }
 
 #[test]
-fn options_that_cannot_be_are_refused() {
+fn invalid_options_are_refused() {
     assert!(
         refused(Options {
             batch: 0,

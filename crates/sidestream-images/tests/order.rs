@@ -1,4 +1,4 @@
-//! Which sample comes at which place.
+//! The order of samples and their division among ranks.
 
 use sidestream_images::order::{Order, Uneven};
 
@@ -15,7 +15,7 @@ fn order(samples: u64, world: u32, uneven: Uneven) -> Order {
     }
 }
 
-/// What the ranks get, in the order of the epoch.
+/// Returns the samples of the ranks, in the order of the epoch.
 fn epoch(order: Order, epoch: u64) -> Vec<u64> {
     let places = (0..order.len()).flat_map(|place| (0..order.world).map(move |rank| (place, rank)));
     places
@@ -107,7 +107,7 @@ fn all_orders_of_a_few_samples_are_equally_likely() {
 }
 
 #[test]
-fn ranks_that_cannot_be_are_refused() {
+fn invalid_ranks_are_refused() {
     let why = |rank, world| {
         Order {
             rank,

@@ -1,8 +1,8 @@
-//! Pictures for the tests: painted here, encoded in all the ways that the tests need.
+//! Pictures for the tests: generated here, and encoded in all the ways that the tests need.
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 
-/// Randomness from a seed that is printed first.
+/// A random number generator that prints its seed first.
 pub struct Draw(pub u64);
 
 impl Draw {
@@ -24,7 +24,7 @@ impl Draw {
     }
 }
 
-/// Smooth colours with some edges, of so many channels.
+/// Paints smooth colours with some edges, with this number of channels.
 pub fn paint(width: u32, height: u32, channels: u32) -> Vec<u8> {
     let mut pixels = Vec::new();
     for y in 0..height {
@@ -43,7 +43,7 @@ pub fn paint(width: u32, height: u32, channels: u32) -> Vec<u8> {
     pixels
 }
 
-/// How a JPEG is encoded.
+/// The parameters of a JPEG encoder.
 #[derive(Clone)]
 pub struct Jpeg {
     pub colours: ColorType,
@@ -92,7 +92,7 @@ impl Jpeg {
     }
 }
 
-/// A PNG of these bytes.
+/// Encodes these bytes as a PNG.
 pub fn png(
     width: u32,
     height: u32,

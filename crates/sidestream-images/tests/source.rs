@@ -1,4 +1,4 @@
-//! Folders, lists and archives, good and bad.
+//! Valid and invalid folders, lists and archives.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use sidestream_images::source::{Dataset, samples, write_samples};
 
 use crate::pictures::{Draw, Jpeg};
 
-/// An empty folder for one test.
+/// Returns an empty folder for one test.
 pub fn folder(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("images-{name}-{}", std::process::id()));
@@ -23,7 +23,7 @@ fn put(root: &Path, name: &str, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Names without the folder, and labels.
+/// Returns names relative to the folder, and labels.
 fn listed(data: &Dataset, root: &Path) -> Vec<(String, Option<u32>)> {
     let short = |name: String| {
         name.replace(&format!("{}", root.display()), "")
@@ -83,7 +83,7 @@ fn a_folder_gives_a_class_for_each_sub_folder() {
     assert!(refused(Dataset::folder_of_classes(&root, &["cat", "cat"])).contains("named twice"));
 
     put(&root, "lost.jpg", b"");
-    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` lies beside the folders"));
+    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` is beside the folders"));
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn a_link_to_nothing_is_one_broken_picture() {
         let why = data.read(lost, &mut bytes).unwrap_err();
         assert!(matches!(why, Broken::Unreadable(_)), "{why}");
     }
-    // What may be a folder on a disk that is not there is not left out without a word.
+    // A link that may be a folder on a disk that is not mounted is not dropped silently.
     link("/mnt/gone", "a/more");
     let why = refused(Dataset::folder(&root));
     assert!(
-        why.ends_with("a/more: it is a link that leads to nothing; mend or remove it"),
+        why.ends_with("a/more: it is a link that leads to nothing; fix or remove it"),
         "{why}"
     );
 }
@@ -182,7 +182,7 @@ fn a_list_names_paths_and_labels() {
         [("a, b.jpg".into(), None)]
     );
 
-    // What follows a comma belongs to a path where the whole ends as a picture does, and where nothing does.
+    // The text after a comma belongs to the path if the whole line ends as a picture does, and if neither part does.
     let paths = ["a.jpg,b.png", "folder,of/words"];
     assert_eq!(
         listed(&list(&paths.join("\n")).unwrap(), &root),
@@ -200,14 +200,14 @@ fn a_list_names_paths_and_labels() {
         ),
         (
             "a.jpg,cat\n",
-            "list.csv:1: `cat` is no label: behind the last comma",
+            "list.csv:1: `cat` is not a label: after the last comma",
         ),
         ("a.jpg,1\nb.jpg,99999999999\n", number),
         ("a.jpg,4294967295\n", number),
-        ("a.jpg,-1\n", "`-1` is no label"),
-        ("a.jpg,1.5\n", "`1.5` is no label"),
-        ("picture,+1\n", "`+1` is no label"),
-        ("a.jpg,\n", "`` is no label"),
+        ("a.jpg,-1\n", "`-1` is not a label"),
+        ("a.jpg,1.5\n", "`1.5` is not a label"),
+        ("picture,+1\n", "`+1` is not a label"),
+        ("a.jpg,\n", "`` is not a label"),
     ] {
         let why = refused(list(text));
         assert!(why.contains(says), "{text:?}: {why}");
@@ -227,7 +227,7 @@ fn a_list_names_paths_and_labels() {
     assert!(refused(Dataset::list(root.join("raw"))).contains("raw:1: the line is not UTF-8"));
 }
 
-/// An archive of these members.
+/// Returns an archive with these members.
 fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (name, bytes) in members {
@@ -300,7 +300,7 @@ fn a_member_with_holes_is_refused_in_each_form() {
     let of = |kind: Option<tar::EntryType>| {
         let mut builder = tar::Builder::new(tar(&["b.jpg"].map(|name| (name, &b"b"[..]))));
         let mut bytes = std::mem::take(builder.get_mut());
-        // Without the mark of the end.
+        // Without the end-of-archive mark.
         bytes.truncate(1024);
         let mut builder = tar::Builder::new(bytes);
         if kind.is_none() {
@@ -345,7 +345,7 @@ fn bad_archives_are_refused_with_the_member() {
     of_label(
         "a.cls",
         b"cat\n",
-        "shard.tar: `a.cls` is no label: it holds `cat`, and a whole number from 0 to 4294967294 is expected; number the classes",
+        "shard.tar: `a.cls` is not a label: it holds `cat`, and a whole number from 0 to 4294967294 is expected; number the classes",
     );
     of_label("a.cls", b"-1", "it holds `-1`, and");
     of_label("a.cls", b"4294967295", "it holds `4294967295`, and");
@@ -353,7 +353,7 @@ fn bad_archives_are_refused_with_the_member() {
     of_label(
         "a.json",
         b"{\n  label: 3}",
-        "`a.json` is no label: it is no JSON, from line 2, column 3 on; write an object such as {\"label\": 3}",
+        "`a.json` is not a label: it is not JSON, from line 2, column 3 on; write an object such as {\"label\": 3}",
     );
     of_label(
         "a.json",
@@ -371,7 +371,7 @@ fn bad_archives_are_refused_with_the_member() {
 }
 
 #[test]
-fn what_is_compressed_is_named_as_such_whatever_its_name() {
+fn a_compressed_file_is_recognised_whatever_its_name() {
     let root = folder("compressed");
     for (name, begins, says) in [
         (
@@ -430,7 +430,7 @@ fn an_archive_that_was_cut_or_changed_never_panics_and_rarely_passes() {
     let mut draw = Draw::new(3);
     for round in 0..400 {
         let mut bytes = good.clone();
-        // Into headers mostly: the members are small.
+        // The changes are mostly in headers, since the members are small.
         for _ in 0..1 + draw.below(3) {
             let at = draw.below(bytes.len() as u64) as usize;
             bytes[at] = draw.next() as u8;

@@ -1,4 +1,4 @@
-//! The threads of a loader: how many work, when they stop, and what their failures become.
+//! The threads of a loader: how many work, when they stop, and how their failures are reported.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
@@ -10,7 +10,7 @@ use crate::load::{all, data, files, part, slab, small};
 
 #[test]
 fn a_loader_that_is_dropped_leaves_no_thread() {
-    // Each thread holds a share of what the function owns.
+    // Each thread owns a share of what the function owns.
     let share = Arc::new(());
     let held = Arc::clone(&share);
     let choose = move |key, size| {
@@ -75,7 +75,7 @@ fn panics_and_mistakes_of_the_callers_functions_are_errors_of_their_batch() {
 }
 
 #[test]
-fn workers_are_held_back_when_nobody_takes_batches() {
+fn workers_pause_when_no_batch_is_taken() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let choose = move |key, size| {
@@ -100,7 +100,7 @@ fn workers_are_held_back_when_nobody_takes_batches() {
 
 #[test]
 fn files_are_decoded_side_by_side() {
-    // Would one worker do all, the others never came to the barrier.
+    // If one worker did everything, the others would never reach the barrier.
     let barrier = Arc::new(Barrier::new(3));
     let meet = Arc::clone(&barrier);
     let choose = move |key: Key, size| {
@@ -118,21 +118,21 @@ fn files_are_decoded_side_by_side() {
     assert_eq!(loader.next().unwrap().unwrap().len(), 4);
 }
 
-/// As many workers as cores are usual, and then the training's threads have to come first.
+/// As many workers as cores is usual, and the threads of the training must have precedence.
 #[cfg(target_os = "linux")]
 #[test]
-fn workers_step_back_behind_other_threads() {
+fn workers_have_a_lower_priority_than_other_threads() {
     let nice = |stat: &str| {
-        // Behind the name, which is in parentheses: the 17th field.
+        // After the name, which is in parentheses: the 17th field.
         let (_, fields) = stat.rsplit_once(')')?;
         fields.split_whitespace().nth(16)?.parse::<i32>().ok()
     };
     let own = nice(&std::fs::read_to_string("/proc/thread-self/stat").unwrap()).unwrap();
     let mut loader = Loader::new(data(files(6)), Options::default(), all, slab).unwrap();
-    // They have begun, since they read this.
+    // The workers have started, since they read this batch.
     loader.next().unwrap().unwrap();
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    // Those of other tests may end meanwhile.
+    // Threads of other tests may end meanwhile.
     let stats =
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
     let workers: Vec<_> = stats.filter(|stat| stat.contains("(images-")).collect();

@@ -1,4 +1,4 @@
-//! Checking a program, and what a checker prints about it.
+//! Checks a program, and describes the result as JSON.
 
 use serde_json::{Value, json};
 use sidestream::check::{Checker, Fix, Lint, Names, Race, Report, SpanId};
@@ -14,25 +14,25 @@ use crate::record::records;
 /// A program, or the log of a run, that was checked.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// What it is called.
+    /// Name of the program.
     pub name: String,
-    /// What was found.
+    /// Findings of the check.
     pub report: Report,
-    /// What the report's ids are called.
+    /// Names for the report's ids.
     pub names: Names,
-    /// The legacy streams without a name in the program: what they are called here, and what would
-    /// declare that name.
+    /// The legacy streams that have no name in the program: the name that the report uses, and the declaration of
+    /// that name.
     pub undeclared: Vec<(StreamId, String)>,
-    /// The call sites by id; empty, or missing, where there is no name for one.
+    /// Call sites by id; empty or missing where a site has no name.
     pub sites: Vec<String>,
 }
 
-/// Checks a program. Commands of the simulator mean nothing here.
+/// Checks a program. Commands of the simulator are ignored.
 pub fn check(program: &Program) -> Checked {
     let lowered = lower(program);
     let mut checker = Checker::new();
     for record in records(program, &lowered) {
-        // What fails is in the report, which ends there.
+        // A failure is in the report, which ends there.
         if checker.take(&record).is_err() {
             break;
         }
@@ -54,7 +54,7 @@ fn names(
 ) -> (Names, Vec<(StreamId, String)>) {
     let mut streams: Vec<String> = lowered.streams.iter().map(|s| s.name.clone()).collect();
     let mut undeclared = Vec::new();
-    // Blocking calls use a legacy stream that the program may have no name for.
+    // Blocking calls use a legacy stream for which the program may have no name.
     for (id, _, device) in checker.order().streams().skip(lowered.streams.len()) {
         let (mut name, kind) = match device.0 {
             0 => ("legacy".to_owned(), "legacy".to_owned()),
@@ -79,8 +79,7 @@ fn names(
 }
 
 impl Checked {
-    /// The streams that a fix names and that the program has to declare for it, as they would stand
-    /// under `streams`.
+    /// Returns the streams that a fix names and that the program would have to declare, as entries of `streams`.
     pub fn to_declare(&self, fix: &Fix) -> Vec<&str> {
         let named = match *fix {
             Fix::WaitStream { stream, source, .. } => vec![stream, source],
@@ -92,7 +91,7 @@ impl Checked {
         these.map(|(_, declaration)| declaration.as_str()).collect()
     }
 
-    /// A fix in one line.
+    /// Returns a fix in one line.
     fn fix_text(&self, fix: &Fix) -> String {
         let text = fix.text(&self.names);
         match self.to_declare(fix)[..] {
@@ -102,12 +101,12 @@ impl Checked {
     }
 }
 
-/// The version of what is printed; keys may be added to it.
+/// Version of the printed object; later versions may add keys.
 const SCHEMA: &str = "sidestream.check/1";
 
-/// What is printed about a program: the object that `docs/reference/stream-programs.md` describes, with two
-/// more keys for each race, `count` and `sites` (where the program names them), `spans` where an operation of a log was called in one, and `why` beside an
-/// error.
+/// Returns the printed object for a program, as `docs/reference/stream-programs.md` describes it, with more keys: for each race
+/// `count` and `sites` (where the program names them), `spans` if an operation of a log was called in a span, and
+/// `why` beside an error.
 pub fn checked_json(checked: &Checked) -> Value {
     let Checked {
         name,
@@ -161,13 +160,13 @@ pub fn checked_json(checked: &Checked) -> Value {
     line
 }
 
-/// The same for a text that holds no program at all, and why.
+/// Returns the printed object for text that is not a document, with the reason.
 pub fn unreadable_json(why: &str) -> Value {
     json!({"schema": SCHEMA, "name": null, "verdict": "error", "races": [], "lints": [],
            "error": {"at": null, "code": Failure::BadProgram.name()}, "why": why})
 }
 
-/// The same for a program that breaks the format.
+/// Returns the printed object for a program that breaks the format.
 pub fn bad_json(bad: &BadProgram) -> Value {
     json!({"schema": SCHEMA, "name": bad.name, "verdict": "error", "races": [], "lints": [],
            "error": {"at": bad.at, "code": Failure::BadProgram.name()}, "why": bad.to_string()})

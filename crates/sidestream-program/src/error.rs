@@ -1,15 +1,15 @@
-//! The two ways in which reading fails.
+//! The two kinds of read failures: of a document, and of one program.
 
 use std::fmt;
 
 use crate::expect::Expect;
 
-/// The text is not one YAML document that holds stream programs.
+/// The text is not a YAML document of stream programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// Line of the fault, from 1.
+    /// Line of the error, from 1.
     pub line: usize,
-    /// Column of the fault, from 1.
+    /// Column of the error, from 1.
     pub column: usize,
     /// What is wrong and what to do about it, in one line.
     pub message: String,
@@ -29,23 +29,22 @@ impl std::error::Error for Error {}
 
 /// One program of a document breaks the format; a checker prints `BadProgram`.
 ///
-/// Its display is one line that says where, what, and what to do about it.
+/// It is displayed as one line that says where, what, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadProgram {
-    /// The text of `name`, where there is one, even if it is not a valid name.
+    /// Text of `name`, if there is one, even if it is not a valid name.
     pub name: Option<String>,
-    /// Number of the op that breaks the format, or nothing if it is not an op.
+    /// Number of the op that breaks the format; none if the error is not in an op.
     pub at: Option<usize>,
-    /// Line of the fault, from 1.
+    /// Line of the error, from 1.
     pub line: usize,
-    /// What the op says under `do`, where it is text.
+    /// Text of the op's `do`, if it is text.
     pub verb: Option<String>,
-    /// The field or key at fault, where it is one.
+    /// The invalid field or key, if there is one.
     pub field: Option<String>,
     /// What is wrong and what to do about it, in one line.
     pub message: String,
-    /// What the program expects of a checker, if that much could be read: a
-    /// test of a checker may well expect `BadProgram`.
+    /// What the program expects of a checker, if it could be read: a test of a checker may expect `BadProgram`.
     pub expect: Option<Expect>,
 }
 
@@ -68,7 +67,7 @@ impl fmt::Display for BadProgram {
 
 impl std::error::Error for BadProgram {}
 
-/// A fault in one program, before it is known which op it belongs to.
+/// An error in one program, before its op is known.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) line: usize,
@@ -85,7 +84,7 @@ impl Fault {
         }
     }
 
-    /// Names the field at fault, unless a deeper reader has already done so.
+    /// Names the invalid field, unless a deeper reader has already done so.
     pub(crate) fn in_field(mut self, field: &str) -> Self {
         if self.field.is_none() {
             self.field = Some(shown(field));
@@ -94,7 +93,7 @@ impl Fault {
     }
 }
 
-/// Text of the user as it appears in a message: one line, and not endless.
+/// Formats text of the user for a message: in one line, and shortened.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 48;
     let mut line = String::new();

@@ -1,65 +1,65 @@
-//! What a right answer to a program is, for programs that test a checker.
+//! The expected result of a program that tests a checker.
 
 use sidestream::check::{LintCode, RaceKind, Severity};
 use sidestream::order::Code;
 
-/// The key `expect` of a program.
+/// The value of the key `expect` of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expect {
-    /// The verdict and what has to come with it.
+    /// Expected verdict, with its details.
     pub verdict: Expected,
-    /// Exactly the lints that have to be printed, each at least once.
+    /// The exact set of lints that are expected, each at least once.
     pub lints: Vec<LintCode>,
 }
 
 /// The verdict that a program expects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// No hazard may be printed.
+    /// No hazard is expected.
     Clean,
-    /// The hazards listed have to be printed; others may be.
+    /// The listed hazards are expected; others are allowed.
     Race {
-        /// Pairs that have to be printed.
+        /// Pairs that are expected.
         must: Vec<MustPair>,
-        /// The severity that all of them have to have.
+        /// Severity of all of them.
         severity: Severity,
-        /// How many entries have to be printed in all, if that is fixed.
+        /// Exact number of entries, if the program states it.
         distinct: Option<u64>,
     },
-    /// An op has to fail.
+    /// An op is expected to fail.
     Error {
-        /// The op; nothing for a `BadProgram` that is not an op's fault.
+        /// The op; none for a `BadProgram` that is not the error of an op.
         at: Option<usize>,
-        /// How it has to fail.
+        /// How the op fails.
         code: Failure,
     },
 }
 
-/// One entry of `must`: a hazard that has to be printed.
+/// One entry of `must`: a hazard that is expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MustPair {
-    /// What kind of hazard.
+    /// Kind of the hazard.
     pub kind: RaceKind,
-    /// The buffer's name; nothing for a `TIMING` hazard.
+    /// Name of the buffer; none for a `TIMING` hazard.
     pub buffer: Option<String>,
-    /// The op listed earlier.
+    /// The op that is listed earlier.
     pub first: usize,
-    /// The op listed later.
+    /// The op that is listed later.
     pub second: usize,
 }
 
 /// How a program fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// CUDA refuses a call. The format has no word for `InvalidValue` and `IllegalState`: text that
-    /// expects one of them is refused by the reader.
+    /// CUDA refuses a call. The format has no word for `InvalidValue` and `IllegalState`: the reader refuses text
+    /// that expects one of them.
     Call(Code),
     /// The program breaks the format.
     BadProgram,
 }
 
 impl Failure {
-    /// The name in reports.
+    /// Returns the name that reports use.
     pub fn name(self) -> &'static str {
         match self {
             Failure::Call(code) => code.name(),

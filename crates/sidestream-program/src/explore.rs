@@ -1,4 +1,4 @@
-//! Running a program under many legal schedules, to see whether they agree.
+//! Runs a program under many legal schedules, and compares the results.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,39 +11,39 @@ use crate::check::check;
 use crate::program::Program;
 use crate::run::{CannotRun, Run, run};
 
-/// What many schedules of one program came to.
+/// The results of many schedules of one program.
 pub struct Explored {
-    /// How many were run.
+    /// Number of schedules that were run.
     pub schedules: usize,
-    /// How many different results they had.
+    /// Number of distinct results.
     pub results: usize,
     /// Two schedules with different results, if there are any.
     pub difference: Option<Difference>,
 }
 
-/// Two runs that found different bytes.
+/// Two runs in which an op found different bytes.
 pub struct Difference {
-    /// The usual run, and its schedule.
+    /// The usual schedule, and its run.
     pub usual: (Schedule, Run),
-    /// The other one.
+    /// The other schedule, and its run.
     pub other: (Schedule, Run),
-    /// The first op that found something else.
+    /// The first op that found different bytes.
     pub op: OpId,
-    /// On which buffer.
+    /// The buffer in which it found them.
     pub buffer: BufferId,
-    /// Whether it read those bytes or wrote over them.
+    /// Whether the op overwrote those bytes (or read them).
     pub wrote: bool,
-    /// The bytes of the buffer.
+    /// Range of the bytes in the buffer.
     pub range: (u64, u64),
-    /// Who had written them, in the usual run and in the other.
+    /// The ops that had written the bytes, in the usual run and in the other.
     pub writers: (Option<OpId>, Option<OpId>),
 }
 
-/// Runs a program under `count` legal schedules: as usual; with each side of each race that the
-/// checker finds as late as it can be; adversarially; and then in seeded orders.
+/// Runs a program under `count` legal schedules: the usual one; for each race that the checker finds, one with each
+/// side as late as possible; adversarial ones; and then seeded ones.
 ///
 /// # Errors
-/// If the program cannot be run as usual. A schedule that waits forever is left out.
+/// If the program cannot be run under the usual schedule. A schedule that waits forever is skipped.
 pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Explored, CannotRun> {
     let usual = run(program, profile, Schedule::InOrder, true)?;
     let findings = |run: &Run| -> Vec<Vec<Witness>> {
@@ -85,8 +85,8 @@ pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Exp
     })
 }
 
-/// What a run found, in 128 bits: only how many differ is asked, and all that a million schedules found
-/// would not fit into memory.
+/// Returns a 128-bit digest of what a run found. Only the number of distinct results matters, and the findings of a
+/// million schedules would not fit into memory.
 fn digest(findings: &[Vec<Witness>]) -> [u64; 2] {
     [1_u8, 2].map(|salt| {
         let mut hasher = DefaultHasher::new();
@@ -95,7 +95,7 @@ fn digest(findings: &[Vec<Witness>]) -> [u64; 2] {
     })
 }
 
-/// The schedules to try, those that show a known race first.
+/// Returns the schedules to try, starting with those that show a known race.
 fn candidates(program: &Program) -> impl Iterator<Item = Schedule> {
     let races = check(program).report.races;
     let targeted = races.into_iter().flat_map(|race| {
@@ -110,7 +110,7 @@ fn candidates(program: &Program) -> impl Iterator<Item = Schedule> {
         .chain((1..).map(Schedule::Seeded))
 }
 
-/// Where two runs differ first, in the order of the calls.
+/// The first difference of two runs, in call order.
 struct Place {
     op: OpId,
     wrote: bool,
@@ -120,7 +120,8 @@ struct Place {
     writers: (Option<OpId>, Option<OpId>),
 }
 
-/// What an op reads tells more than what it writes over, so reads are looked at first.
+/// Finds the first difference. Reads are compared before writes, since a different read says more than a different
+/// overwrite.
 fn first_difference(usual: &[Vec<Witness>], other: &[Vec<Witness>]) -> Option<Place> {
     let differing = |wrote: bool| {
         let both = usual.iter().zip(other).enumerate();
@@ -153,7 +154,7 @@ fn first_difference(usual: &[Vec<Witness>], other: &[Vec<Witness>]) -> Option<Pl
     differing(false).or_else(|| differing(true))
 }
 
-/// The buffer through which an op touched some bytes, and where they start in it.
+/// Returns the buffer through which an op touched these bytes, and the offset of the bytes in it.
 fn buffer_of(run: &Run, op: OpId, wrote: bool, arena: u32, start: u64) -> Option<(BufferId, u64)> {
     run.accesses(op)
         .filter(|access| (access.mode == sidestream::op::Mode::Write) == wrote)

@@ -1,4 +1,4 @@
-//! Whether a check found what a program expects.
+//! Compares a check with what its program expects.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use sidestream::check::{Race, Verdict};
 use crate::check::Checked;
 use crate::expect::{Expect, Expected};
 
-/// In what a check differs from what a program expects, one line each; empty if in nothing.
+/// Returns the differences between a check and what its program expects, one line each; empty if there are none.
 pub fn unmet(expect: &Expect, checked: &Checked) -> Vec<String> {
     let (report, names) = (&checked.report, &checked.names);
     let mut unmet = Vec::new();
@@ -19,7 +19,7 @@ pub fn unmet(expect: &Expect, checked: &Checked) -> Vec<String> {
     let found = report.verdict();
     if found != wanted {
         unmet.push(format!(
-            "the check says {}, expected is {}",
+            "the check says {}, but {} is expected",
             found.name(),
             wanted.name()
         ));
@@ -48,17 +48,17 @@ pub fn unmet(expect: &Expect, checked: &Checked) -> Vec<String> {
         let entries = report.races.len() as u64;
         if let Some(distinct) = distinct.filter(|&distinct| distinct != entries) {
             unmet.push(format!(
-                "{entries} races were found, expected are {distinct}"
+                "{entries} races were found, but {distinct} are expected"
             ));
         }
     }
     let found: BTreeSet<&str> = report.lints.iter().map(|lint| lint.code.code()).collect();
     let wanted: BTreeSet<&str> = expect.lints.iter().map(|lint| lint.code()).collect();
     for code in wanted.difference(&found) {
-        unmet.push(format!("{code} was expected and is not remarked on"));
+        unmet.push(format!("{code} was expected but not reported"));
     }
     for code in found.difference(&wanted) {
-        unmet.push(format!("{code} is remarked on and was not expected"));
+        unmet.push(format!("{code} was reported but not expected"));
     }
     unmet
 }

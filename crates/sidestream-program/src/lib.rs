@@ -1,14 +1,13 @@
-//! Stream programs: what host threads submit to CUDA streams, written as text.
+//! Stream programs: the work that host threads submit to CUDA streams, as text.
 //!
 //! A stream program is a YAML document that lists CUDA calls in the order in
 //! which they are made, so that a checker can say whether the work they submit
 //! is ordered. [`parse`] reads a document into [`Program`]s, [`write()`] turns
 //! programs back into text. The format is described in `docs/reference/stream-programs.md`.
 //!
-//! Two failures are kept apart. Text that is not one YAML document of this
-//! format at all is an [`Error`]. A program inside a document that breaks the
-//! format is a [`BadProgram`], and the other programs of that document are
-//! still read.
+//! Two kinds of failures are distinguished. Text that is not a YAML document of this format is an [`Error`]. A
+//! program in a document that breaks the format is a [`BadProgram`]; the other programs of that document are still
+//! read.
 //!
 //! ```
 //! use sidestream_program::{Limits, Verb, parse, write};

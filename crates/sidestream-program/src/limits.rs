@@ -1,24 +1,23 @@
-//! What a reader is willing to hold in memory for one document.
+//! Limits on the memory that a reader uses for one document.
 
-/// Bounds on a document, so that text from anywhere can be read safely.
+/// Limits on a document, so that text from any source can be read safely.
 ///
-/// The defaults are far above any program that people or fuzzers write and far
-/// below what would exhaust a machine.
+/// The defaults are far above any program that people or fuzzers write, and far below what would exhaust a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest text, in bytes.
+    /// Maximum length of the text, in bytes.
     pub input_bytes: usize,
-    /// Deepest nesting of lists and mappings. The format itself needs six.
+    /// Maximum nesting of lists and mappings. The format itself needs six.
     pub depth: usize,
-    /// Most YAML nodes, counted as if every alias were written out.
+    /// Maximum number of YAML nodes, with every alias expanded.
     pub nodes: usize,
-    /// Most operations in one program.
+    /// Maximum number of operations in one program.
     pub ops: usize,
-    /// Largest `repeat` of a kernel and largest `count` or `blocks`.
+    /// Maximum `repeat` of a kernel, and maximum `count` or `blocks`.
     pub repeat: u32,
-    /// Largest buffer, in bytes.
+    /// Maximum size of a buffer, in bytes.
     pub buffer_bytes: u64,
-    /// Highest device number.
+    /// Maximum device number.
     pub device: u8,
 }
 
@@ -30,7 +29,7 @@ impl Default for Limits {
             nodes: 4 << 20,
             ops: 1 << 20,
             repeat: 1_000_000_000,
-            // A GPU's virtual address space; sums of two sizes stay in range.
+            // The virtual address space of a GPU; the sum of two sizes does not overflow.
             buffer_bytes: 1 << 48,
             device: 63,
         }

@@ -1,4 +1,4 @@
-//! From names to numbers: a program as the runtime's operations.
+//! Lowers a program from names to ids: to the operations of the runtime.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -12,71 +12,71 @@ use sidestream::order::Order;
 use crate::program::{Access, BufferRef, Fields, Program, StreamDecl, StreamRef};
 use crate::verbs::Verb;
 
-/// How many streams PyTorch's pool holds; the next request gets the first one again (R51).
+/// Number of streams in PyTorch's pool; the next request returns the first one again (R51).
 pub const POOL_STREAMS: u32 = 32;
 
-/// A program as the runtime sees it. Command `i` stands for op `i` of the program.
+/// A program as the runtime's operations. Command `i` is op `i` of the program.
 #[derive(Debug, Clone, Default)]
 pub struct Lowered {
-    /// The streams, by their id.
+    /// Streams by id.
     pub streams: Vec<Stream>,
-    /// The events, by their id: whether they keep times, and the device they belong to.
+    /// Events by id: whether the event has timing, and the device that it belongs to.
     pub events: Vec<(bool, Option<DeviceId>)>,
-    /// The buffers, by their id.
+    /// Buffers by id.
     pub buffers: Vec<Buffer>,
-    /// What is done, in order.
+    /// Commands in order.
     pub commands: Vec<Command>,
 }
 
-/// A stream: its kind, its device, and a name for people.
+/// A stream: its kind, its device, and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stream {
-    /// How it is ordered.
+    /// How it is ordered with respect to other streams.
     pub kind: StreamKind,
-    /// Where it runs.
+    /// Device of the stream.
     pub device: DeviceId,
-    /// How urgent its kernels are; lower is more urgent.
+    /// Priority of its kernels; lower is more urgent.
     pub priority: i32,
-    /// The (first) name that the program gives it.
+    /// The (first) name in the program.
     pub name: String,
 }
 
 /// One tenancy of memory. A name that is handed out twice is two buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buffer {
-    /// What the program calls it.
+    /// Name in the program.
     pub name: BufferRef,
-    /// The kind of memory.
+    /// Kind of memory.
     pub memory: Memory,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// The earlier buffer on whose bytes it lies, and from which byte on; its own bytes if absent.
+    /// The earlier buffer whose bytes it uses, and the offset in it; none if it has bytes of its own.
     pub over: Option<(BufferId, u64)>,
 }
 
-/// What one op of a program asks for.
+/// What one op of a program does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// A call that CUDA or the caching allocator knows.
+    /// A call that CUDA or the caching allocator handles.
     Op(op::Op),
     /// The simulated device stops executing a stream.
     Hold(StreamId),
-    /// It goes on.
+    /// The simulated device resumes the stream.
     Release(StreamId),
-    /// The allocator has room for so many equal blocks.
+    /// Limits the allocator to this many equal blocks.
     SetCapacity {
-        /// How many.
+        /// Number of blocks.
         blocks: u32,
     },
-    /// Streams were taken from the pool.
+    /// Takes streams from the pool.
     PoolGet {
-        /// How many have been asked for so far, this time included.
+        /// Number of streams requested so far, including this op.
         asked: u64,
     },
 }
 
 impl Lowered {
-    /// The device with the highest index that the program uses.
+    /// Returns the device with the highest index that the program uses.
     pub fn last_device(&self) -> DeviceId {
         let streams = self.streams.iter().map(|s| s.device);
         let ops = self.commands.iter().filter_map(|command| {
@@ -95,8 +95,7 @@ impl Lowered {
         streams.chain(ops).max().unwrap_or(DeviceId(0))
     }
 
-    /// Makes the streams and events known to a rule book that knows none yet, so that the ids of
-    /// the commands mean the same there.
+    /// Declares the streams and events in an empty rule book, so that they get the ids that the commands use.
     pub fn declare(&self, order: &mut Order) {
         for (at, stream) in self.streams.iter().enumerate() {
             let id = order.add_stream(stream.kind, stream.device);
@@ -108,10 +107,10 @@ impl Lowered {
     }
 }
 
-/// Turns a program into operations.
+/// Lowers a program to operations.
 ///
 /// # Panics
-/// If an op lacks a field that its verb needs. Those that were read have them all.
+/// If an op lacks a field that its verb needs, which ops from the reader never do.
 pub fn lower(program: &Program) -> Lowered {
     let mut lowering = Lowering::new(program);
     for (at, op) in program.ops.iter().enumerate() {
@@ -122,30 +121,30 @@ pub fn lower(program: &Program) -> Lowered {
     lowering.out
 }
 
-/// The stream pool of a device: what was handed out, and how often it was asked.
+/// The stream pool of a device: the streams handed out, and the number of requests.
 #[derive(Default)]
 struct Pool {
     streams: HashMap<u64, StreamId>,
     asked: u64,
 }
 
-/// What the name of a buffer stands for now.
+/// The buffer that a name currently refers to.
 #[derive(Clone, Copy, Default)]
 struct Tenancy {
     buffer: Option<BufferId>,
     /// Whether it came from the stream-ordered allocator.
     stream_ordered: bool,
-    /// Whether any allocation of that name was listed.
+    /// Whether an earlier op allocates this name.
     allocated: bool,
 }
 
 struct Lowering<'a> {
     program: &'a Program,
     out: Lowered,
-    /// By name: what it stands for now.
+    /// The stream that each name currently refers to.
     streams: Vec<StreamId>,
     buffers: Vec<Tenancy>,
-    /// The pool of each device.
+    /// Stream pools by device.
     pools: HashMap<DeviceId, Pool>,
 }
 
@@ -158,7 +157,7 @@ impl<'a> Lowering<'a> {
             buffers: vec![Tenancy::default(); program.buffers.len()],
             pools: HashMap::new(),
         };
-        // A device has one legacy stream, however many names it is given.
+        // A device has one legacy stream, whatever number of names it has.
         let mut legacy: HashMap<DeviceId, StreamId> = HashMap::new();
         for decl in &program.streams {
             let id = match decl.kind {
@@ -179,7 +178,7 @@ impl<'a> Lowering<'a> {
         lowering
     }
 
-    /// What an op asks for; nothing if it lacks a field that its verb needs.
+    /// Returns what an op does; none if it lacks a field that its verb needs.
     fn command(&mut self, at: usize, op: &crate::program::Op) -> Option<Command> {
         let fields = &op.fields;
         let stream = fields.stream.map(|name| self.stream(name));
@@ -330,7 +329,7 @@ impl<'a> Lowering<'a> {
             },
             Verb::BeginCapture => Kind::BeginCapture { stream: stream? },
             Verb::EndCapture => Kind::EndCapture { stream: stream? },
-            // No calls, but commands of the simulator.
+            // These are commands of the simulator, not calls.
             Verb::SimHold | Verb::SimRelease | Verb::SetCapacity | Verb::PoolGet => return None,
         })
     }
@@ -354,7 +353,7 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    /// A stream that is created is another one than whatever had its name before (R13).
+    /// A created stream is not the stream that had its name before (R13).
     fn create_stream(&mut self, name: StreamRef) -> StreamId {
         let decl = &self.program.streams[name.0 as usize];
         if decl.kind != StreamKind::Legacy {
@@ -363,7 +362,7 @@ impl<'a> Lowering<'a> {
         self.stream(name)
     }
 
-    /// R51: round robin over the pool of a device; two names may be one stream.
+    /// R51: round robin over the pool of a device; two names may refer to one stream.
     fn pool_get(&mut self, count: u32, first: StreamRef, last: StreamRef) -> Command {
         let device = self.program.streams[first.0 as usize].device;
         let mut pool = self.pools.remove(&device).unwrap_or_default();
@@ -373,7 +372,7 @@ impl<'a> Lowering<'a> {
             (last, (pool.asked + u64::from(count) - 1) % size),
         ];
         for (name, slot) in slots {
-            // It is the pool's kind and device, whatever the name was declared for.
+            // Pool streams have the pool's kind and device, whatever the declaration of the name says.
             let decl = StreamDecl {
                 kind: StreamKind::NonBlocking,
                 device,
@@ -399,7 +398,7 @@ impl<'a> Lowering<'a> {
         StreamId(self.out.streams.len() as u32 - 1)
     }
 
-    /// The buffer that a name stands for now.
+    /// Returns the buffer that a name currently refers to.
     fn buffer(&mut self, name: BufferRef) -> BufferId {
         match self.buffers[name.0 as usize].buffer {
             Some(id) => id,
@@ -407,8 +406,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A name is handed out. The first time, what was listed before meant the same memory; after
-    /// that it is another tenancy.
+    /// Starts a tenancy of a name. At the first one, earlier ops meant the same memory; later ones are different
+    /// tenancies.
     fn new_tenancy(&mut self, name: BufferRef, over: Option<(BufferId, u64, u64)>) -> BufferId {
         let tenancy = &mut self.buffers[name.0 as usize];
         let again = std::mem::replace(&mut tenancy.allocated, true);
@@ -424,7 +423,7 @@ impl<'a> Lowering<'a> {
         self.out.buffers.push(Buffer {
             name,
             memory: decl.memory,
-            // What is handed out over some bytes has no others.
+            // A buffer over existing bytes has no others.
             size_bytes: over.map_or(decl.size_bytes, |(_, start, end)| {
                 decl.size_bytes.min(end - start)
             }),
@@ -444,7 +443,7 @@ impl<'a> Lowering<'a> {
         });
     }
 
-    /// The bytes that an access means now.
+    /// Returns the bytes that an access currently refers to.
     fn resolve(&mut self, access: Access) -> (BufferId, u64, u64) {
         let (start, end) = self.program.range(access);
         let buffer = self.buffer(access.buffer);

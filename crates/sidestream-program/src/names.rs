@@ -1,5 +1,4 @@
-//! Names of a program: which are allowed, which need no declaration, and the
-//! numbers by which ops refer to them.
+//! The names of a program: which are valid, which need no declaration, and the numbers by which ops refer to them.
 
 use std::collections::HashMap;
 
@@ -7,14 +6,14 @@ use sidestream::op::{DeviceId, EventId, FlagId, GraphId, Memory, SiteId, StreamK
 
 use crate::program::{BufferDecl, BufferRef, EventDecl, Origin, Program, StreamDecl, StreamRef};
 
-/// Bytes of a buffer that does not say how large it is.
+/// Default size of a buffer, in bytes.
 pub(crate) const DEFAULT_BYTES: u64 = 1024;
 
-/// Longest name: YAML's short form of a key ends at 1024 characters, and no
-/// message or column of a report has room for more.
+/// Maximum length of a name: an implicit YAML key has at most 1024 characters, and messages and report columns have
+/// no room for more.
 const LONGEST: usize = 255;
 
-/// Whether the text is a letter followed by letters, digits and underscores.
+/// Returns whether the text is a letter followed by letters, digits and underscores.
 pub(crate) fn is_name(text: &str) -> bool {
     if text.len() > LONGEST {
         return false;
@@ -26,7 +25,7 @@ pub(crate) fn is_name(text: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// A name that is as much like the text as names may be; none if nothing of it could stay.
+/// Returns the valid name closest to the text; none if no character of it is valid.
 pub(crate) fn as_name(text: &str) -> Option<String> {
     let fit = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let name: String = text.chars().map(fit).take(LONGEST).collect();
@@ -34,14 +33,14 @@ pub(crate) fn as_name(text: &str) -> Option<String> {
     is_name(&name).then_some(name)
 }
 
-/// Whether the name is one of `s0` to `s99`.
+/// Returns whether the name is one of `s0` to `s99`.
 pub(crate) fn is_implicit_stream(name: &str) -> bool {
     let digits = name.strip_prefix('s').unwrap_or("");
     let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     number && digits.len() <= 2 && (digits.len() == 1 || !digits.starts_with('0'))
 }
 
-/// The memory of an undeclared buffer of that name, if it needs no declaration.
+/// Returns the memory of an undeclared buffer with this name, if it needs no declaration.
 pub(crate) fn implicit_memory(name: &str) -> Option<Memory> {
     let mut bytes = name.bytes();
     let letter = bytes.next()?;
@@ -56,9 +55,9 @@ pub(crate) fn implicit_memory(name: &str) -> Option<Memory> {
     })
 }
 
-/// The tables of a program while it is read.
+/// The tables of a program that is being read.
 ///
-/// The maps borrow names from the text; the tables own them.
+/// The maps borrow names from the text; the program's tables own them.
 #[derive(Debug, Default)]
 pub(crate) struct Names<'t> {
     streams: HashMap<&'t str, u32>,
@@ -123,7 +122,7 @@ impl<'t> Names<'t> {
         EventId(add(&mut self.events, &mut program.events, name, decl))
     }
 
-    /// The stream of that name; nothing if it would have to be declared.
+    /// Returns the stream with this name; none if it would need a declaration.
     pub(crate) fn stream(&mut self, program: &mut Program, name: &'t str) -> Option<StreamRef> {
         if let Some(&known) = self.streams.get(name) {
             return Some(StreamRef(known));
@@ -133,7 +132,7 @@ impl<'t> Names<'t> {
             .then(|| self.declare_stream(program, name, kind, DeviceId(0), Origin::Implicit))
     }
 
-    /// The stream that a `pool_get` of a thread on that device names.
+    /// Returns the stream that a `pool_get` of a thread on this device names.
     pub(crate) fn pool_stream(
         &mut self,
         program: &mut Program,
@@ -147,7 +146,7 @@ impl<'t> Names<'t> {
         self.declare_stream(program, name, kind, device, Origin::Pool)
     }
 
-    /// The buffer of that name; nothing if it would have to be declared.
+    /// Returns the buffer with this name; none if it would need a declaration.
     pub(crate) fn buffer(&mut self, program: &mut Program, name: &'t str) -> Option<BufferRef> {
         if let Some(&known) = self.buffers.get(name) {
             return Some(BufferRef(known));
@@ -156,7 +155,7 @@ impl<'t> Names<'t> {
         Some(self.declare_buffer(program, name, memory, DEFAULT_BYTES, true))
     }
 
-    /// Whether a program may speak of a buffer of that name.
+    /// Returns whether a program may use a buffer with this name.
     pub(crate) fn knows_buffer(&self, name: &str) -> bool {
         self.buffers.contains_key(name) || implicit_memory(name).is_some()
     }
@@ -168,8 +167,8 @@ impl<'t> Names<'t> {
         }
     }
 
-    /// The flag of that name, and whether an op further up has named it: the
-    /// only ops that make a flag known are those that raise it.
+    /// Returns the flag with this name, and thus whether an earlier op raises it: only ops that raise a flag make it
+    /// known.
     pub(crate) fn known_flag(&self, name: &str) -> Option<FlagId> {
         self.flags.get(name).copied().map(FlagId)
     }
@@ -191,7 +190,7 @@ impl<'t> Names<'t> {
     }
 }
 
-/// The number of a name that needs no declaration, new or not.
+/// Returns the number of a name that needs no declaration, and adds it if it is new.
 fn number<'t>(known: &mut HashMap<&'t str, u32>, table: &mut Vec<String>, name: &'t str) -> u32 {
     match known.get(name) {
         Some(&number) => number,
@@ -199,7 +198,7 @@ fn number<'t>(known: &mut HashMap<&'t str, u32>, table: &mut Vec<String>, name: 
     }
 }
 
-/// Adds a name and what it stands for; gives its number.
+/// Adds a name with its declaration, and returns its number.
 fn add<'t, T>(
     known: &mut HashMap<&'t str, u32>,
     table: &mut Vec<T>,

@@ -1,4 +1,4 @@
-//! What a check found, for people.
+//! The result of a check as a readable report.
 
 use sidestream::check::{Fix, Listed, Listing, Page, one_line};
 use sidestream::op::OpId;
@@ -8,8 +8,8 @@ use crate::program::Program;
 use crate::write::written;
 
 impl Checked {
-    /// The report of one program, or of the log of a run, which has no program: its name with what was
-    /// found in all, and a paragraph for each race and each remark.
+    /// Returns the report of one program, or of the log of a run, which has no program: its name with a summary, and
+    /// a paragraph for each race and each remark.
     pub fn page(&self, program: Option<&Program>) -> String {
         let text = program.map(|program| Text {
             program,
@@ -26,7 +26,7 @@ impl Checked {
     }
 }
 
-/// A program as the text that it was read from.
+/// A program as the text from which it was read.
 struct Text<'a> {
     program: &'a Program,
     checked: &'a Checked,

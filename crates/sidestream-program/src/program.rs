@@ -1,8 +1,7 @@
 //! A stream program in memory: tables of names, and the list of calls.
 //!
-//! A program is a straight line, so every name is resolved while it is read.
-//! Ops hold indices into the tables, and the tables are complete: names that
-//! the format lets a program use without declaring them are in there too.
+//! A program has no control flow, so every name is resolved while it is read. Ops refer to the tables by index. The
+//! tables are complete: they include the names that the format lets a program use without a declaration.
 
 use sidestream::op::{DeviceId, EventId, FlagId, GraphId, Memory, SiteId, StreamKind, ThreadId};
 
@@ -10,11 +9,10 @@ use crate::error::BadProgram;
 use crate::expect::Expect;
 use crate::verbs::Verb;
 
-/// What one file holds: a program, or the list under `cases`.
+/// The contents of one file: a program, or the list under `cases`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// The programs in the order of the file; one that breaks the format does
-    /// not keep the others from being read.
+    /// Programs in the order of the file; one that breaks the format does not prevent the others from being read.
     pub programs: Vec<Result<Program, Box<BadProgram>>>,
 }
 
@@ -26,7 +24,7 @@ pub struct Document {
 pub struct Program {
     /// Name of the program.
     pub name: String,
-    /// What it needs to be run.
+    /// What is needed to run it.
     pub level: Level,
     /// All streams.
     pub streams: Vec<StreamDecl>,
@@ -44,20 +42,20 @@ pub struct Program {
     pub sites: Vec<String>,
     /// The calls, in the order in which they are made.
     pub ops: Vec<Op>,
-    /// What a right answer is.
+    /// Expected result of a check.
     pub expect: Option<Expect>,
-    /// Where the program comes from, for people.
+    /// Origin of the program, for readers.
     pub from: Option<String>,
-    /// A remark for people.
+    /// A note for readers.
     pub note: Option<String>,
-    /// Numbers of the rules that the program is about, for people.
+    /// Numbers of the rules that the program demonstrates, for readers.
     pub rules: Vec<u32>,
 }
 
-/// What a program needs to be run.
+/// What is needed to run a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Level {
-    /// Nothing but a checker.
+    /// Only a checker.
     #[default]
     Checker,
     /// The simulated device and the caching allocator.
@@ -67,63 +65,60 @@ pub enum Level {
 /// A stream of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamDecl {
-    /// Its name.
+    /// Name of the stream.
     pub name: String,
-    /// How it orders itself against the legacy default stream.
+    /// How the stream is ordered with respect to the legacy default stream.
     pub kind: StreamKind,
-    /// Its device.
+    /// Device of the stream.
     pub device: DeviceId,
-    /// How urgent its kernels are, as declared: lower is more urgent. A device takes the nearest that it has.
+    /// Declared priority of its kernels: lower is more urgent. A device uses the nearest one that it supports.
     pub priority: i32,
-    /// How the program came by it.
+    /// How the stream got into the program.
     pub origin: Origin,
 }
 
-/// How a program came by a stream.
+/// How a stream got into a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// It stands under `streams`.
+    /// It is declared under `streams`.
     Declared,
     /// It is one of `s0` to `s99`, which need no declaration.
     Implicit,
-    /// A `pool_get` names it. Which stream of the pool a name stands for
-    /// changes with every `pool_get` that names it again.
+    /// A `pool_get` names it. Each further `pool_get` with this name may make it refer to another stream of the pool.
     Pool,
 }
 
 /// A buffer of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BufferDecl {
-    /// Its name.
+    /// Name of the buffer.
     pub name: String,
-    /// The memory that it lies in.
+    /// Kind of memory.
     pub memory: Memory,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Whether it goes without a declaration.
+    /// Whether the buffer needs no declaration.
     pub implicit: bool,
 }
 
 /// An event of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventDecl {
-    /// Its name.
+    /// Name of the event.
     pub name: String,
-    /// Whether it takes the time.
+    /// Whether the event has timing.
     pub timing: bool,
-    /// The device it was created on, if it may be recorded on that one only.
+    /// The device that it was created on, if it may only be recorded there.
     pub device: Option<DeviceId>,
-    /// Whether it goes without a declaration.
+    /// Whether the event needs no declaration.
     pub implicit: bool,
 }
 
-/// A name of a stream: its index into [`Program::streams`]. Which stream it stands for may change as the
-/// program goes on.
+/// A name of a stream: its index into [`Program::streams`]. Ops may change which stream it refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamRef(pub u32);
 
-/// A name of a buffer: its index into [`Program::buffers`]. Each time it is handed out it stands for another
-/// tenancy.
+/// A name of a buffer: its index into [`Program::buffers`]. Each allocation makes it refer to another tenancy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferRef(pub u32);
 
@@ -131,50 +126,50 @@ pub struct BufferRef(pub u32);
 /// the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op {
-    /// The line of the text on which it starts, from 1; 0 if it was not read.
+    /// Line of the text where it starts, from 1; 0 if it was not read from text.
     pub line: usize,
     /// The host thread that makes the call.
     pub thread: ThreadId,
     /// The call site; without one the op is its own site.
     pub site: Option<SiteId>,
-    /// What is called.
+    /// The call.
     pub verb: Verb,
-    /// What it is called with.
+    /// Arguments of the call.
     pub fields: Fields,
 }
 
-/// What the fields of an op say. Which of them it has, its verb says; the others are empty.
+/// The fields of an op. Its verb determines which fields it has; the others are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fields {
-    /// The stream that the call is about; the first one of a `pool_get`.
+    /// Stream of the call; for a `pool_get` the first stream.
     pub stream: Option<StreamRef>,
-    /// The stream that is waited for; the last one of a `pool_get`.
+    /// Stream that is waited for; for a `pool_get` the last stream.
     pub source: Option<StreamRef>,
-    /// The event that the call is about; the earlier one of an `elapsed`.
+    /// Event of the call; for an `elapsed` the earlier event.
     pub event: Option<EventId>,
-    /// The later event of an `elapsed`.
+    /// Later event of an `elapsed`.
     pub later: Option<EventId>,
-    /// The flag that is raised or waited for.
+    /// Flag that is raised or waited for.
     pub flag: Option<FlagId>,
-    /// The graph that is launched.
+    /// Graph that is launched.
     pub graph: Option<GraphId>,
-    /// The buffer whose life the call is about.
+    /// Buffer that is allocated or freed.
     pub buffer: Option<BufferRef>,
-    /// What is read.
+    /// Accesses that read.
     pub reads: Vec<Access>,
-    /// What is written.
+    /// Accesses that write.
     pub writes: Vec<Access>,
-    /// The bytes of an earlier buffer that an allocation lies on; fresh ones if absent.
+    /// Bytes of an earlier buffer that an allocation uses; fresh ones if absent.
     pub over: Option<Access>,
-    /// The device; the caller's current one if absent.
+    /// Device; the caller's current one if absent.
     pub device: Option<DeviceId>,
-    /// How many launches, blocks, or streams of the pool.
+    /// Number of launches, blocks, or streams of the pool.
     pub number: Option<u32>,
-    /// Whether a query was answered "done", or an allocator saw the events of the free of `over` complete.
+    /// Whether a query returned "done", or an allocator saw the events of the free of `over` complete.
     pub yes: bool,
-    /// The buffer whose block an allocation has to be (runtime level).
+    /// Buffer whose block an allocation is expected to get (runtime level).
     pub must_alias: Option<BufferRef>,
-    /// The buffer whose block an allocation must not be (runtime level).
+    /// Buffer whose block an allocation is expected not to get (runtime level).
     pub must_not_alias: Option<BufferRef>,
 }
 
@@ -183,28 +178,28 @@ pub struct Fields {
 pub struct Access {
     /// The buffer.
     pub buffer: BufferRef,
-    /// First byte and the byte after the last; nothing for the whole buffer.
-    /// Both alike is a use that touches nothing.
+    /// First byte and the byte after the last; none for the whole buffer. If both are equal, the access touches no
+    /// bytes.
     pub range: Option<(u64, u64)>,
 }
 
 impl Program {
-    /// The stream of that name.
+    /// Returns the stream with this name.
     pub fn stream(&self, name: &str) -> Option<StreamRef> {
         position(&self.streams, |stream| stream.name == name).map(StreamRef)
     }
 
-    /// The buffer of that name.
+    /// Returns the buffer with this name.
     pub fn buffer(&self, name: &str) -> Option<BufferRef> {
         position(&self.buffers, |buffer| buffer.name == name).map(BufferRef)
     }
 
-    /// The event of that name.
+    /// Returns the event with this name.
     pub fn event(&self, name: &str) -> Option<EventId> {
         position(&self.events, |event| event.name == name).map(EventId)
     }
 
-    /// First byte of an access and the byte after its last.
+    /// Returns the first byte of an access and the byte after its last.
     ///
     /// Panics if the access belongs to another program.
     #[track_caller]
@@ -213,8 +208,7 @@ impl Program {
         access.range.unwrap_or(whole)
     }
 
-    /// Sets the line of every op to 0, to compare programs that were written
-    /// differently.
+    /// Sets the line of every op to 0, to compare programs that were written differently.
     pub fn forget_lines(&mut self) {
         for op in &mut self.ops {
             op.line = 0;

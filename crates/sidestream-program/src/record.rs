@@ -1,4 +1,4 @@
-//! A program as the records of its run.
+//! Converts a program to the records of its run.
 
 use sidestream::log::{Error, Record, Within, Writer};
 use sidestream::op::OpId;
@@ -6,12 +6,12 @@ use sidestream::op::OpId;
 use crate::lower::{Command, Lowered, POOL_STREAMS, lower};
 use crate::program::Program;
 
-/// The log of a program: what a run of it would have recorded. Checking the log finds what checking
-/// the program finds.
+/// Returns the log that a run of a program would have recorded. A check of the log finds what a check of the program
+/// finds.
 ///
 /// # Errors
-/// If the program does not keep to the conditions of a log: a buffer that is larger than the bytes
-/// it lies over, or more of something than a log may hold.
+/// If the program violates the conditions of a log: a buffer is larger than the bytes that it uses, or there are more
+/// of something than a log may contain.
 pub fn record(program: &Program) -> Result<Vec<u8>, Error> {
     let lowered = lower(program);
     let mut log = Writer::new(Vec::new())?;
@@ -21,7 +21,7 @@ pub fn record(program: &Program) -> Result<Vec<u8>, Error> {
     log.finish()
 }
 
-/// What a program declares, then what it calls.
+/// Returns the declarations of a program, then its calls.
 pub(crate) fn records<'a>(
     program: &'a Program,
     lowered: &'a Lowered,
@@ -38,7 +38,7 @@ pub(crate) fn records<'a>(
     });
     let threads = program.threads.iter().map(Record::thread);
     let sites = program.sites.iter().map(Record::site);
-    // An op without a site is its own, and its line says where.
+    // An op without a site is its own site, which its line identifies.
     let lines = program
         .ops
         .iter()

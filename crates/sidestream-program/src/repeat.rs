@@ -1,4 +1,4 @@
-//! A program as a loop: its ops again and again, each time a step of the trace.
+//! Repeats a program as a loop, with each iteration as a step of the trace.
 
 use sidestream::op::ThreadId;
 use sidestream::trace::{Place, Span, Trace};
@@ -6,9 +6,9 @@ use sidestream::trace::{Place, Span, Trace};
 use crate::program::Program;
 
 impl Program {
-    /// The program with its ops so many times, one after the other, as a loop makes them: nothing is
-    /// waited for in between but what the ops wait for. What is expected of it is expected of the first
-    /// time alone, and not repeated. Flags that were raised stay so.
+    /// Returns the program with its ops repeated `times` times, one after another, as in a loop: the iterations wait
+    /// only where the ops wait. The result expects nothing of a checker, since `expect` refers to the first iteration
+    /// alone. Flags that were raised stay raised.
     pub fn repeated(&self, times: usize) -> Program {
         let mut again = self.ops.clone();
         for op in &mut again {
@@ -25,8 +25,8 @@ impl Program {
     }
 }
 
-/// Marks the steps of a program that was repeated, as PyTorch's profiler marks those of a loop: each is
-/// so many ops, and lasts on the host from its first call to the first of the next.
+/// Marks the steps of a repeated program as PyTorch's profiler marks those of a loop. Each step has `ops` ops, and on
+/// the host it lasts from its first call to the first call of the next step.
 pub fn mark_steps(trace: &mut Trace, ops: usize) {
     let mut begins: Vec<Option<(u64, ThreadId)>> = Vec::new();
     let mut over_ns = 0;

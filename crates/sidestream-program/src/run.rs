@@ -1,4 +1,4 @@
-//! Running a program on the simulated GPU.
+//! Runs a program on the simulated GPU.
 
 use std::fmt;
 
@@ -15,22 +15,22 @@ use crate::program::{BufferRef, Level, Program};
 
 /// A program that was run.
 pub struct Run {
-    /// The machine, with all results and times.
+    /// The simulated machine, with all results and times.
     pub sim: Sim,
     /// The program as operations.
     pub lowered: Lowered,
-    /// The call that failed, if one did: the run ends before it.
+    /// The call that failed, if one did; the run ends before it.
     pub failed: Option<(usize, Misuse)>,
-    /// Expectations about the allocator that did not come true.
+    /// Expectations about the allocator that were not met.
     pub unmet: Vec<Unmet>,
 }
 
-/// A block that was (or was not) the one that it had to be.
+/// A block that was not the expected one, or was the forbidden one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unmet {
     /// The op that allocates.
     pub op: usize,
-    /// What was expected, in one line.
+    /// The expectation, in one line.
     pub why: String,
 }
 
@@ -39,18 +39,18 @@ pub struct Unmet {
 pub enum CannotRun {
     /// Its buffers are larger than the memory of its device.
     DeviceMemory {
-        /// What they take.
+        /// Bytes that the buffers need.
         wanted_bytes: u64,
-        /// What there is.
+        /// Bytes that the device has.
         memory_bytes: u64,
     },
-    /// The simulator has no room for them.
+    /// The simulator has no room for the buffers.
     Memory(Unplaceable),
     /// An allocation finds no block.
     OutOfBlocks {
         /// The op that allocates.
         op: usize,
-        /// How many blocks there are.
+        /// Number of blocks.
         blocks: usize,
     },
     /// Some of its work can never run.
@@ -81,9 +81,9 @@ impl fmt::Display for CannotRun {
 
 impl std::error::Error for CannotRun {}
 
-/// Runs a program on devices of this kind. `witness` keeps who wrote what every op found.
+/// Runs a program on devices with this profile. `witness` records who wrote the bytes that every op found.
 ///
-/// A call that CUDA refuses ends the run before it and is no error of this function.
+/// A call that CUDA refuses ends the run before it, and is not an error of this function.
 ///
 /// # Errors
 /// If the program does not fit, or waits forever.
@@ -96,10 +96,10 @@ pub fn run(
     run_connected(program, profile, schedule, witness, CONNECTIONS)
 }
 
-/// Connections of a device, where `CUDA_DEVICE_MAX_CONNECTIONS` does not say another number.
+/// Connections of a device, unless `CUDA_DEVICE_MAX_CONNECTIONS` sets another number.
 pub const CONNECTIONS: u32 = 8;
 
-/// [`run`] on devices of so many connections, which streams share ([`Sim::connect`]).
+/// Like [`run`], but on devices with this many connections, which streams share ([`Sim::connect`]).
 ///
 /// # Errors
 /// As [`run`].
@@ -168,18 +168,18 @@ struct Running<'a> {
     run: Run,
     device_blocks: Cache<LastTasks>,
     pinned_blocks: Cache<LastTasks>,
-    /// By buffer of the allocator: its block.
+    /// Blocks of the allocator by buffer.
     held: Vec<Option<Held>>,
 }
 
 struct Held {
     block: Address,
     home: Option<StreamId>,
-    /// None once it was freed.
+    /// None after it was freed.
     piece: Option<Piece>,
 }
 
-/// A program has blocks of one size: each is a segment of its own, and holds one piece.
+/// A program has blocks of one size: each is a segment with a single piece.
 const BLOCKS: Rules = Rules {
     device: None,
     align_bytes: BLOCK_BYTES,
@@ -201,7 +201,7 @@ impl Uses for LastTasks {
 
     fn on(&self) -> On {
         match self.0[..] {
-            [] => On::Nobody,
+            [] => On::NoStream,
             [(stream, _)] => On::Only(stream),
             _ => On::Several,
         }
@@ -209,7 +209,7 @@ impl Uses for LastTasks {
 }
 
 impl Running<'_> {
-    /// Does what one op asks for; false if it failed and the run ends.
+    /// Performs one op; returns false if it failed and the run ends.
     fn command(&mut self, at: usize) -> Result<bool, CannotRun> {
         let command = self.run.lowered.commands[at].clone();
         let runtime = self.program.level == Level::Runtime;
@@ -233,7 +233,7 @@ impl Running<'_> {
                 if runtime && let Kind::Alloc { buffer, stream, .. } = op.kind {
                     self.allocate(at, &op, buffer, stream)?;
                 }
-                // What the allocator knows before the free forgets it.
+                // Recorded before the free, after which the allocator does not know it.
                 let freed = match op.kind {
                     Kind::Free { buffer } if runtime => Some((buffer, self.known_uses(buffer))),
                     _ => None,
@@ -250,8 +250,7 @@ impl Running<'_> {
         Ok(true)
     }
 
-    /// Lets virtual time go on to the point where an op is called: all that its thread called before
-    /// is over.
+    /// Advances virtual time to the point where an op is called: all earlier calls of its thread have completed.
     fn reach(&mut self, at: usize) -> Result<(), CannotRun> {
         let thread = self.program.ops[at].thread;
         match self.run.sim.thread_time(thread) {
@@ -270,7 +269,7 @@ impl Running<'_> {
         buffer: BufferId,
         home: Option<StreamId>,
     ) -> Result<(), CannotRun> {
-        // What the host knows of the device when it allocates.
+        // What the host knows about the device when it allocates.
         self.reach(at)?;
         let sim = &self.run.sim;
         let blocks = match home {
@@ -278,8 +277,8 @@ impl Running<'_> {
             None => &mut self.pinned_blocks,
         };
         let granted = loop {
-            let is_over = |task: TaskId| sim.engine().is_finished(task);
-            match blocks.alloc(BLOCK_BYTES, home, |uses| state(uses, home, is_over)) {
+            let is_complete = |task: TaskId| sim.engine().is_finished(task);
+            match blocks.alloc(BLOCK_BYTES, home, |uses| state(uses, home, is_complete)) {
                 Ok(granted) => break granted,
                 Err(Need::Segment(growth)) => {
                     let next = blocks.statistics().reserved_bytes;
@@ -312,7 +311,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// The taker's stream waits for a stream that may still use the block.
+    /// Makes the stream of the new owner wait for a stream that may still use the block.
     fn wait_for(&mut self, op: &op::Op, home: Option<StreamId>, source: StreamId) {
         let Some(stream) = home else { return };
         let wait = op::Op {
@@ -320,8 +319,7 @@ impl Running<'_> {
             accesses: op::Accesses::new(),
             ..op.clone()
         };
-        // A stream that is being captured cannot wait; then the block is not safe, and the results
-        // will show it.
+        // A stream that is being captured cannot wait; then the block is not safe, and the results will show it.
         let _ = self.run.sim.submit(wait, None);
     }
 
@@ -337,9 +335,9 @@ impl Running<'_> {
             if same != wanted {
                 let name = &self.program.buffers[other.0 as usize].name;
                 let why = if wanted {
-                    format!("the block had to be the one of {name}, and is another")
+                    format!("the block must be that of {name}, but is another")
                 } else {
-                    format!("the block must not be the one of {name}, and is")
+                    format!("the block must not be that of {name}, but is")
                 };
                 self.run.unmet.push(Unmet { op: at, why });
             }
@@ -348,7 +346,7 @@ impl Running<'_> {
         expect(must_not_alias, false);
     }
 
-    /// What a name was handed last, before an op.
+    /// Returns the block that a name was last handed before an op.
     fn held_by_name(&self, name: BufferRef, before: usize) -> Option<&Held> {
         let earlier = self.run.lowered.commands[..before].iter().rev();
         let mut allocs = earlier.filter_map(|command| match command {
@@ -392,12 +390,13 @@ impl Running<'_> {
     }
 }
 
-/// How uses look to a taker whose stream is `home`.
-fn state(uses: &LastTasks, home: Option<StreamId>, is_over: impl Fn(TaskId) -> bool) -> State {
-    if uses.0.iter().all(|&(_, task)| is_over(task)) {
+/// Returns the state of a block's uses for a stream `home` that wants to reuse it.
+fn state(uses: &LastTasks, home: Option<StreamId>, is_complete: impl Fn(TaskId) -> bool) -> State {
+    if uses.0.iter().all(|&(_, task)| is_complete(task)) {
         return State::Over;
     }
-    let is_ordered = |&(stream, task): &(StreamId, TaskId)| Some(stream) == home || is_over(task);
+    let is_ordered =
+        |&(stream, task): &(StreamId, TaskId)| Some(stream) == home || is_complete(task);
     if uses.0.iter().all(is_ordered) {
         State::Ordered
     } else {
@@ -409,7 +408,7 @@ fn state(uses: &LastTasks, home: Option<StreamId>, is_over: impl Fn(TaskId) -> b
 pub struct ProgramNames<'a> {
     /// The program.
     pub program: &'a Program,
-    /// The same as operations.
+    /// The program as operations.
     pub lowered: &'a Lowered,
 }
 
@@ -437,13 +436,13 @@ impl Names for ProgramNames<'_> {
 }
 
 impl Run {
-    /// What ran when.
+    /// Returns the trace of the run.
     pub fn trace(&self, program: &Program) -> Trace {
         let lowered = &self.lowered;
         self.sim.trace(&ProgramNames { program, lowered })
     }
 
-    /// The accesses of an op.
+    /// Returns the accesses of an op.
     pub fn accesses(&self, op: OpId) -> impl Iterator<Item = &op::Access> {
         let command = self.lowered.commands.get(op.0 as usize);
         let accesses = match command {

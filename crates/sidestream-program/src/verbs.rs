@@ -1,5 +1,5 @@
-//! The ops of the format: what each is called and which fields it takes. Reader and writer go by this table
-//! alone; as which calls the ops are run and checked, `lower` says.
+//! The ops of the format: the name of each and the fields that it takes. Reader and writer use only this table;
+//! `lower` defines as which calls the ops are run and checked.
 
 /// A field of an op.
 #[derive(Debug, Clone, Copy)]
@@ -8,19 +8,19 @@ pub(crate) struct Field {
     pub(crate) slot: Slot,
 }
 
-/// What a field holds, and where [`Fields`](crate::program::Fields) keeps it.
+/// The type of a field, and where [`Fields`](crate::program::Fields) stores it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Slot {
     Stream,
     Source,
-    /// Streams of the pool, which the op itself makes known.
+    /// Streams of the pool, which the op declares.
     PoolFirst,
     PoolLast,
     Event,
     Later,
-    /// A flag, which the op makes known.
+    /// A flag, which the op declares.
     Raised,
-    /// A flag that an op further up raises.
+    /// A flag that an earlier op raises.
     Awaited,
     Graph,
     Buffer,
@@ -39,7 +39,7 @@ pub(crate) enum Slot {
     MustNotAlias,
 }
 
-/// Whether an access is made by the device or by the host.
+/// Whether the device or the host makes an access.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Side {
     Device,
@@ -66,32 +66,32 @@ const READY: Field = field("ready", Slot::Yes);
 
 struct Row {
     name: &'static str,
-    /// Fields that have to be there.
+    /// Required fields.
     needs: &'static [Field],
-    /// Fields that may be there.
+    /// Optional fields.
     may: &'static [Field],
 }
 
 macro_rules! verbs {
     ($($doc:literal $verb:ident $name:literal [$($need:expr),*] [$($may:expr),*])*) => {
-        /// What an op calls: a `do` of the format. Every op also takes `t` and `site`.
+        /// The call of an op: a `do` of the format. Every op also takes `t` and `site`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Verb {
             $(#[doc = $doc] $verb,)*
         }
 
         impl Verb {
-            /// All of them, in the order in which the format lists them.
+            /// All verbs, in the order in which the format lists them.
             pub const ALL: &[Verb] = &[$(Verb::$verb),*];
         }
 
-        /// By verb.
+        /// Rows by verb.
         static ROWS: &[Row] = &[$(Row { name: $name, needs: &[$($need),*], may: &[$($may),*] }),*];
     };
 }
 
 verbs! {
-    "A kernel launch; `repeat` equal ones stand for one op."
+    "A kernel launch, or `repeat` equal ones."
     Kernel "kernel" [S] [R, W, field("repeat", Slot::Number { least: 1 })]
     "An asynchronous copy."
     CopyAsync "copy_async" [S, FROM, TO] []
@@ -107,25 +107,25 @@ verbs! {
     HostFunc "host_func" [S] [HOST_R, HOST_W, field("sets", Slot::Raised)]
     "A replay of a graph, with all that it reads and writes."
     GraphLaunch "graph_launch" [S, field("g", Slot::Graph)] [R, W]
-    "An event takes the content of a stream."
+    "Records an event in a stream."
     Record "record" [EV, S] []
     "A stream waits for the last record of an event."
     Wait "wait" [S, EV] []
-    "A stream waits for what another holds now."
+    "A stream waits for the work that another stream has now."
     WaitStream "wait_stream" [S, SRC] []
-    "The caller waits for a stream."
+    "Blocks the caller until a stream is idle."
     SyncStream "sync_stream" [ST] []
-    "The caller waits for an event."
+    "Blocks the caller until an event is complete."
     SyncEvent "sync_event" [EV] []
-    "The caller waits for every stream of a device."
+    "Blocks the caller until every stream of a device is idle."
     SyncDevice "sync_device" [] [DEV]
-    "The caller asks whether a stream is done."
+    "Queries whether a stream is idle."
     QueryStream "query_stream" [ST] [READY]
-    "The caller asks whether an event is complete."
+    "Queries whether an event is complete."
     QueryEvent "query_event" [EV] [READY]
     "The caller raises a flag."
     SetFlag "set_flag" [field("flag", Slot::Raised)] []
-    "The caller waits until a flag is raised."
+    "Blocks the caller until a flag is raised."
     WaitFlag "wait_flag" [field("flag", Slot::Awaited)] []
     "The caller reads host or managed memory."
     HostRead "host_read" [field("buf", Slot::Read(Side::Host))] []
@@ -139,7 +139,7 @@ verbs! {
         field("must_alias", Slot::MustAlias),
         field("must_not_alias", Slot::MustNotAlias)
     ]
-    "The last reference to a buffer of the caching allocator dies."
+    "Drops the last reference to a buffer of the caching allocator."
     Free "free" [BUF] []
     "Notes a stream that uses a buffer, for its free."
     RecordStream "record_stream" [BUF, ST] []
@@ -147,17 +147,17 @@ verbs! {
     MallocAsync "malloc_async" [BUF, S] []
     "A stream-ordered free."
     FreeAsync "free_async" [BUF, S] []
-    "An allocation that orders nothing."
+    "A device allocation without any ordering."
     CudaMalloc "cuda_malloc" [BUF] []
-    "The end of device memory; no wait may be counted on."
+    "Frees device memory; the program may not rely on a wait."
     CudaFree "cuda_free" [BUF] []
-    "The end of pinned memory; no wait may be counted on."
+    "Frees pinned memory; the program may not rely on a wait."
     FreePinned "free_pinned" [BUF] []
     "The time from event `a` to event `b`."
     Elapsed "elapsed" [field("a", Slot::Event), field("b", Slot::Later)] []
-    "From here the event is one that was never recorded."
+    "From here on the event counts as never recorded."
     CreateEvent "create_event" [EV] []
-    "From here the event is one that was never recorded."
+    "From here on the event counts as never recorded."
     DestroyEvent "destroy_event" [EV] []
     "Makes a stream; orders nothing."
     CreateStream "create_stream" [ST] []
@@ -184,7 +184,7 @@ verbs! {
 }
 
 impl Verb {
-    /// What the format calls it, under `do`.
+    /// Returns the name in the format, under `do`.
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -198,12 +198,12 @@ impl Verb {
         self.row().needs
     }
 
-    /// The fields that it takes, in the order in which they are read and written.
+    /// Returns the fields of the verb, in the order in which they are read and written.
     pub(crate) fn fields(self) -> impl Iterator<Item = &'static Field> {
         self.row().needs.iter().chain(self.row().may)
     }
 
-    /// "`s`, `from`, `to`, `t`, `site`", for people who wrote another field.
+    /// Returns "`s`, `from`, `to`, `t`, `site`", for a message about another field.
     pub(crate) fn listed(self) -> String {
         let keys = self.fields().map(|field| field.key);
         let keys: Vec<String> = keys
@@ -218,9 +218,9 @@ impl Verb {
     }
 }
 
-/// The word closest to what was written, if it is close enough to be meant.
+/// Returns the word closest to the given one, if it is close enough to be meant.
 pub(crate) fn closest<'w>(written: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    // Longer than every word of the format: not a slip of the keyboard.
+    // Longer than every word of the format, so not a typing error.
     if written.len() > 32 {
         return None;
     }
@@ -231,7 +231,7 @@ pub(crate) fn closest<'w>(written: &str, words: impl Iterator<Item = &'w str>) -
         .map(|(_, word)| word)
 }
 
-/// Edits between two words (Levenshtein), one row of the table at a time.
+/// Returns the edit distance of two words (Levenshtein), computed one row of the table at a time.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, left) in a.bytes().enumerate() {

@@ -1,7 +1,7 @@
-//! The words of the format for kinds and codes, both ways.
+//! The format's words for kinds and codes, in both directions.
 //!
-//! The kinds are the runtime's own. What it calls them in reports is what the format calls them;
-//! where a report never names them, the words stand here.
+//! The kinds are those of the runtime. The format uses the names of its reports; for kinds that no report names, the
+//! words are defined here.
 
 use sidestream::check::{LintCode, RaceKind, Severity};
 use sidestream::op::{Memory, StreamKind};
@@ -10,26 +10,26 @@ use sidestream::order::Code;
 use crate::expect::Failure;
 use crate::program::Level;
 
-/// The words for things of one kind.
+/// The words for the kinds of one type.
 pub(crate) struct Words<T: 'static> {
-    /// All that have a word, in the order in which the format lists them.
+    /// All kinds that have a word, in the order in which the format lists them.
     all: &'static [T],
     word_of: fn(T) -> &'static str,
 }
 
 impl<T: Copy> Words<T> {
-    /// What the word stands for, if it is one of the format.
+    /// Returns the kind for a word of the format.
     pub(crate) fn find(&self, word: &str) -> Option<T> {
         let mut all = self.all.iter().copied();
         all.find(|&kind| (self.word_of)(kind) == word)
     }
 
-    /// The word for it.
+    /// Returns the word for a kind.
     pub(crate) fn of(&self, kind: T) -> &'static str {
         (self.word_of)(kind)
     }
 
-    /// "`nb`, `blk`, `legacy` or `ptds`": what could have been written.
+    /// Returns "`nb`, `blk`, `legacy` or `ptds`": the valid words, for a message.
     pub(crate) fn listed(&self) -> String {
         let mut text = String::new();
         for (at, &kind) in self.all.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! From programs back to text.
+//! Writes programs as text.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,10 @@ use crate::program::{Access, BufferRef, Fields, Level, Op, Origin, Program, Stre
 use crate::verbs::Slot;
 use crate::words::{FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, STREAM_KINDS};
 
-/// Writes programs as text that [`parse`](crate::parse) reads back as the same
-/// programs, but for the lines of their ops: one as a document of its own, any
-/// other number under `cases`.
+/// Writes programs as text that [`parse`](crate::parse) reads back as equal programs, except for the lines of their
+/// ops: a single program as a document of its own, and any other number under `cases`.
 ///
-/// Every op is one line in flow style, and the rest is left to its default
-/// where it has one.
+/// Every op is one line in flow style; other keys are omitted where they have their default.
 pub fn write(programs: &[&Program]) -> String {
     if let [program] = programs {
         return write_commented(program, &[]);
@@ -30,14 +28,14 @@ pub fn write(programs: &[&Program]) -> String {
     text
 }
 
-/// One program as a document of its own, with a comment behind each op that one is given for.
+/// Writes one program as a document of its own, with a comment after each op that has one.
 pub(crate) fn write_commented(program: &Program, comments: &[String]) -> String {
     let mut text = String::from("version: 1\n");
     write_program(&mut text, program, ["", ""], comments);
     text
 }
 
-/// One op as the format has it, without its braces: `do: record, ev: e, s: s1`.
+/// Writes one op in the format, without its braces: `do: record, ev: e, s: s1`.
 pub fn written(program: &Program, op: &Op) -> String {
     let mut text = format!("do: {}", op.verb.name());
     let mut put = |key: &str, value: &str| {
@@ -57,7 +55,7 @@ pub fn written(program: &Program, op: &Op) -> String {
     text
 }
 
-/// What stands in a field, if anything does.
+/// Returns the text of a field, if the op has it.
 fn value(program: &Program, fields: &Fields, slot: Slot) -> Option<String> {
     let stream = |it: Option<StreamRef>| it.map(|it| program.streams[it.0 as usize].name.clone());
     let event = |it: Option<EventId>| it.map(|it| program.events[it.0 as usize].name.clone());
@@ -94,13 +92,13 @@ fn value(program: &Program, fields: &Fields, slot: Slot) -> Option<String> {
 fn range_of(program: &Program, access: &Access) -> String {
     let name = &program.buffers[access.buffer.0 as usize].name;
     match access.range {
-        // In flow style a bracket ends a scalar without quotes.
+        // In flow style a bracket would end an unquoted scalar.
         Some((low, high)) => format!("\"{name}[{low}:{high}]\""),
         None => name.clone(),
     }
 }
 
-/// Writes one program; its first line starts with one lead, all others with the other.
+/// Writes one program; its first line starts with `first`, all others with `lead`.
 fn write_program(
     text: &mut String,
     program: &Program,
@@ -237,7 +235,7 @@ fn expected(expect: &Expect) -> String {
     text
 }
 
-/// Free text in double quotes, where YAML can express every character.
+/// Writes free text in double quotes, in which YAML can express every character.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for character in text.chars() {

@@ -1,8 +1,7 @@
-//! YAML text as a tree of nodes, with bounds on what it may grow to.
+//! YAML text as a tree of nodes, with limits on its size.
 //!
-//! Nodes lie in one list. An alias is a second parent of the node that it
-//! stands for, so that reading never copies it. What an alias would expand to
-//! is counted all the same, because everything that walks the tree walks it.
+//! All nodes are in one list. An alias is a second parent of the node that it refers to, so reading never copies that
+//! node. The expanded size of aliases still counts, because everything that walks the tree visits them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +15,7 @@ use crate::limits::Limits;
 #[derive(Debug)]
 pub(crate) struct Tree<'a> {
     nodes: Vec<Node<'a>>,
-    /// Children of all lists and mappings; those of one node lie together.
+    /// Children of all lists and mappings; those of one node are contiguous.
     children: Vec<u32>,
 }
 
@@ -24,7 +23,7 @@ pub(crate) struct Tree<'a> {
 struct Node<'a> {
     line: usize,
     column: usize,
-    /// Nodes from here down, aliases written out.
+    /// Number of nodes from here down, with aliases expanded.
     expanded: usize,
     content: Content<'a>,
 }
@@ -43,13 +42,13 @@ pub(crate) struct View<'t> {
     id: u32,
 }
 
-/// What a node is, to whom it does not matter how it was written.
+/// The kind of a node, independent of how it was written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind<'t> {
-    /// Text, and whether it stands there without quotes.
+    /// Text, and whether it is written without quotes.
     Scalar(&'t str, bool),
     Sequence(Items<'t>),
-    /// Keys and values in turn.
+    /// Alternating keys and values.
     Mapping(Items<'t>),
 }
 
@@ -111,12 +110,12 @@ impl<'a> Tree<'a> {
     pub(crate) fn root(&self) -> View<'_> {
         View {
             tree: self,
-            // A parent is added when it closes, after all that is in it.
+            // A parent is added when it closes, after its contents.
             id: self.nodes.len() as u32 - 1,
         }
     }
 
-    /// Reads text that holds one YAML document.
+    /// Reads text with one YAML document.
     pub(crate) fn read(text: &'a str, limits: &Limits) -> Result<Self, Error> {
         let mut builder = Builder {
             tree: Tree {
@@ -162,12 +161,12 @@ struct Builder<'a, 'l> {
     open: Vec<Open>,
     /// Anchors by the parser's number; none while the node is still open.
     anchors: HashMap<usize, Option<u32>>,
-    /// Nodes so far, aliases written out.
+    /// Number of nodes so far, with aliases expanded.
     total: usize,
     limits: &'l Limits,
 }
 
-/// A list or mapping of which the end has not been seen.
+/// A list or mapping whose end has not been read.
 struct Open {
     start: Marker,
     mapping: bool,
@@ -192,7 +191,7 @@ impl<'a> Builder<'a, '_> {
                 let Some(&Some(id)) = self.anchors.get(&anchor) else {
                     return Err(error_at(
                         start,
-                        "an alias stands inside the node that it stands for; write that node out",
+                        "an alias is inside the node that it refers to; write that node out",
                     ));
                 };
                 self.grow(self.tree.nodes[id as usize].expanded, start)?;
@@ -236,7 +235,7 @@ impl<'a> Builder<'a, '_> {
     }
 
     fn close(&mut self) {
-        // The parser balances starts and ends.
+        // The parser guarantees that starts and ends match.
         let Some(open) = self.open.pop() else { return };
         let (first, count) = (self.tree.children.len(), open.children.len());
         self.tree.children.extend(open.children);
@@ -269,7 +268,7 @@ impl<'a> Builder<'a, '_> {
     }
 
     fn name(&mut self, anchor: usize, id: Option<u32>) {
-        // The parser numbers anchors from 1; 0 is a node without one.
+        // The parser numbers anchors from 1; 0 is a node without an anchor.
         if anchor != 0 {
             self.anchors.insert(anchor, id);
         }
@@ -283,7 +282,7 @@ impl<'a> Builder<'a, '_> {
         Err(error_at(
             at,
             format!(
-                "the document has more than {} nodes, aliases written out; split it, or use \
+                "the document has more than {} nodes, with aliases expanded; split it, or use \
                  fewer aliases",
                 self.limits.nodes
             ),
@@ -291,9 +290,8 @@ impl<'a> Builder<'a, '_> {
     }
 }
 
-/// Whether a tag makes its node a string. Tags that the YAML core has for what
-/// the format is made of change nothing else; all others mean something that
-/// this format does not have.
+/// Returns whether a tag makes its node a string. Tags of YAML's core schema for the other types of the format have
+/// no effect; any other tag is an error, since the format has no such types.
 fn check_tag(tag: Option<&Tag>, at: Marker) -> Result<bool, Error> {
     let Some(tag) = tag else { return Ok(false) };
     let string = tag.is_yaml_core_schema() && tag.suffix == "str";
@@ -306,7 +304,7 @@ fn check_tag(tag: Option<&Tag>, at: Marker) -> Result<bool, Error> {
     Err(error_at(
         at,
         format!(
-            "the tag `{}` means nothing in a stream program; remove it",
+            "the tag `{}` has no meaning in a stream program; remove it",
             shown(&tag.to_string())
         ),
     ))
@@ -320,7 +318,7 @@ fn error_at(at: Marker, message: impl Into<String>) -> Error {
     }
 }
 
-/// The parser's error with a remedy for what people get wrong most.
+/// Converts the parser's error, with a remedy for the most common mistakes.
 fn not_yaml(text: &str, error: &ScanError) -> Error {
     let at = error.marker();
     let line = text.lines().nth(at.line().saturating_sub(1)).unwrap_or("");
@@ -337,7 +335,7 @@ fn not_yaml(text: &str, error: &ScanError) -> Error {
     )
 }
 
-/// Whether a line has something like `A[0:64]`, or `A[0`, outside quotes.
+/// Returns whether a line has something like `A[0:64]`, or `A[0`, outside quotes.
 fn has_bare_range(line: &str) -> bool {
     let bytes = line.as_bytes();
     let mut quoted = false;
@@ -356,7 +354,7 @@ fn has_bare_range(line: &str) -> bool {
     false
 }
 
-/// A message of the parser without what would break the line.
+/// Returns a message of the parser without line breaks.
 fn one_line(message: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     message.chars().map(plain).collect()

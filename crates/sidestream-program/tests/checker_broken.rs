@@ -1,9 +1,8 @@
-//! A checker that is wrong in one way, which the comparison with the oracle has to notice.
+//! Checks that the comparison with the oracle notices a checker that is wrong in one way.
 //!
-//! The checker has no switches for this. What it is told is falsified instead: a checker that is told
-//! of no waits is one that forgets waits. And what it says is falsified: a report whose last race was
-//! struck out is that of a checker that overlooks it. The table that this prints is in
-//! broken_checker.md.
+//! The checker has no switches for this. Its input is falsified instead: a checker that is given no waits behaves
+//! like one that forgets waits. And its output is falsified: a report without its last race is that of a checker that
+//! overlooks the race. The table that this prints is in broken_checker.md.
 
 use crate::oracle::compare::{Printed, PrintedRace, faults};
 use crate::oracle::generate::{Options, random_prog};
@@ -17,13 +16,13 @@ use sidestream::op::{
 };
 use sidestream_program::{Command, Lowered, POOL_STREAMS, Program, lower};
 
-/// How many random programs every mutation is tried on.
+/// Number of random programs that each mutation is tried on.
 const PROGRAMS: u64 = 3_000;
 
-/// In words, and in effect.
+/// Description and effect.
 type Mutation<T> = (&'static str, fn(&mut T));
 
-/// What the checker is told, falsified.
+/// Mutations of the checker's input.
 const MISTOLD: &[Mutation<Lowered>] = &[
     ("waits for events are dropped", |p| {
         drop_ops(p, |kind| matches!(kind, Kind::Wait { .. }));
@@ -373,7 +372,7 @@ const MISTOLD: &[Mutation<Lowered>] = &[
     }),
 ];
 
-/// What the checker says, falsified.
+/// Mutations of the checker's output.
 const MISREPORTED: &[Mutation<Printed>] = &[
     ("the first race is missing", |said| {
         said.races.drain(..said.races.len().min(1));
@@ -488,7 +487,7 @@ const MISREPORTED: &[Mutation<Printed>] = &[
 fn a_broken_checker_is_noticed() {
     println!("seeds 0..{PROGRAMS}, options drawn from each seed");
     let cases: Vec<Case> = (0..PROGRAMS).filter_map(Case::of).collect();
-    // `checker_oracle` is the place where the unbroken checker has to be right.
+    // `checker_oracle` tests that the unbroken checker is right.
     assert_eq!(cases.len() as u64, PROGRAMS);
     let page = include_str!("broken_checker.md");
     let (mut unnoticed, mut unlisted) = (Vec::new(), Vec::new());
@@ -530,7 +529,7 @@ fn a_broken_checker_is_noticed() {
     );
 }
 
-/// A random program with the oracle's answer and what the unbroken checker says.
+/// A random program with the oracle's answer and the output of the unbroken checker.
 struct Case {
     seed: u64,
     program: Program,
@@ -540,7 +539,7 @@ struct Case {
 }
 
 impl Case {
-    /// Every second program is varied. None if the unbroken checker and the oracle differ.
+    /// Every second program is varied. Returns none if the unbroken checker and the oracle differ.
     fn of(seed: u64) -> Option<Case> {
         let mut prog = random_prog(seed, &Options::from_seed(seed));
         if seed % 2 == 1 {
@@ -569,7 +568,7 @@ impl Case {
         faults(&self.answer, said).is_empty()
     }
 
-    /// What the checker says when told this.
+    /// Returns the output of the checker for this input.
     fn said(&self, told: &Lowered) -> Printed {
         let report = report(told);
         let name = |buffer: BufferId| {
@@ -643,7 +642,7 @@ fn drop_ops(told: &mut Lowered, unwanted: impl Fn(&Kind) -> bool) {
     });
 }
 
-/// An op that orders nothing and touches nothing.
+/// Replaces an op by one that orders nothing and touches nothing.
 fn nothing(op: &mut Op) {
     op.kind = Kind::CudaMalloc;
     op.accesses.clear();
@@ -671,7 +670,7 @@ fn each_stream(told: &mut Lowered, old: StreamKind, new: StreamKind) {
     }
 }
 
-/// Buffers of one kind are declared as another, and copies and memsets of them follow.
+/// Declares buffers of one kind as another, and adapts their copies and memsets.
 fn each_memory(told: &mut Lowered, old: Memory, new: Memory) {
     let change = |memory: &mut Memory| {
         if *memory == old {

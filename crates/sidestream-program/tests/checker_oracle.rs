@@ -1,4 +1,4 @@
-//! The checker against the oracle, which looks at all pairs, on random programs and on the samples.
+//! The checker against the oracle, which tests all pairs, on random programs and on the samples.
 
 use crate::oracle;
 use crate::oracle::compare::{Printed, PrintedRace, faults};
@@ -9,7 +9,7 @@ use crate::oracle::vary::varied;
 use serde_json::Value;
 use sidestream_program::{Program, check, checked_json};
 
-/// Of each kind. How many notice a checker that is wrong, `checker_broken` says.
+/// Number of programs of each kind. `checker_broken` says how many of them notice a wrong checker.
 fn programs() -> u64 {
     oracle::programs(4_000, 20_000)
 }
@@ -19,7 +19,7 @@ fn the_checker_agrees_with_the_oracle() {
     compare_all(|prog, _| prog);
 }
 
-/// The generator is tidier than people are; see `oracle::vary`.
+/// The generator writes tidier programs than people do; see `oracle::vary`.
 #[test]
 fn the_checker_agrees_with_the_oracle_on_varied_programs() {
     compare_all(|prog, seed| varied(&prog, seed));
@@ -35,7 +35,7 @@ fn compare_all(change: fn(Prog, u64) -> Prog) {
         let prog = change(random_prog(seed, &options), seed);
         let answer = judge(&prog);
         if !answer.outside.is_empty() {
-            // The format does not say what happens, so there is nothing to compare with.
+            // The format does not define what happens, so there is nothing to compare with.
             outside += 1;
             continue;
         }
@@ -79,7 +79,7 @@ fn the_checker_agrees_with_the_oracle_on_the_samples() {
     assert!(compared >= 14);
 }
 
-/// What is wrong in what the checker prints about a program.
+/// Returns what is wrong in the checker's output for a program.
 fn judged(answer: &Answer, program: &Program) -> Vec<String> {
     faults(answer, &printed(&checked_json(&check(program))))
 }

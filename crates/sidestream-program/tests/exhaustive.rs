@@ -1,19 +1,18 @@
-//! Small programs, all of whose legal executions are tried: the checker reports exactly the pairs
-//! that can happen in both orders, and where it reports nothing, only one outcome is possible.
+//! Tries all legal executions of small programs: the checker reports exactly the pairs that can happen in both
+//! orders, and where it reports nothing, only one outcome is possible.
 //!
-//! # Why trying sets of finished points tries all executions
-//! The rule book says for each point of a program (a step on a thread or a stream) which points come
-//! before it. An execution is a sequence of all points in which each comes after those. Its
-//! beginnings, seen as sets, are the sets that contain with a point everything before it, and each
-//! such set is a beginning of some execution. What happens next depends on the set of finished points
-//! and on the memory, not on the sequence that led there. So every reachable pair of set and memory
-//! is visited once, by every point that may come next, and nothing is sampled.
+//! # Why trying sets of completed points tries all executions
+//! The rule book says for each point of a program (a step on a thread or a stream) which points come before it. An
+//! execution is a sequence of all points in which each comes after those. Its prefixes, seen as sets, contain with
+//! each point everything before it, and each such set is a prefix of some execution. What happens next depends on the
+//! set of completed points and on the memory, not on the sequence that led there. So every reachable pair of set and
+//! memory is visited once, with every point that may come next, and nothing is sampled.
 //!
-//! Memory is kept by cells: bytes between two neighbouring borders of accesses, which all have the
-//! same history. A cell holds who wrote it last. What is observed is, for every access, whose writing
-//! it found (a write finds what it replaces), and what is left in the end.
+//! Memory is divided into cells: the bytes between two neighbouring bounds of accesses, which all have the same
+//! history. A cell stores who wrote it last. The outcome of an execution is, for every access, whose write it found
+//! (a write finds what it replaces), and whose writes remain in the end.
 //!
-//! Neither the clocks nor the shadow memory of the checker take part in this, only the promised edges.
+//! This uses neither the clocks nor the shadow memory of the checker, only the promised edges.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -54,7 +53,7 @@ fn the_checker_reports_what_can_happen_in_both_orders() {
     assert!(total.executions > 1e3 * programs as f64);
 }
 
-/// The comparison is worth something only if a wrong report fails it.
+/// The comparison is meaningful only if a wrong report fails it.
 #[test]
 fn a_report_with_one_race_more_or_less_is_noticed() {
     let (mut dropped, mut unnoticed, mut added) = (0, 0, 0);
@@ -107,9 +106,9 @@ fn explored(text: &str) -> Executions {
     Executions::of(&lower(program))
 }
 
-/// Of every four programs one is small (at most seven things on streams), the others have up to twelve
-/// things on streams, more ops and, two of them, less care: the more is unordered, the more executions.
-/// Every second four are varied.
+/// Draws a program. Of every four programs one is small (at most seven things on streams); the others have up to
+/// twelve things on streams, more ops and, in two of them, less care: the more is unordered, the more executions
+/// there are. Every second group of four is varied.
 fn draw(seed: u64) -> Prog {
     let (small, large) = (Options::small(seed), Options::from_seed(seed));
     let (ops, max_device_ops, care) = match seed % 4 {
@@ -144,10 +143,10 @@ struct Counts {
     racy: u32,
     reported: usize,
     timing: usize,
-    /// Conflicting pairs of accesses that happen in both orders, and in one only.
+    /// Numbers of conflicting pairs of accesses that happen in both orders, and in one only.
     reversible: usize,
     ordered_conflicts: usize,
-    /// Accesses of one cell that find different things, and always the same.
+    /// Numbers of accesses of one cell that find different writes, and always the same one.
     several_outcomes: usize,
     one_outcome: usize,
 }
@@ -175,7 +174,7 @@ impl Counts {
 
 // ------------------------------------------------------------------ the checker's report
 
-/// What is compared of a race: the ops, and the buffer, which a race of times has not.
+/// The parts of a race that are compared: the ops, and the buffer, which a TIMING race does not have.
 #[derive(Clone, PartialEq, Debug)]
 struct Reported {
     first: u32,
@@ -183,7 +182,7 @@ struct Reported {
     buffer: Option<BufferId>,
 }
 
-/// What the checker reports if every op has a call site of its own, so that nothing counts as alike.
+/// Returns what the checker reports if every op has its own call site, so that no two races count as equal.
 fn reported(lowered: &Lowered) -> Vec<Reported> {
     let mut checker = Checker::new();
     lowered.declare(checker.order_mut());
@@ -221,22 +220,22 @@ fn ops(lowered: &Lowered) -> impl Iterator<Item = &Op> {
 
 // ------------------------------------------------------------------ all executions
 
-/// The cell holds what was there before the program. Else the number of the point that wrote it.
+/// The cell has its value from before the program. Other values are the number of the point that wrote it.
 const UNWRITTEN: u8 = u8::MAX;
 
-/// A step of an op, or the moment at which a thread asks for a time.
+/// A step of an op, or the moment at which a thread asks for an elapsed time.
 struct Point {
     op: u32,
     chain: Chain,
-    /// The points that come directly before it, and those of which one does, if there are any.
+    /// The points that come directly before it, and a set of points of which one comes before it, if there is one.
     before: u64,
     any_of: u64,
     touches: Vec<Touch>,
-    /// For the asking of a time: the records of the later and of the earlier event.
+    /// For an elapsed time: the records of the later and of the earlier event.
     asks: Option<[usize; 2]>,
 }
 
-/// An access, cut to one cell.
+/// An access, restricted to one cell.
 #[derive(Clone, Copy)]
 struct Touch {
     cell: usize,
@@ -246,20 +245,20 @@ struct Touch {
 
 struct Executions {
     points: Vec<Point>,
-    /// How many executions there are.
+    /// Number of executions.
     executions: f64,
-    /// How many pairs of finished points and memory were visited.
+    /// Number of visited pairs of completed points and memory.
     states: usize,
-    /// By point: those that are unfinished after it in some execution.
+    /// By point: the points that are not complete after it in some execution.
     ahead_of: Vec<u64>,
-    /// By point and cell: whose writing it finds there, over all executions.
+    /// By point and cell: whose writes it finds there, over all executions.
     found: Vec<Vec<BTreeSet<u8>>>,
-    /// By cell: whose writing is left in the end.
+    /// By cell: whose writes remain in the end.
     left: Vec<BTreeSet<u8>>,
 }
 
-/// Two accesses of two ops to one cell, at least one of them a write. `buffer` is what the second op
-/// calls it.
+/// Two accesses of two ops to one cell, at least one of which is a write. `buffer` is the name that the second op
+/// uses.
 struct Conflict {
     a: usize,
     b: usize,
@@ -286,7 +285,7 @@ impl Executions {
 
     fn explore(&mut self, cells: usize) {
         let everything = (1u64 << self.points.len()) - 1;
-        // All states with equally many finished points, with the number of ways that lead to the set.
+        // All states with equally many completed points, with the number of ways that lead to the set.
         let mut states = HashSet::from([(0u64, vec![UNWRITTEN; cells])]);
         let mut ways = HashMap::from([(0u64, 1.0)]);
         for _ in 0..self.points.len() {
@@ -321,7 +320,7 @@ impl Executions {
         }
     }
 
-    /// The points that may come next.
+    /// Returns the points that may come next.
     fn enabled(&self, done: u64) -> Vec<usize> {
         let next = |&at: &usize| {
             let Point { before, any_of, .. } = self.points[at];
@@ -331,7 +330,7 @@ impl Executions {
         (0..self.points.len()).filter(next).collect()
     }
 
-    /// Whether some execution has the two in this order.
+    /// Returns whether some execution has the two points in this order.
     fn happens(&self, first: usize, second: usize) -> bool {
         self.ahead_of[first] >> second & 1 == 1
     }
@@ -362,8 +361,8 @@ impl Executions {
         conflicts
     }
 
-    /// Nothing lies between the two in the order of the calls: no write to the cell and, if the first
-    /// reads, no later read of the same stream or thread.
+    /// Returns whether nothing comes between the two in call order: no write to the cell and, if the first reads, no
+    /// later read of the same stream or thread.
     fn adjacent(&self, conflict: &Conflict) -> bool {
         let (first, second) = (&self.points[conflict.a], &self.points[conflict.b]);
         !self.points.iter().any(|point| {
@@ -377,7 +376,7 @@ impl Executions {
     }
 }
 
-/// The points of a program, as the rule book orders them, and how many cells its memory has.
+/// Returns the points of a program, as the rule book orders them, and the number of cells of its memory.
 fn points(lowered: &Lowered) -> (Vec<Point>, usize) {
     let cells = cells(lowered);
     let mut order = Order::new();
@@ -427,7 +426,7 @@ fn points(lowered: &Lowered) -> (Vec<Point>, usize) {
     (points, cells.count)
 }
 
-/// Where the accesses of a program begin and end, by memory, with the number of the cell there.
+/// The bounds of a program's accesses, by memory, with the number of the cell that begins there.
 struct Cells {
     borders: HashMap<BufferId, BTreeMap<u64, usize>>,
     count: usize,
@@ -461,7 +460,7 @@ impl Cells {
     }
 }
 
-/// The bytes behind an access: those of the buffer at the bottom of all tenancies.
+/// Returns the memory of an access: bytes of the buffer at the bottom of all tenancies.
 fn physical(lowered: &Lowered, access: &Access) -> (BufferId, u64, u64) {
     let (mut buffer, mut offset) = (access.buffer, 0);
     while let Some((below, start)) = lowered.buffers[buffer.0 as usize].over {
@@ -472,7 +471,7 @@ fn physical(lowered: &Lowered, access: &Access) -> (BufferId, u64, u64) {
 
 // ------------------------------------------------------------------ the comparison
 
-/// In what a report differs from what the executions show; empty if it is right.
+/// Returns the differences between a report and the executions; empty if the report is right.
 fn faults(all: &Executions, reported: &[Reported]) -> Vec<String> {
     let mut faults = Vec::new();
     let conflicts = all.conflicts();

@@ -1,5 +1,5 @@
-//! Every fix that the checker prints orders its pair: it is put into the program, and the oracle says
-//! that the pair is ordered now.
+//! Every fix that the checker prints orders its pair: the fix is inserted into the program, and the oracle then says
+//! that the pair is ordered.
 
 use crate::oracle;
 use crate::oracle::generate::{Options, random_prog};
@@ -17,7 +17,7 @@ fn a_fix_orders_its_pair() {
     println!("seeds 0..{programs}, options drawn from each seed");
     let (mut ordered, mut captured, mut untried, mut wrong) = (0, 0u64, 0, Vec::new());
     for seed in 0..programs {
-        // A name has to mean one stream for as long as the program runs.
+        // A name must refer to one stream for as long as the program runs.
         let options = Options {
             stream_lifetimes: false,
             runtime: false,
@@ -32,8 +32,8 @@ fn a_fix_orders_its_pair() {
         let checked = check(&program);
         let order = devices_of_streams(&program);
         for race in &checked.report.races {
-            // The call belongs before the capture that is in its way. Where another capture runs
-            // there too, no single place is right.
+            // The call belongs before the capture that prevents it. If another capture is active there too, no single
+            // place is right.
             let beside = captures_at(&prog, race.second.0 as usize);
             if beside && place_of(&race.fix).is_some_and(|at| captures_at(&prog, at)) {
                 untried += 1;
@@ -58,7 +58,7 @@ fn a_fix_orders_its_pair() {
 
 /// One call that several races share orders the pair of each.
 #[test]
-fn a_call_orders_all_that_it_is_said_to_mend() {
+fn a_call_orders_all_races_that_it_is_said_to_fix() {
     let programs = oracle::programs(2_000, 10_000);
     println!("seeds 0..{programs}, options drawn from each seed");
     let (mut shared, mut wrong) = (0, Vec::new());
@@ -73,17 +73,17 @@ fn a_call_orders_all_that_it_is_said_to_mend() {
         let program = prog.to_program();
         let checked = check(&program);
         let order = devices_of_streams(&program);
-        let mends = checked.report.mends(|race| race.fix);
-        let listed: usize = mends.iter().map(|mend| mend.races.len()).sum();
+        let fixes = checked.report.mends(|race| race.fix);
+        let listed: usize = fixes.iter().map(|fix| fix.races.len()).sum();
         assert_eq!(listed, checked.report.races.len(), "seed {seed}");
-        for mend in mends.iter().filter(|mend| mend.races.len() > 1) {
-            let captured = place_of(&mend.fix).is_some_and(|at| captures_at(&prog, at));
-            for &at in &mend.races {
+        for shared_fix in fixes.iter().filter(|fix| fix.races.len() > 1) {
+            let captured = place_of(&shared_fix.fix).is_some_and(|at| captures_at(&prog, at));
+            for &at in &shared_fix.races {
                 let race = Race {
-                    fix: mend.fix,
+                    fix: shared_fix.fix,
                     ..checked.report.races[at]
                 };
-                // As above: beside a capture no single place is right.
+                // As above: with another capture no single place is right.
                 if captures_at(&prog, race.second.0 as usize) || captured {
                     continue;
                 }
@@ -101,7 +101,7 @@ fn a_call_orders_all_that_it_is_said_to_mend() {
     assert!(shared * 20 > programs, "{shared} pairs share a call");
 }
 
-/// Before which op a call of the fix stands.
+/// Returns the op before which a call of the fix is inserted.
 fn place_of(fix: &Fix) -> Option<usize> {
     match fix {
         Fix::WaitStream { before, .. }
@@ -111,7 +111,7 @@ fn place_of(fix: &Fix) -> Option<usize> {
     }
 }
 
-/// Whether a capture runs when this op is called.
+/// Returns whether a capture is active when this op is called.
 fn captures_at(prog: &Prog, op: usize) -> bool {
     let count = |begins: bool| {
         let earlier = prog.ops[..op].iter();
@@ -125,7 +125,7 @@ fn captures_at(prog: &Prog, op: usize) -> bool {
     count(true) > count(false)
 }
 
-/// Whether the oracle calls the pair ordered once the fix stands in the program.
+/// Returns whether the oracle calls the pair ordered once the fix is inserted.
 fn orders(prog: &Prog, race: &Race, names: &Names, order: &Order) -> bool {
     let (fixed, moved) = with_fix(prog, race, names, order);
     let answer = judge(&fixed);
@@ -136,7 +136,7 @@ fn orders(prog: &Prog, race: &Race, names: &Names, order: &Order) -> bool {
     answer.outside.is_empty() && !refused && !answer.races.iter().any(same)
 }
 
-/// A rule book that knows the streams of a program, those without a name too.
+/// Returns a rule book that knows the streams of a program, including those without a name.
 pub fn devices_of_streams(program: &Program) -> Order {
     let lowered = lower(program);
     let (mut order, mut steps) = (Order::new(), Steps::new());
@@ -151,7 +151,7 @@ pub fn devices_of_streams(program: &Program) -> Order {
     order
 }
 
-/// The program with the fix of a race in it, and where its ops went.
+/// Returns the program with the fix of a race inserted, and the new places of its ops.
 pub fn with_fix(
     prog: &Prog,
     race: &Race,
@@ -225,7 +225,7 @@ pub fn with_fix(
         }
     };
     let places: Vec<usize> = inserted.iter().map(|(place, ..)| *place).collect();
-    // From the back, so that the places of what comes before stay right.
+    // From the back, so that earlier places stay valid.
     for (place, thread, act) in inserted.into_iter().rev() {
         let thread = names.thread(thread);
         let op = Op {

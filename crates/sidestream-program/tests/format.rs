@@ -1,10 +1,9 @@
-//! What is a stream program and what is not: text in, one line out.
+//! Valid and invalid stream programs: text in, one line out.
 
 use sidestream::op::DeviceId;
 use sidestream_program::{Expected, Limits, Origin, Program, Verb, parse, parse_bytes};
 
-/// What a reader says about a text: `ok`, or the one line for people, for each
-/// program; or what is wrong with the whole text.
+/// Returns the reader's answer: for each program `ok` or a one-line message; or what is wrong with the whole text.
 fn said(text: &str) -> String {
     match parse(text, &Limits::default()) {
         Err(error) => format!("not a document: {error}"),
@@ -24,13 +23,13 @@ fn check(text: &str, expected: &str) {
     assert_eq!(said, expected, "\nfor the text\n{text}");
 }
 
-/// One op, at line 1, in a program without declarations.
+/// Checks one op, at line 1, in a program without declarations.
 #[track_caller]
 fn check_op(op: &str, expected: &str) {
     check(&format!("{{name: x, ops: [{op}]}}"), expected);
 }
 
-/// What stands beside `name` and `ops`.
+/// Checks the keys beside `name` and `ops`.
 #[track_caller]
 fn check_key(key: &str, expected: &str) {
     check(
@@ -63,7 +62,7 @@ fn ops_that_break_the_format() {
     );
     check_op(
         "kernel",
-        "line 1, op 0: `kernel` stands where an op, a mapping with `do`, belongs",
+        "line 1, op 0: `kernel` is given where an op, a mapping with `do`, is expected",
     );
     check_op(
         "{do: kernel, stream: s1}",
@@ -75,7 +74,7 @@ fn ops_that_break_the_format() {
     );
     check_op(
         "{do: wait, s: s1, ev: e, s: s2}",
-        "line 1, op 0 (`wait`), field `s`: this key stands twice in one mapping; remove one",
+        "line 1, op 0 (`wait`), field `s`: this key appears twice in one mapping; remove one",
     );
     check_op(
         "{do: copy_async, s: s1, from: H, to: x9}",
@@ -91,7 +90,7 @@ fn ops_that_break_the_format() {
     }
     check_op(
         "{do: kernel, s: s1, r: A}",
-        "line 1, op 0 (`kernel`), field `r`: `A` stands where a list of accesses belongs; write it in brackets, `[…]`",
+        "line 1, op 0 (`kernel`), field `r`: `A` is given where a list of accesses is expected; write it in brackets, `[…]`",
     );
     check_op(
         "{do: memset, to: \"A[0:1025]\"}",
@@ -203,7 +202,7 @@ fn keys_and_declarations_that_break_the_format() {
     );
     check(
         "{name: x, ops: }",
-        "line 1, key `ops`: nothing stands where a list of ops belongs; write it in brackets, `[…]`",
+        "line 1, key `ops`: nothing is given where a list of ops is expected; write it in brackets, `[…]`",
     );
     check_key(
         "seed: 4",
@@ -211,7 +210,7 @@ fn keys_and_declarations_that_break_the_format() {
     );
     check_key(
         "name: y",
-        "line 1, key `name`: this key stands twice in one mapping; remove one",
+        "line 1, key `name`: this key appears twice in one mapping; remove one",
     );
     check_key(
         "version: 2",
@@ -238,11 +237,11 @@ fn keys_and_declarations_that_break_the_format() {
     );
     check_key(
         "streams: {b: nb, b: nb}",
-        "line 1, key `b`: this key stands twice in one mapping; remove one",
+        "line 1, key `b`: this key appears twice in one mapping; remove one",
     );
     check_key(
         "streams: [b]",
-        "line 1, key `streams`: a list stands where a mapping from names to kinds belongs",
+        "line 1, key `streams`: a list is given where a mapping from names to kinds is expected",
     );
     check_key(
         "streams: {b: {kind: nb, priority: high}}",
@@ -373,12 +372,12 @@ fn a_bad_program_still_says_its_name_and_what_it_expects() {
 fn cases_are_read_one_by_one() {
     check(
         "version: 1\ncases:\n- {name: a, ops: []}\n- {name: b, ops: [{do: fly}]}\n- {name: c, ops: []}\n- {name: a, ops: []}\n- 5\n",
-        "ok\nline 4, op 0 (`fly`), field `do`: `fly` is not an op; docs/reference/stream-programs.md lists the ops\nok\nline 6, key `name`: a case further up has the same name; give each case a name of its own\nline 7: `5` stands where a program, a mapping with `name` and `ops`, belongs",
+        "ok\nline 4, op 0 (`fly`), field `do`: `fly` is not an op; docs/reference/stream-programs.md lists the ops\nok\nline 6, key `name`: a case further up has the same name; give each case a name of its own\nline 7: `5` is given where a program, a mapping with `name` and `ops`, is expected",
     );
     check("cases: []", "");
     check(
         "cases: {}",
-        "not a document: line 1, column 8: a mapping stands where the list of programs under `cases` belongs",
+        "not a document: line 1, column 8: a mapping is given where the list of programs under `cases` is expected",
     );
     check(
         "version: 2\ncases: [{name: a, ops: []}]",
@@ -386,7 +385,7 @@ fn cases_are_read_one_by_one() {
     );
     check(
         "seed: 2\ncases: [{name: a, ops: []}]",
-        "line 1, key `seed`: `seed` is not known here; beside `cases` only `version` may stand",
+        "line 1, key `seed`: `seed` is not known here; beside `cases` only `version` is allowed",
     );
 }
 
@@ -414,7 +413,7 @@ ops:
 }
 
 #[test]
-fn a_tenant_lies_within_its_place() {
+fn a_tenant_fits_its_place() {
     let with = |buffers: &str, over: &str| {
         format!(
             "name: x\nbuffers: {{{buffers}}}\nops:\n- {{do: alloc, buf: A}}\n- {{do: alloc, buf: B, over: {over}}}\n"
@@ -425,7 +424,7 @@ fn a_tenant_lies_within_its_place() {
         "line 5, op 1 (`alloc`), field `over`: `B` has 2048 bytes, and there are 1024 to put it over; name a larger \
          place, or declare `B` under `buffers:` with `bytes: 1024`",
     );
-    // Without a declaration it has 1024.
+    // Without a declaration the buffer has 1024 bytes.
     check(
         &with("", "\"A[0:512]\""),
         "line 5, op 1 (`alloc`), field `over`: `B` has 1024 bytes, and there are 512 to put it over; name a larger \
@@ -436,7 +435,7 @@ fn a_tenant_lies_within_its_place() {
 }
 
 #[test]
-fn what_the_format_does_not_forbid_is_allowed() {
+fn unusual_but_valid_programs_are_read() {
     for op in [
         "{do: memset, to: \"A[4:4]\"}",
         "{do: memset, to: \"A[0:1024]\"}",
@@ -479,12 +478,12 @@ fn streams_of_the_pool_are_on_the_current_device_of_their_thread() {
 }
 
 #[test]
-fn text_that_is_no_document() {
+fn text_that_is_not_a_document() {
     let empty = "not a document: line 1, column 1: the file is empty; a program is a mapping with `name:` and `ops:`";
     check("", empty);
     check("# nothing\n", empty);
     check("\u{feff}", empty);
-    let found = "stands where a program belongs; a program is a mapping with `name:` and `ops:`, several are a list under `cases:`";
+    let found = "is given where a program is expected; a program is a mapping with `name:` and `ops:`, several are a list under `cases:`";
     check(
         "[]",
         &format!("not a document: line 1, column 1: a list {found}"),
@@ -499,13 +498,13 @@ fn text_that_is_no_document() {
     );
     check(
         "name: x\nops: [!gpu {do: kernel, s: s1}]\n",
-        "not a document: line 2, column 7: the tag `!gpu` means nothing in a stream program; remove it",
+        "not a document: line 2, column 7: the tag `!gpu` has no meaning in a stream program; remove it",
     );
     check(
         "a: &a [*a]",
-        "not a document: line 1, column 8: an alias stands inside the node that it stands for; write that node out",
+        "not a document: line 1, column 8: an alias is inside the node that it refers to; write that node out",
     );
-    // The words of the YAML parser are its own; the remedy is ours.
+    // The first part of the message comes from the YAML parser; the remedy is ours.
     for (text, says) in [
         (
             "name: x\nops:\n\t- {do: kernel}\n",
@@ -576,7 +575,7 @@ fn nothing_makes_the_reader_use_more_than_its_limits() {
     }
     let said_of_bomb = said(&bomb);
     assert!(
-        said_of_bomb.contains("the document has more than 4194304 nodes, aliases written out"),
+        said_of_bomb.contains("the document has more than 4194304 nodes, with aliases expanded"),
         "{said_of_bomb}"
     );
     let deep = ["[", "{a: ", "- "];
@@ -611,7 +610,7 @@ fn nothing_makes_the_reader_use_more_than_its_limits() {
 #[test]
 fn the_page_about_the_format_is_right() {
     let page = include_str!("../../../docs/reference/stream-programs.md");
-    // The kinds and the remarks stand with the checker.
+    // The kinds and the remarks are described with the checker.
     let checking = include_str!("../../../docs/guide/check.md");
     let samples: Vec<_> = page.split("```yaml\n").skip(1).collect();
     assert!(!samples.is_empty());

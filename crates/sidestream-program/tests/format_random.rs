@@ -1,11 +1,11 @@
-//! Texts that nobody wrote: random programs and damaged ones.
+//! Generated texts: random programs and damaged ones.
 
 use std::path::Path;
 
 use sidestream::sim::split_mix;
 use sidestream_program::{Document, Limits, Program, parse, parse_bytes, write};
 
-/// Every choice of a run follows from its seed.
+/// A random number generator; every choice of a run follows from its seed.
 struct Dice(u64);
 
 impl Dice {
@@ -18,7 +18,7 @@ impl Dice {
     }
 }
 
-/// Writing and reading again changes nothing but lines.
+/// Writing and reading again changes only the lines.
 fn survives_writing(document: &Document) {
     let good = document
         .programs
@@ -37,7 +37,7 @@ fn survives_writing(document: &Document) {
     }
 }
 
-/// A field of the format with a value that it allows.
+/// Returns a field of the format with a valid value.
 fn field(dice: &mut Dice, key: &str) -> String {
     let device = [
         "A",
@@ -53,7 +53,7 @@ fn field(dice: &mut Dice, key: &str) -> String {
     let value = match key {
         "s" | "st" | "src" | "first" | "last" => dice.pick(&["s0", "s7", "s99", "y", "on1"]),
         "from" | "to" => dice.pick(&device),
-        // What has room for every buffer there is.
+        // A buffer that has room for every other one.
         "over" => dice.pick(&["big", "\"big[0:4096]\""]),
         "r" | "w" => {
             let lists = ["[]", "[A]", "[A, \"A[0:64]\", big]", "[M, H, B7]"];
@@ -203,7 +203,7 @@ fn every_op_is_read_and_written() {
 }
 
 #[test]
-fn damaged_programs_are_refused_in_words() {
+fn damaged_programs_are_refused_with_a_message() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/litmus");
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
@@ -285,7 +285,7 @@ fn damaged_programs_are_refused_in_words() {
         }
     }
     println!("{refused} no documents, {bad} bad programs, {good} programs");
-    // Otherwise the damage is not of a kind that tests anything.
+    // Otherwise the damage does not test anything.
     assert!(
         refused > 2_000 && bad > 2_000 && good > 2_000,
         "{refused} {bad} {good}"

@@ -1,4 +1,4 @@
-//! Every litmus program is read, and written so that it reads the same again.
+//! Every litmus program is read, and is equal when it is written and read again.
 
 use std::fs;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn every_file_is_a_program_and_survives_writing() {
         program.forget_lines();
         back.forget_lines();
         assert_eq!(back, program, "{again}");
-        // Ops are written as people wrote them, but for spaces and comments.
+        // Ops are written as in the file, except for spaces and comments.
         for line in text.lines().filter(|line| line.starts_with("- {")) {
             let op = line.split(" #").next().unwrap().trim_end();
             let alike = |written: &str| {
@@ -131,7 +131,7 @@ fn names_are_resolved_with_and_without_a_declaration() {
 }
 
 #[test]
-fn ops_hold_what_stands_in_the_text() {
+fn ops_have_the_fields_of_the_text() {
     let sums = named("partial_sums");
     let buffer = sums.buffer("sums").unwrap();
     assert_eq!(sums.buffers[buffer.0 as usize].size_bytes, 4096);
@@ -161,7 +161,7 @@ fn ops_hold_what_stands_in_the_text() {
 }
 
 #[test]
-fn what_a_right_answer_is() {
+fn the_expected_result_is_read() {
     let expect = named("pageable_result").expect.unwrap();
     assert_eq!(expect.lints, [LintCode::UnpinnedAsyncCopy]);
     let Expected::Race {

@@ -1,4 +1,4 @@
-//! Programs through the explicit style of the library, on simulated devices.
+//! Runs programs through the explicit style of the library, on simulated devices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn ran(plan: &Plan<'_>, schedule: Schedule) -> OnDevice {
     run_on(plan, &devices).expect("it runs")
 }
 
-/// Every file of `examples/streams`.
+/// Returns every file of `examples/streams`.
 fn examples() -> BTreeMap<String, Program> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/streams");
     let files = std::fs::read_dir(folder)
@@ -40,7 +40,7 @@ fn programs_without_a_race_compute_the_same_in_every_order() {
             outside.push(name);
             continue;
         };
-        // The others say the same again, or race.
+        // The other programs repeat one of these, or race.
         if !name.ends_with(".fixed.yaml") || !check(&program).report.races.is_empty() {
             continue;
         }
@@ -75,7 +75,7 @@ ops:
     let program = program(text);
     let plan = Plan::of(&program).unwrap();
     let usual = ran(&plan, Schedule::InOrder);
-    // The sequence of two kernels that nothing orders is a matter of the seed.
+    // The order of two unordered kernels depends on the seed.
     let seeded = (1..64).map(|seed| ran(&plan, Schedule::Seeded(seed)));
     let mut others = seeded.filter(|other| !differing(&usual, other).is_empty());
     let late = others

@@ -1,4 +1,4 @@
-//! The random programs have to reach everything that the format has.
+//! The random programs must cover everything that the format has.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,7 +8,7 @@ use crate::oracle::prog::{Act, Prog};
 
 const SEEDS: u64 = 20_000;
 
-/// How often each thing has to turn up in all programs together, at the least.
+/// How often each feature must occur in all programs together, at least.
 const AT_LEAST: [(u64, &[&str]); 5] = [
     (
         3000,
@@ -126,7 +126,7 @@ const AT_LEAST: [(u64, &[&str]); 5] = [
     ),
 ];
 
-/// How many programs an edge of each rule has to be decisive for: without it the answer is another.
+/// Number of programs in which the edges of each rule must be decisive: without them the answer differs.
 const RULES: [u8; 19] = [
     0, 1, 3, 6, 9, 10, 14, 16, 17, 18, 19, 21, 23, 24, 28, 49, 50, 53, 100,
 ];
@@ -171,7 +171,7 @@ fn random_programs_cover_the_format() {
             count(format!("edge R{rule}"));
         }
     }
-    // For people: `cargo test --test tests oracle_coverage -- --nocapture`.
+    // Shown by `cargo test --test tests oracle_coverage -- --nocapture`.
     println!("the longest has {longest} ops");
     for (what, n) in &seen {
         println!("{n:8} {what}");
@@ -193,7 +193,7 @@ fn random_programs_can_be_read() {
     for seed in 0..3000 {
         let mut prog = random_prog(seed, &Options::from_seed(seed));
         let read = Prog::from_program(&prog.to_program());
-        // A launch repeated once is not told from a launch.
+        // A launch that is repeated once is equal to a launch.
         for op in &mut prog.ops {
             if let Act::Kernel { repeat, .. } = &mut op.act {
                 *repeat = repeat.filter(|&n| n != 1);
@@ -228,7 +228,7 @@ fn small_programs_are_small() {
     assert!(outcomes.contains(&Outcome::Clean) && outcomes.contains(&Outcome::Race));
 }
 
-/// A rule that could be dropped without a difference in any program would not be tested by them.
+/// The programs would not test a rule that could be dropped without a difference in any of them.
 #[test]
 fn every_rule_is_decisive_somewhere() {
     for rule in RULES {
@@ -244,14 +244,15 @@ fn every_rule_is_decisive_somewhere() {
     }
 }
 
-/// The generator orders accesses by its own vector clocks, the oracle asks a graph: two ways to the same answer.
+/// The generator orders accesses by its own vector clocks, the oracle queries a graph: two independent ways to the
+/// same answer.
 #[test]
 fn careful_programs_are_clean() {
     for seed in 0..10_000 {
         let mut options = Options::from_seed(seed);
         options.care = 100;
         options.error = false;
-        // The times of careful programs are not all asked with care.
+        // Even careful programs do not ask for all times with care.
         options.timing = false;
         let prog = random_prog(seed, &options);
         let answer = judge(&prog);

@@ -65,7 +65,7 @@ fn check(program: &Program) {
                 let race = race.unwrap_or_else(|| panic!("{name}: {pair:?} is missing"));
                 assert!(
                     race.adjacent.is_some(),
-                    "{name}: {pair:?} has to be printed by everyone"
+                    "{name}: {pair:?} every checker has to print it"
                 );
                 assert_eq!(
                     race.severity == model::Severity::Warn,

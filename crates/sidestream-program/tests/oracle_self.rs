@@ -1,4 +1,4 @@
-//! Is the oracle itself right? Programs by hand of which the answer is certain, one or two for each rule.
+//! Tests the oracle itself: programs written by hand whose answer is certain, one or two for each rule.
 
 use sidestream_program::{Limits, parse};
 
@@ -20,12 +20,13 @@ fn answer(head: &str, ops: &[&str]) -> Answer {
         "writes what it read"
     );
     let answer = judge(&prog);
-    assert_eq!(answer.outside, [], "the page says what happens");
+    assert_eq!(answer.outside, [], "the format defines what happens");
     assert_eq!(faults(&answer, &Printed::of(&answer)), [""; 0]);
     answer
 }
 
-/// All unordered pairs, as `KIND buffer first second`, with `?` for a warning and `+` if it has to be printed.
+/// Returns all unordered pairs, as `KIND buffer first second`, with `?` for a warning and `+` if the pair must be
+/// printed.
 fn races(head: &str, ops: &[&str]) -> Vec<String> {
     let answer = answer(head, ops);
     assert_eq!(answer.error, None);
@@ -97,7 +98,7 @@ fn a_wait_takes_the_record_made_last() {
         "kernel, s: s2, r: [A, B]",
     ];
     assert_eq!(races("", &ops), ["RAW B 3 5+"]);
-    // Destroying the event leaves the wait in place (R12); a wait placed afterwards does nothing (R8).
+    // Destroying the event leaves the wait in place (R12); a wait that is placed afterwards does nothing (R8).
     let ops = [
         "kernel, s: s1, w: [A]",
         "record, ev: e, s: s1",
@@ -120,7 +121,7 @@ fn bytes_and_neighbours_decide() {
         "kernel, s: s3, r: [\"X[49:51]\", \"X[10:10]\"]",
     ];
     assert_eq!(races(head, &ops), ["RAW X 0 2+", "RAW X 1 2+"], "R30");
-    // A later read of the same stream and a write in between hide what came before; it may be reported all the same.
+    // A later read of the same stream and a write in between hide what came before; it may still be reported.
     let ops = [
         "kernel, s: s1, r: [X]",
         "kernel, s: s1, r: [X]",
@@ -163,14 +164,14 @@ fn host_and_device() {
     assert_eq!(races("", &ops), ["HOST_RAW H 0 1+"]);
     let ops = ["copy_async, s: s1, from: A, to: P", "host_read, buf: P"];
     assert_eq!(races("", &ops), ["HOST_RAW P 0 1?+"], "R22 is open");
-    // R23: host to host is over when the call returns. Another thread does not know that.
+    // R23: host to host is complete when the call returns. Another thread does not know that.
     let ops = [
         "copy_async, s: s1, from: H1, to: H2",
         "host_read, buf: H2",
         "host_read, buf: H2, t: other",
     ];
     assert_eq!(races("", &ops), ["HOST_RAW H2 0 2+"]);
-    // Two threads: the order of the list means nothing; a flag does.
+    // Two threads: the order of the list does not matter; a flag does.
     let ops = ["host_write, buf: H", "host_read, buf: H, t: other"];
     assert_eq!(races("", &ops), ["HOST_RAW H 0 1+"]);
     let ops = [
@@ -183,8 +184,8 @@ fn host_and_device() {
 }
 
 #[test]
-fn work_in_a_stream_passes_on_what_its_callers_knew() {
-    // The kernel of the other thread comes behind the copy in the stream, and so behind the host write (R3, R4).
+fn work_in_a_stream_inherits_what_its_callers_knew() {
+    // The kernel of the other thread comes after the copy in the stream, and so after the host write (R3, R4).
     let ops = [
         "host_write, buf: H",
         "memset_async, s: s1, to: A",
@@ -201,7 +202,7 @@ fn work_in_a_stream_passes_on_what_its_callers_knew() {
 #[test]
 fn the_legacy_stream() {
     let head = "streams: {b: blk, y: ptds, n: nb, d: legacy, far: legacy@1, bf: blk@1}";
-    // R14, R15: between blocking streams, not non-blocking ones.
+    // R14, R15: blocking streams are ordered with the legacy stream, non-blocking ones are not.
     let ops = [
         "kernel, s: b, w: [A]",
         "kernel, s: d, w: [B]",
@@ -210,7 +211,7 @@ fn the_legacy_stream() {
     ];
     assert_eq!(races(head, &ops), ["RAW A 0 3+", "RAW B 1 3+"]);
     assert_eq!(lints(head, &ops), [("DEFAULT_STREAM_SERIALIZATION", 1)]);
-    // R17: a bare record does it as well, and is no work for the lint. A query does not.
+    // R17: a bare record does it as well, and does not count as work for the lint. A query does not.
     let ops = [
         "kernel, s: b, w: [A]",
         "record, ev: e, s: d",
@@ -224,7 +225,7 @@ fn the_legacy_stream() {
         "kernel, s: y, r: [A]",
     ];
     assert_eq!(races(head, &ops), ["RAW A 0 2+"]);
-    // R42: the legacy stream of another device has nothing to do with it.
+    // R42: the legacy stream of another device has no effect.
     let ops = [
         "kernel, s: b, w: [A]",
         "record, ev: e, s: far",
@@ -259,7 +260,7 @@ fn the_legacy_stream() {
 #[test]
 fn blocking_copies() {
     let head = "streams: {b: blk}";
-    // R19: the pageable source is free at return, the target is not filled yet for a non-blocking stream.
+    // R19: the pageable source is free at return; the target is not yet filled for a non-blocking stream.
     let ops = [
         "copy, from: P, to: A",
         "host_write, buf: P",
@@ -267,7 +268,7 @@ fn blocking_copies() {
         "kernel, s: b, r: [A]",
     ];
     assert_eq!(races(head, &ops), ["RAW A 0 2+"]);
-    // R19: pinned is complete on return. R21: so is a download. R20: device to device is not.
+    // R19: a pinned upload is complete on return. R21: so is a download. R20: device to device is not.
     let ops = [
         "copy, from: H, to: A",
         "kernel, s: s1, r: [A]",
@@ -283,7 +284,8 @@ fn blocking_copies() {
         ["HOST_RAW M 0 1?+"],
         "R20 and R26 are open"
     );
-    // R19: the pageable upload begins with a sync, so blocking work is known complete; the source is read after it.
+    // R19: the pageable upload begins with a sync, so blocking work is known to be complete; the source is read after
+    // it.
     let ops = [
         "kernel, s: b, w: [M]",
         "copy, from: P, to: A",
@@ -364,19 +366,19 @@ fn the_caching_allocator() {
     ];
     let end = |after: &'static str| ["free, buf: A", after, "kernel, s: s1, w: [B]"];
     let plain = "alloc, buf: B, s: s1, over: A";
-    // R52: handed out again at once.
+    // R52: the block is handed out again at once.
     let ops = [&start[..], &end(plain)].concat();
     assert_eq!(races("", &ops), ["UAF B 2 5+"]);
-    // R53: noted, and the event seen complete.
+    // R53: the use is recorded, and the event is seen complete.
     let noted = ["record_stream, buf: A, st: s2"];
     let seen = "alloc, buf: B, s: s1, over: A, after_events: true";
     let ops = [&start[..], &noted, &end(seen)].concat();
     assert_eq!(races("", &ops), NONE);
-    // Noted for the home stream: ignored.
+    // Recorded for the home stream: ignored.
     let home = ["record_stream, buf: A, st: s1"];
     let ops = [&start[..], &home, &end(seen)].concat();
     assert_eq!(races("", &ops), ["UAF B 2 6+"]);
-    // R54: use after the free is not covered.
+    // R54: a use after the free is not covered.
     let late = [
         "free, buf: A",
         "kernel, s: s2, r: [A]",
@@ -457,7 +459,7 @@ fn captures() {
     let head = "streams: {b: blk, d: legacy}";
     let begin = "begin_capture, s: s1";
     let fails = |ops: &[&str]| error(head, ops);
-    // What is captured does not run.
+    // Captured work does not run.
     let ops = [
         begin,
         "kernel, s: s1, w: [A]",
@@ -465,7 +467,7 @@ fn captures() {
         "kernel, s: s2, r: [A]",
     ];
     assert_eq!(races(head, &ops), NONE);
-    // A fork with work has to be joined; one without need not.
+    // A fork with work must be joined; one without need not be.
     let fork = ["kernel, s: s1, w: [A]", "wait_stream, s: s2, src: s1"];
     let ops = [&[begin], &fork[..], &["end_capture, s: s1"]].concat();
     assert_eq!(fails(&ops), None);
@@ -519,7 +521,7 @@ fn captures() {
         fails(&["begin_capture, s: d"]),
         Some((0, "StreamCaptureUnsupported"))
     );
-    // R45: a non-blocking stream that captures leaves the legacy stream alone; a blocking one does not.
+    // R45: a non-blocking stream that captures does not affect the legacy stream; a blocking one does.
     assert_eq!(fails(&[begin, "memset, to: A"]), None);
     assert_eq!(
         fails(&["begin_capture, s: b", "memset, to: A"]),
@@ -532,7 +534,7 @@ fn captures() {
 }
 
 #[test]
-fn what_was_found_before_a_failure_stays() {
+fn findings_before_a_failure_are_kept() {
     let ops = [
         "kernel, s: s1, w: [A]",
         "kernel, s: s2, w: [A]",
@@ -545,7 +547,7 @@ fn what_was_found_before_a_failure_stays() {
 }
 
 #[test]
-fn a_stream_made_anew_is_another_stream() {
+fn a_stream_that_is_created_again_is_another_stream() {
     let ops = [
         "kernel, s: s1, w: [A]",
         "destroy_stream, st: s1",

@@ -1,5 +1,5 @@
-//! The rule book against the oracle, an independent model of the same rules, on random programs;
-//! and the rule book with a rule broken, which the comparison has to notice.
+//! The rule book against the oracle, an independent model of the same rules, on random programs; and the rule book
+//! with one rule broken, which the comparison must notice.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use sidestream::order::{
 };
 use sidestream_program::{Command, Lowered, lower};
 
-/// How many random programs are compared: `a_broken_rule_is_noticed` says how many of them its list needs.
+/// Number of random programs that are compared: `a_broken_rule_is_noticed` says how many of them its list needs.
 fn programs() -> u64 {
     oracle::programs(6_000, 20_000)
 }
@@ -40,7 +40,7 @@ fn order_agrees_with_the_oracle() {
     assert!(total.ordered > 200 * programs && total.unordered > 100 * programs);
 }
 
-/// How much was compared: pairs of points that are ordered, and that are not.
+/// How much was compared: numbers of ordered and of unordered pairs of points.
 #[derive(Debug, Default)]
 struct Counts {
     programs: u64,
@@ -74,7 +74,7 @@ fn order_agrees_with_the_oracle_on_the_samples() {
     assert!(compared >= 14);
 }
 
-/// A rule book with one rule broken. The list, with what noticed it, is in broken_rules.md.
+/// A rule book with one rule broken. broken_rules.md lists the breaks, with what noticed them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Break {
     Nothing,
@@ -146,7 +146,7 @@ enum Break {
     SyncsAllDevices,
     /// R49: all graphs are one.
     OneGraph,
-    /// R52: whoever is handed a block waits for its home stream.
+    /// R52: a stream that is handed a block waits for its home stream.
     HandOutWaits,
     /// R53: `record_stream` of the home stream is noted, too.
     HomeIsNoted,
@@ -253,7 +253,7 @@ fn draw(seed: u64) -> Prog {
     }
 }
 
-/// Where the rule book and the oracle differ on a program, or how much they agree on.
+/// Returns where the rule book and the oracle differ on a program, or how much they agree on.
 fn compare(prog: &Prog, broken: Break) -> Result<Counts, String> {
     let answer = judge(prog);
     if !answer.outside.is_empty() {
@@ -278,10 +278,10 @@ fn compare(prog: &Prog, broken: Break) -> Result<Counts, String> {
     book.compare(&answer)
 }
 
-/// An op and a point in its life.
+/// An op and a point of it.
 type Moment = (usize, Point);
 
-/// The rule book with its clocks, asking after every step what is known of every point before it.
+/// The rule book with its clocks, queried after every step for the order of every earlier point.
 struct Book<'a> {
     lowered: &'a Lowered,
     broken: Break,
@@ -348,7 +348,7 @@ impl<'a> Book<'a> {
                     Point::Device(device - 1)
                 }
                 Chain::Thread(_) if step.performs != Performs::Nothing => Point::Host,
-                // What waits is over at the return; a flag is raised at the call.
+                // A blocking call has completed at the return; a flag is raised at the call.
                 Chain::Thread(_) => {
                     let raises = matches!(op.kind, Kind::SetFlag { .. });
                     on_thread = Some((if raises { Point::Call } else { Point::Return }, epoch));
@@ -365,7 +365,7 @@ impl<'a> Book<'a> {
         Ok(())
     }
 
-    /// What the end of a chain knows of every earlier point.
+    /// Queries what the end of a chain knows of every earlier point.
     fn ask(&mut self, chain: Chain, at: (usize, Point)) {
         for &(point, epoch) in &self.points {
             self.known
@@ -376,8 +376,8 @@ impl<'a> Book<'a> {
     fn compare(&self, answer: &Answer) -> Result<Counts, String> {
         let graph = &answer.graph;
         let until = answer.error.map_or(usize::MAX, |(failing, _)| failing);
-        // Both have the same points where something runs or is touched: one that only one of them
-        // has would be compared with nothing.
+        // Both must have the same points where something runs or is touched: a point that only one of them has would
+        // be compared with nothing.
         let runs = |&&(op, point): &&(usize, Point)| {
             op < until && !matches!(point, Point::Call | Point::Return)
         };
@@ -615,7 +615,7 @@ impl<'a> Book<'a> {
 }
 
 impl Book<'_> {
-    /// Leaves out the edges behind records of other devices than this one.
+    /// Drops the edges after records of other devices than this one.
     fn forget_records(&self, step: &mut Step, device: DeviceId) {
         step.edges.retain(|edge| match edge.after {
             After::Record(record) => match self.recorded_in.get(&record) {

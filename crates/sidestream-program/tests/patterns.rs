@@ -1,5 +1,5 @@
-//! The page of patterns says what the programs say: each has the verdict that it expects, and the
-//! times in the table are those of the simulated H200.
+//! The page of patterns agrees with the programs: each has the verdict that it expects, and the times in the table
+//! are those of the simulated H200.
 
 use std::path::Path;
 

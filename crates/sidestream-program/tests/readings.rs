@@ -1,14 +1,14 @@
-//! Every reading of the rules as a racy program and its repaired twin: a checker that always complains
-//! would pass the first, one that never does the second.
+//! Every interpretation of the rules as a racy program and its repaired twin: a checker that always complains would
+//! pass the first, one that never does the second.
 //!
-//! Programs are lists of ops in the format's flow style. What has to be found stands beside the racy
-//! one, as `KIND buffer first second`, with a question mark where CUDA leaves it open; the twin has to
-//! be clean. Remarks are not looked at.
+//! Programs are lists of ops in the format's flow style. The expected findings follow the racy one, as
+//! `KIND buffer first second`, with a question mark where CUDA leaves the behaviour open; the twin must be clean.
+//! Remarks are ignored.
 
 use sidestream::check::Severity;
 use sidestream_program::{Limits, check, parse};
 
-/// What it shows, the declarations, the racy program, what is found in it, and the repaired twin.
+/// Description, declarations, racy program, its findings, and the repaired twin.
 type Twins = (
     &'static str,
     &'static str,
@@ -23,7 +23,7 @@ const DEFAULT: &str = "streams: {b: blk, c: blk, d: legacy, v: nb@1, l1: legacy@
 fn streams_events_and_waits() {
     all(&[
         (
-            "R1: one stream is in order, whoever feeds it; two are not (R2)",
+            "R1: one stream is in order, whichever thread feeds it; two are not (R2)",
             "",
             "kernel, s: s1, w: [A]; kernel, s: s2, r: [A]",
             "RAW A 0 1",
@@ -44,7 +44,7 @@ fn streams_events_and_waits() {
             "host_write, buf: H; kernel, s: s1, r: [H]; kernel, s: s1, r: [H], t: b; sync_stream, st: s1, t: b; host_write, buf: H, t: b",
         ),
         (
-            "R5: a record takes what is there",
+            "R5: a record covers the work that its stream has then",
             "",
             "record, ev: e, s: s1; kernel, s: s1, w: [A]; wait, s: s2, ev: e; kernel, s: s2, r: [A]",
             "RAW A 1 3",
@@ -58,7 +58,7 @@ fn streams_events_and_waits() {
             "kernel, s: s1, w: [A]; record, ev: e, s: s1; wait, s: s2, ev: e; record, ev: e, s: s3; kernel, s: s2, r: [A]",
         ),
         (
-            "R6: a wait holds up later work only",
+            "R6: a wait delays later work only",
             "",
             "kernel, s: s1, w: [A]; record, ev: e, s: s1; kernel, s: s2, r: [A]; wait, s: s2, ev: e",
             "RAW A 0 2",
@@ -93,7 +93,7 @@ fn streams_events_and_waits() {
             "record, ev: e, s: s1; kernel, s: s1, w: [M]; sync_stream, st: s1; host_read, buf: M",
         ),
         (
-            "R9: it is the thread that waits, and no other",
+            "R9: only the calling thread waits",
             "",
             "kernel, s: s1, w: [M]; sync_stream, st: s1; host_read, buf: M, t: b",
             "HOST_RAW M 0 2",
@@ -107,7 +107,7 @@ fn streams_events_and_waits() {
             "kernel, s: s1, w: [M]; query_stream, st: s1, ready: true; host_read, buf: M",
         ),
         (
-            "R10: done is worth what was asked about",
+            "R10: done covers what the query asked about",
             "",
             "record, ev: e, s: s1; kernel, s: s1, w: [M]; query_event, ev: e, ready: true; host_read, buf: M",
             "HOST_RAW M 1 3",
@@ -121,7 +121,7 @@ fn streams_events_and_waits() {
             "kernel, s: s1, w: [A]; record, ev: e, s: s1; wait, s: s2, ev: e; destroy_event, ev: e; kernel, s: s2, r: [A]",
         ),
         (
-            "R12: nor has one that is created anew",
+            "R12: nor has one that is created again",
             "",
             "kernel, s: s1, w: [A]; record, ev: e, s: s1; create_event, ev: e; wait, s: s2, ev: e; kernel, s: s2, r: [A]",
             "RAW A 0 4",
@@ -135,7 +135,7 @@ fn streams_events_and_waits() {
             "kernel, s: s1, w: [M]; destroy_stream, st: s1; sync_device; host_read, buf: M",
         ),
         (
-            "R13: a stream that is created anew is another one",
+            "R13: a stream that is created again is another one",
             "",
             "kernel, s: s1, w: [M]; destroy_stream, st: s1; create_stream, st: s1; sync_stream, st: s1; host_read, buf: M",
             "HOST_RAW M 0 4",
@@ -149,7 +149,7 @@ fn streams_events_and_waits() {
             "kernel, s: s2, r: [A]; wait_stream, s: s1, src: s2; kernel, s: s1, w: [A]",
         ),
         (
-            "an order is handed on",
+            "an order is transitive",
             "",
             "kernel, s: s1, w: [A]; wait_stream, s: s2, src: s1; record, ev: e, s: s1; wait, s: s3, ev: e; kernel, s: s2, w: [B]; kernel, s: s3, r: [A, B]",
             "RAW B 4 5",
@@ -183,7 +183,7 @@ fn default_streams_and_devices() {
             "kernel, s: b, w: [M]; sync_stream, st: d; host_read, buf: M",
         ),
         (
-            "R16: a blocking stream does not speak for the legacy one",
+            "R16: waiting for a blocking stream does not cover the legacy stream",
             DEFAULT,
             "kernel, s: d, w: [M]; sync_stream, st: b; host_read, buf: M",
             "HOST_RAW M 0 2",
@@ -204,7 +204,7 @@ fn default_streams_and_devices() {
             "kernel, s: b, w: [A]; record, ev: e, s: d; kernel, s: c, r: [A]",
         ),
         (
-            "R17: a wait in it holds up all blocking streams, and no others",
+            "R17: a wait in it delays all blocking streams, and no others",
             DEFAULT,
             "kernel, s: s1, w: [A]; record, ev: e, s: s1; wait, s: d, ev: e; kernel, s: s2, r: [A]",
             "RAW A 0 3",
@@ -267,7 +267,7 @@ fn default_streams_and_devices() {
             "graph_launch, s: s1, g: g, w: [A]; graph_launch, s: s2, g: g, w: [A]",
         ),
         (
-            "R49: nor does what comes behind a launch in its stream wait for the next launch elsewhere",
+            "R49: nor does what follows a launch in its stream wait for the next launch elsewhere",
             "",
             "graph_launch, s: s1, g: g, w: [A]; graph_launch, s: s2, g: g, w: [A]; kernel, s: s1, r: [A]",
             "RAW A 1 2",
@@ -308,7 +308,7 @@ fn copies_and_the_host() {
             "copy, from: A, to: H; host_read, buf: H",
         ),
         (
-            "R23: from host to host it blocks its caller, and nobody else",
+            "R23: from host to host it blocks its caller, and no other thread",
             "",
             "copy_async, s: s1, from: H, to: P; host_read, buf: P, t: b",
             "HOST_RAW P 0 1",
@@ -366,7 +366,7 @@ fn copies_and_the_host() {
     ]);
 }
 
-/// R20, R22, R26, R31: what is open is whether a call holds up its caller.
+/// R20, R22, R26, R31: CUDA leaves open whether a call blocks its caller.
 #[test]
 fn what_is_open_is_open_to_the_caller() {
     all(&[
@@ -413,14 +413,14 @@ fn what_is_open_is_open_to_the_caller() {
             "copy_async, s: s1, from: P, to: A; host_func, s: s1, w: [P]",
         ),
         (
-            "another thread that is told afterwards",
+            "another thread that is signalled afterwards",
             "",
             "copy_async, s: s1, from: A, to: P; set_flag, flag: f; wait_flag, flag: f, t: b; host_read, buf: P, t: b",
             "HOST_RAW P 0 3?",
             "copy_async, s: s1, from: A, to: P; sync_stream, st: s1; set_flag, flag: f; wait_flag, flag: f, t: b; host_read, buf: P, t: b",
         ),
         (
-            "another thread that was told before",
+            "another thread that was signalled before",
             "",
             "set_flag, flag: f; copy_async, s: s1, from: A, to: P; wait_flag, flag: f, t: b; host_read, buf: P, t: b",
             "HOST_RAW P 1 3",
@@ -434,14 +434,14 @@ fn what_is_open_is_open_to_the_caller() {
             "copy_async, s: s1, from: P, to: A; kernel, s: s2, w: [B]; sync_device, t: b; host_write, buf: P, t: b",
         ),
         (
-            "managed memory behind a copy within devices: the caller",
+            "managed memory after a copy within devices: the caller",
             "",
             "copy, from: A, to: M; host_read, buf: M",
             "HOST_RAW M 0 1?",
             "copy, from: A, to: M; sync_device; host_read, buf: M",
         ),
         (
-            "managed memory behind a copy within devices: another thread",
+            "managed memory after a copy within devices: another thread",
             "",
             "copy, from: A, to: M; host_read, buf: M, t: b",
             "HOST_RAW M 0 1",
@@ -455,14 +455,14 @@ fn what_is_open_is_open_to_the_caller() {
             "kernel, s: s1, w: [A]; sync_stream, st: s1; cuda_free, buf: A",
         ),
         (
-            "cudaFree by a thread that heard of the call",
+            "cudaFree by a thread that is ordered after the call",
             "",
             "kernel, s: s1, w: [A]; set_flag, flag: f; wait_flag, flag: f, t: b; cuda_free, buf: A, t: b",
             "UAF A 0 3?",
             "kernel, s: s1, w: [A]; set_flag, flag: f; wait_flag, flag: f, t: b; sync_device, t: b; cuda_free, buf: A, t: b",
         ),
         (
-            "cudaFree by a thread to which the work need not have been called",
+            "cudaFree by a thread that is not ordered after the call of the work",
             "",
             "kernel, s: s1, w: [A]; cuda_free, buf: A, t: b",
             "UAF A 0 1",
@@ -478,12 +478,12 @@ fn what_is_open_is_open_to_the_caller() {
     ]);
 }
 
-/// R28, and the reading of flags.
+/// R28, and the semantics of flags.
 #[test]
 fn functions_on_the_host_and_flags() {
     all(&[
         (
-            "a function stands in its stream, and holds it up",
+            "a function is ordered in its stream, and delays it",
             "",
             "host_func, s: s1, w: [H]; kernel, s: s2, r: [H]",
             "HOST_WAR H 0 1",
@@ -497,7 +497,7 @@ fn functions_on_the_host_and_flags() {
             "kernel, s: s1, w: [M]; host_func, s: s1, sets: f; wait_flag, flag: f; host_read, buf: M",
         ),
         (
-            "a flag that is up lets go whoever waits: a later raise adds nothing",
+            "a raised flag releases the waiting thread: a later raise adds nothing",
             "",
             "kernel, s: s1, w: [A]; set_flag, flag: f; host_func, s: s1, sets: f; wait_flag, flag: f, t: b; kernel, s: s2, r: [A], t: b",
             "RAW A 0 4",
@@ -525,7 +525,7 @@ fn functions_on_the_host_and_flags() {
             "set_flag, flag: f; wait_flag, flag: f, t: b; host_write, buf: H; set_flag, flag: f; wait_flag, flag: f, t: b; host_read, buf: H, t: b",
         ),
         (
-            "who waits for a flag that was taken waits for the raises before",
+            "a wait for a flag that was taken waits for the earlier raises",
             "",
             "set_flag, flag: f; host_write, buf: H; wait_flag, flag: f, t: b; wait_flag, flag: f, t: c; host_read, buf: H, t: c",
             "HOST_RAW H 1 4",
@@ -594,21 +594,21 @@ fn lives_and_tenants() {
             "alloc, buf: A, s: s1; kernel, s: s1, w: [A]; free, buf: A; alloc, buf: B, s: s1, over: A; wait_stream, s: s2, src: s1; kernel, s: s2, w: [B]",
         ),
         (
-            "R53: record_stream holds the block back until the events are seen",
+            "R53: record_stream keeps the block until the events are seen complete",
             "",
             "alloc, buf: A, s: s1; kernel, s: s2, w: [A]; free, buf: A; alloc, buf: B, s: s1, over: A, after_events: true; kernel, s: s1, w: [B]",
             "UAF B 1 4",
             "alloc, buf: A, s: s1; kernel, s: s2, w: [A]; record_stream, buf: A, st: s2; free, buf: A; alloc, buf: B, s: s1, over: A, after_events: true; kernel, s: s1, w: [B]",
         ),
         (
-            "R53: events that nobody saw prove nothing",
+            "R53: events that were not seen complete prove nothing",
             "",
             "alloc, buf: A, s: s1; kernel, s: s2, w: [A]; record_stream, buf: A, st: s2; free, buf: A; alloc, buf: B, s: s1, over: A; kernel, s: s1, w: [B]",
             "UAF B 1 5",
             "alloc, buf: A, s: s1; kernel, s: s2, w: [A]; record_stream, buf: A, st: s2; free, buf: A; alloc, buf: B, s: s1, over: A, after_events: true; kernel, s: s1, w: [B]",
         ),
         (
-            "R53: noting the home stream changes nothing",
+            "R53: recording the home stream changes nothing",
             "",
             "alloc, buf: A, s: s1; kernel, s: s1, w: [A]; record_stream, buf: A, st: s1; free, buf: A; alloc, buf: B, s: s3, over: A, after_events: true; kernel, s: s3, w: [B]",
             "UAF B 1 5",

@@ -1,4 +1,4 @@
-//! A recorded run is cut to the shortest program that still has its race.
+//! A recorded run is reduced to the shortest program that still has its race.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn reduced(text: &str) -> Reduced {
     reduced.expect("can be said").expect("a race")
 }
 
-/// What is left of a program, without the lines that every one has.
+/// Checks the result of reducing a program, without the lines that every one has.
 #[track_caller]
 fn is_left(text: &str, expected: &str) {
     let reduced = reduced(text);
@@ -137,7 +137,7 @@ fn a_race_that_the_log_does_not_have_is_refused() {
     assert!(matches!(refused, Err(CannotReduce::NotThere)));
 }
 
-/// A recorded run of a million calls, half of which say something of the racing memory.
+/// A recorded run of a million calls, half of which concern the racing memory.
 #[test]
 fn a_run_of_a_million_calls_is_reduced() {
     let mut log = Writer::new(Vec::new()).expect("a log");
@@ -198,10 +198,10 @@ fn a_run_of_a_million_calls_is_reduced() {
     assert!(text.contains(last), "{text}");
 }
 
-/// Of random programs, each race: what is left has it and no other, is silent with the fix, is the same each time, and shows
-/// in some schedule.
+/// For each race of random programs: the reduced program has that race and no other, is clean with the fix, is
+/// reproducible, and shows the race in some schedule.
 #[test]
-fn what_is_left_of_random_programs_has_their_race() {
+fn reduced_random_programs_have_their_race() {
     let programs = oracle::programs(400, 4_000);
     println!("seeds 0..{programs}, options drawn from each seed");
     let profile = Profile::h200();
@@ -252,7 +252,7 @@ fn what_is_left_of_random_programs_has_their_race() {
             );
             let mut fixed = with_fixes(&Prog::from_program(&left));
             if race.kind == RaceKind::Timing {
-                // Of two events that are not known complete, one is told at a time.
+                // Of two events that are not known to be complete, one is reported at a time.
                 fixed = with_fixes(&fixed);
             }
             let silent = check(&fixed.to_program()).report;
@@ -273,11 +273,11 @@ fn what_is_left_of_random_programs_has_their_race() {
         "{all} races, ops left: {lengths:?}; {unsayable} cannot be said, {hidden} do not show"
     );
     assert!(all > programs as usize);
-    // A name for bytes that have had another owner since has no place in a program.
+    // A name for bytes that have had another owner since cannot be expressed in a program.
     assert!(unsayable * 100 <= all && hidden == 0);
 }
 
-/// A program with the fix of each of its races in it.
+/// Returns the program with the fix of each of its races inserted.
 fn with_fixes(prog: &Prog) -> Prog {
     let program = prog.to_program();
     let (checked, order) = (check(&program), devices_of_streams(&program));

@@ -1,9 +1,9 @@
-//! Every rule of the book on the smallest program that shows it.
+//! Every rule of the rule book, on the smallest program that shows it.
 //!
-//! A program is a list of ops in the format's flow style; what it should mean is a list of
-//! relations between ops by their number: `0<2` op 0 is promised to be over before op 2 starts,
-//! `0|2` nothing is promised. An op that touches memory at two points (a blocking upload) has `0r`
-//! for its reads and `0w` for its writes. `!3 Code` says that op 3 fails.
+//! A program is a list of ops in the format's flow style. Its expected meaning is a list of relations between ops by
+//! number: `0<2` op 0 is promised to be complete before op 2 starts, `0|2` nothing is promised. An op that touches
+//! memory at two points (a blocking upload) has `0r` for its reads and `0w` for its writes. `!3 Code` says that op 3
+//! fails.
 
 use sidestream::order::{Chain, Clocks, Epoch, Force, Order, Performs, Steps};
 use sidestream_program::{Command, Limits, lower, parse};
@@ -21,7 +21,7 @@ fn check(declarations: &str, ops: &str, relations: &str) {
     assert_eq!(found, words(relations), "\n{ops}");
 }
 
-/// The same, with what devices were seen to do besides.
+/// Like `check`, but also counts behaviour that devices were observed to have.
 #[track_caller]
 fn check_observed(ops: &str, relations: &str) {
     let found = relate("", ops, relations, Force::Observed);
@@ -32,7 +32,7 @@ fn words(relations: &str) -> Vec<String> {
     relations.split("  ").map(str::to_owned).collect()
 }
 
-/// The relations as the rule book has them, for the pairs that `relations` asks about.
+/// Returns the relations of the rule book, for the pairs that `relations` asks about.
 #[track_caller]
 fn relate(declarations: &str, ops: &str, relations: &str, weakest: Force) -> Vec<String> {
     let lines = ops
@@ -52,7 +52,7 @@ fn relate(declarations: &str, ops: &str, relations: &str, weakest: Force) -> Vec
     let mut clocks = Clocks::new(weakest);
     let mut steps = Steps::new();
     let mut points: Vec<Points> = Vec::new();
-    // By pair of ops: what the later op's first point and last point know of the earlier's.
+    // By pair of ops: whether the later op's first point and last point know the earlier op's.
     let mut known: Vec<(String, bool)> = Vec::new();
     let mut failed = None;
     for command in &lowered.commands {
@@ -84,7 +84,7 @@ fn relate(declarations: &str, ops: &str, relations: &str, weakest: Force) -> Vec
             if step.performs == Performs::Reads {
                 here.reads = Some((epoch, step.chain));
             }
-            // A step that only waits is no point at which memory is touched.
+            // A step that only waits is not a point at which memory is touched.
             if here.last.is_none() || step.performs != Performs::Nothing {
                 here.last = Some((epoch, step.chain));
             }
@@ -96,7 +96,7 @@ fn relate(declarations: &str, ops: &str, relations: &str, weakest: Force) -> Vec
             return failed.clone().unwrap_or_else(|| "no op fails".to_owned());
         }
         let asked = wanted.replace(['<', '|'], "?");
-        // The last answer counts: the op's last step.
+        // The last answer counts: that of the op's last step.
         let answer = known.iter().rev().find(|(pair, _)| *pair == asked);
         match answer {
             Some((_, true)) => asked.replace('?', "<"),
@@ -117,7 +117,7 @@ fn side(performs: Performs) -> &'static str {
 const LEGACY: &str = "streams: {b: blk, c: blk, d: legacy, e: legacy@1, v: blk@1, p: ptds}";
 
 #[test]
-fn r01_a_stream_is_in_order_whoever_feeds_it() {
+fn r01_a_stream_is_in_order_whichever_thread_feeds_it() {
     check(
         "",
         "kernel, s: s1, w: [A]; kernel, s: s1, r: [A], t: other",
@@ -143,7 +143,7 @@ fn r04_threads_that_feed_one_stream_are_not_ordered_by_it() {
 }
 
 #[test]
-fn r05_a_record_takes_what_is_there_and_the_last_one_counts() {
+fn r05_a_record_covers_the_work_before_it_and_the_last_one_counts() {
     let ops = "kernel, s: s1, w: [A]; record, ev: e, s: s1; kernel, s: s1, w: [B]; wait, s: s2, ev: e; kernel, s: s2, r: [A]";
     check("", ops, "0<4  2|4");
     let ops = "kernel, s: s1, w: [A]; record, ev: e, s: s1; record, ev: e, s: s3; wait, s: s2, ev: e; kernel, s: s2, r: [A]";
@@ -230,7 +230,7 @@ fn r15_non_blocking_streams_take_no_part() {
 fn r16_syncing_the_legacy_stream_covers_blocking_streams() {
     let ops = "kernel, s: b, w: [M]; kernel, s: s1, w: [M2]; sync_stream, st: d; host_read, buf: M";
     check(LEGACY, ops, "0<3  1|3");
-    // A blocking stream does not speak for the legacy one.
+    // Waiting for a blocking stream does not cover the legacy stream.
     check(
         LEGACY,
         "kernel, s: d, w: [M]; sync_stream, st: b; host_read, buf: M",
@@ -331,7 +331,7 @@ fn r27_freeing_pinned_memory_is_no_wait() {
 }
 
 #[test]
-fn r28_a_host_function_stands_in_its_stream_and_raises_its_flag() {
+fn r28_a_host_function_is_ordered_in_its_stream_and_raises_its_flag() {
     let ops = "kernel, s: s1, w: [A]; host_func, s: s1, sets: f; kernel, s: s1, w: [A]; wait_flag, flag: f, t: b; host_write, buf: H, t: b; kernel, s: s2, w: [A], t: b";
     check("", ops, "0<1  1<2  0<4  1<4  2|4  1<5");
 }
@@ -351,7 +351,7 @@ fn r33_stream_ordered_memory_is_usable_in_stream_order() {
 }
 
 #[test]
-fn r34_a_stream_ordered_free_stands_in_its_stream() {
+fn r34_a_stream_ordered_free_is_ordered_in_its_stream() {
     let ops = "malloc_async, buf: Q, s: s1; kernel, s: s1, w: [Q]; kernel, s: s2, w: [Q]; free_async, buf: Q, s: s2";
     check("", ops, "1|3  2<3");
 }
@@ -524,13 +524,13 @@ fn r52_a_freed_block_carries_no_order_of_its_own() {
 fn r53_seen_events_of_a_free_order_the_next_tenant() {
     let ops = "alloc, buf: A, s: s1; kernel, s: s2, w: [A]; record_stream, buf: A, st: s2; free, buf: A; alloc, buf: B, s: s1, over: A, after_events: true; kernel, s: s1, w: [B]";
     check("", ops, "1<5");
-    // The home stream is not noted, so the host learns nothing of it.
+    // The home stream is not recorded, so the host learns nothing about it.
     let ops = "alloc, buf: A, s: s1; kernel, s: s1, w: [A]; record_stream, buf: A, st: s1; free, buf: A; alloc, buf: B, s: s3, over: A, after_events: true; kernel, s: s3, w: [B]";
     check("", ops, "1|5");
 }
 
 #[test]
-fn r54_the_free_speaks_for_work_up_to_the_free() {
+fn r54_the_events_of_a_free_cover_work_up_to_the_free() {
     let ops = "alloc, buf: A, s: s1; record_stream, buf: A, st: s2; kernel, s: s2, w: [A]; free, buf: A; kernel, s: s2, w: [A]; alloc, buf: B, s: s1, over: A, after_events: true; kernel, s: s1, w: [B]";
     check("", ops, "2<6  4|6");
 }

@@ -1,5 +1,4 @@
-//! What a run finds in its memory depends on the schedule exactly where the oracle says that an
-//! order is missing.
+//! What a run finds in its memory depends on the schedule exactly where the oracle says that an order is missing.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use sidestream_program::{CannotRun, Command, Level, Limits, Lowered, Program, lo
 
 const PROGRAMS: u64 = 3_000;
 
-/// Bytes of some memory, whichever buffers lie over it: which memory, first, one past the last.
+/// Bytes of some memory, independent of the buffers over it: which memory, first byte, one past the last.
 type Bytes = (u32, u64, u64);
 
 /// What one op found: the bytes, whether it wrote them, and who had written them before.
@@ -46,8 +45,8 @@ fn results_depend_on_the_schedule_exactly_where_an_order_is_missing() {
         }
         let answer = judge(&prog);
         let mut program = prog.to_program();
-        // The allocator of the runtime level looks at the device while the program is still being
-        // submitted, and a delay cannot outlast what is not there yet.
+        // The allocator of the runtime level queries the device while the program is still being submitted, and a
+        // delay cannot outlast work that is not submitted yet.
         program.level = Level::Checker;
         match compare(&program, &answer) {
             Ok(Some(shown)) => {
@@ -62,7 +61,7 @@ fn results_depend_on_the_schedule_exactly_where_an_order_is_missing() {
     }
     println!(
         "{pairs} unordered pairs shown, {clean} programs without one, {schedules} runs, {other_bytes} \
-         of them with other bytes; {stuck} programs wait for ever and are not compared"
+         of them with other bytes; {stuck} programs wait forever and are not compared"
     );
     assert!(
         pairs > 3_000 && clean > 1_000 && other_bytes > 1_000 && stuck * 50 < PROGRAMS,
@@ -74,14 +73,14 @@ fn results_depend_on_the_schedule_exactly_where_an_order_is_missing() {
 struct Shown {
     pairs: u64,
     schedules: u64,
-    /// Schedules that left or read other bytes than the usual one.
+    /// Number of schedules that left or read other bytes than the usual one.
     other_bytes: u64,
 }
 
 /// Hashes of what every op has read, and of every buffer at the end.
 type Results = (Vec<Option<u64>>, Vec<u64>);
 
-/// Runs a program under many schedules; nothing if it waits forever.
+/// Runs a program under many schedules; returns none if it waits forever.
 fn compare(program: &Program, answer: &Answer) -> Result<Option<Shown>, String> {
     let lowered = lower(program);
     let Some((usual, usual_results)) = findings(program, &lowered, Schedule::InOrder) else {
@@ -124,7 +123,7 @@ fn compare(program: &Program, answer: &Answer) -> Result<Option<Shown>, String> 
         }
         let (found, results) = findings(program, &lowered, schedule)
             .ok_or_else(|| format!("{schedule} gets stuck, in-order does not"))?;
-        // The bytes themselves: what every op has read, and what is left at the end.
+        // The bytes themselves: what every op has read, and what remains at the end.
         if results != usual_results {
             if all.is_empty() {
                 return Err(format!("{schedule}: other bytes, and nothing races"));
@@ -165,7 +164,7 @@ fn compare(program: &Program, answer: &Answer) -> Result<Option<Shown>, String> 
     }))
 }
 
-/// The schedules that put one op of a pair after the other, where that is allowed.
+/// Returns the schedules that put one op of a pair after the other, where that is allowed.
 fn targeted(first: u32, second: u32) -> [Schedule; 4] {
     let (first, second) = (OpId(first), OpId(second));
     [
@@ -176,7 +175,7 @@ fn targeted(first: u32, second: u32) -> [Schedule; 4] {
     ]
 }
 
-/// What every op finds under a schedule; nothing if the program waits forever.
+/// Returns what every op finds under a schedule; none if the program waits forever.
 fn findings(
     program: &Program,
     lowered: &Lowered,
@@ -208,7 +207,7 @@ fn findings(
     Some((findings, (seen, left)))
 }
 
-/// The bytes of which two runs of an op found different writers.
+/// Returns the bytes of which two runs of an op found different writers.
 fn unlike<'a>(usual: &'a [Finding], other: &'a [Finding]) -> impl Iterator<Item = Bytes> + 'a {
     usual.iter().flat_map(move |&(bytes, wrote, writer)| {
         let differing = other.iter().filter(move |f| f.1 == wrote && f.2 != writer);
@@ -229,7 +228,7 @@ fn common(a: &[Bytes], b: &[Bytes]) -> Vec<Bytes> {
     common
 }
 
-/// Whether every byte lies in some of these ranges.
+/// Returns whether every byte is in one of these ranges.
 fn covered(bytes: Bytes, by: &[Bytes]) -> bool {
     let mut parts = common(&[bytes], by);
     parts.sort_unstable();
@@ -243,7 +242,7 @@ fn covered(bytes: Bytes, by: &[Bytes]) -> bool {
     at >= end
 }
 
-/// The bytes that an op touches.
+/// Returns the bytes that an op touches.
 fn touched(lowered: &Lowered, op: u32) -> Vec<Bytes> {
     let Command::Op(op) = &lowered.commands[op as usize] else {
         return Vec::new();

@@ -1,13 +1,13 @@
-"""Augmentation on a GPU: whether it computes what the processor does, and how long it takes. What it is worth
-beside a training, ``seeds_gpu.py augmentation`` measures.
+"""Augmentation on a GPU: whether its results equal the processor's, and how long it takes. ``seeds_gpu.py
+augmentation`` measures what it gains during training.
 
 python benches/augment_gpu.py [--part accuracy|times] [--json FILE]
-python benches/augment_gpu.py --dry-run    # on a simulated GPU: every row, and no time means anything
+python benches/augment_gpu.py --dry-run    # on a simulated GPU: all rows, but times have no meaning
 
-The transform is a crop to half, enlarging, a rotation by up to 45 degrees, a blur of 7 places and a
-normalisation, from bytes on the device. Times of the device are taken by events while the GPU is kept busy
-beforehand, so that the host is not in them; the host's are beside them. torchvision and kornia are measured
-too where they are installed.
+The transform is a crop to half, enlarging, a rotation by up to 45 degrees, a blur over 7 pixels and a
+normalization, from bytes on the device. Device times are measured with events while the GPU is kept busy
+beforehand, so that they do not include the host; the host's times are shown beside them. torchvision and
+kornia are measured too if they are installed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def transform(side: int, **more: Any) -> images.Compose:
     )
 
 
-#: Seconds. A call that takes longer is measured a few times only.
+#: Seconds. A call that takes longer is measured only a few times.
 LONG = 0.01
 
 
@@ -98,7 +98,7 @@ def composes(side: int) -> dict[str, list[images.Operator]]:
 
 
 def accuracy(device: str, side: int, count: int) -> dict[str, Any]:
-    """The largest difference from the processor: of bytes in levels, of numbers in their units."""
+    """Return the largest difference from the processor: for bytes in levels, for numbers in their units."""
     rows = {}
     given = pictures(count, side, "cpu")
     print(
@@ -122,9 +122,8 @@ def accuracy(device: str, side: int, count: int) -> dict[str, Any]:
 
 
 def device_ms(run: Callable[[], Any], times: int, rounds: int, dry: bool) -> float:
-    """Of one run on the device, the median of rounds: the GPU waits until so many runs have been submitted.
-
-    What takes long is measured less often.
+    """Return the median time of a run on the device, over rounds in which the GPU waits until all runs have
+    been submitted. Slow runs are measured less often.
     """
     run()
     torch.cuda.synchronize()
@@ -141,8 +140,8 @@ def device_ms(run: Callable[[], Any], times: int, rounds: int, dry: bool) -> flo
         if dry:
             run()
             continue
-        # At least some tens of milliseconds, in cycles; and longer than it takes the host to submit all, or
-        # its time would be measured.
+        # At least some tens of milliseconds, in cycles; and longer than the host takes to submit all runs,
+        # or the host's time would be measured.
         torch.cuda._sleep(max(40_000_000, int(4e9 * submitted * times)))
         begin.record()
         for _ in range(times):
@@ -154,7 +153,7 @@ def device_ms(run: Callable[[], Any], times: int, rounds: int, dry: bool) -> flo
 
 
 def host_ms(run: Callable[[], Any], rounds: int) -> float:
-    """Of the calling thread, for one run."""
+    """Return the time of the calling thread for one run."""
     found: list[float] = []
     while len(found) < rounds:
         torch.cuda.synchronize()
@@ -180,7 +179,7 @@ def times(device: str, side: int, batches: list[int], rounds: int, dry: bool) ->
         given = pictures(count, side, device)
         numbers = list(range(count))
         one, two = (torch.empty(count, 3, side, side, device=device) for _ in range(2))
-        # What is written once, read and written again.
+        # Written once, then read and written again.
         floor = device_ms(lambda two=two: two.zero_(), 20, rounds, dry) + device_ms(
             lambda one=one, two=two: two.copy_(one), 20, rounds, dry
         )

@@ -1,6 +1,6 @@
-"""An augmentation beside the training: what `seeds_gpu.py` measures as its part of that name.
+"""An augmentation during training: the part of that name in `seeds_gpu.py`.
 
-The transform crops, enlarges, rotates, blurs and normalises images, with PyTorch's operators. One form of it
+The transform crops, enlarges, rotates, blurs and normalizes images, with PyTorch's operators. One variant
 rotates image by image, with hundreds of launches and a copy from the host for each, as torchvision's does;
 the other has one warp for the whole batch and few launches.
 """
@@ -20,7 +20,7 @@ KERNEL = 7
 
 
 def network() -> torch.nn.Module:
-    """Nine convolutions, each with a quarter of the places of the one before and twice its channels."""
+    """Nine convolutions, each with a quarter of the pixels of the previous one and twice its channels."""
     layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 16, kernel_size=1), torch.nn.ReLU(inplace=True)]
     width = 16
     while width < 4096:
@@ -30,7 +30,7 @@ def network() -> torch.nn.Module:
 
 
 class Augment:
-    """From images of bytes to images that the network takes."""
+    """Convert images of bytes to the network's input."""
 
     def __init__(self, device: torch.device, *, one_by_one: bool) -> None:
         self.one_by_one = one_by_one
@@ -64,7 +64,7 @@ class Augment:
     def _rotated(image: torch.Tensor) -> torch.Tensor:
         angle = math.radians(random.uniform(-45.0, 45.0))
         cosine, sine = math.cos(angle), math.sin(angle)
-        # From pageable memory: the host waits for the stream.
+        # The source is pageable: the host waits for the stream.
         matrix = torch.tensor([[[cosine, -sine, 0.0], [sine, cosine, 0.0]]]).to(image.device)
         grid = functional.affine_grid(matrix, [1, *image.shape], align_corners=False)
         mask = torch.ones_like(image[:1])

@@ -1,12 +1,12 @@
 """What ``sidestream.check`` costs and finds on a machine with a GPU.
 
-    python check_gpu.py            # everything, one JSON object a line
+    python check_gpu.py            # everything, one JSON object per line
     python check_gpu.py step       # what a training step takes: plain, checked, under PyTorch's sanitizer
-    python check_gpu.py loops      # a thousand right steps of several programs: no report may come
-    python check_gpu.py planted    # racy loops and their repaired twins
-    python check_gpu.py host       # what a copy costs more where the host's own accesses are heard
+    python check_gpu.py loops      # a thousand correct steps: no race may be reported
+    python check_gpu.py planted    # racy loops and their fixed twins
+    python check_gpu.py host       # the extra cost of a copy while the host's own accesses are observed
 
-A part that fails says so in its line; the others run all the same.
+A part that fails says so in its line; the others run anyway.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def guarded(part: str, name: str, run: Callable[[], dict[str, Any]]) -> None:
 
 
 def mlp_step(device: str = "cuda") -> Callable[[], object]:
-    """Foreach, as a GPU has it, on the processor as well."""
+    """Use the foreach operators, as on a GPU, also on the processor."""
     torch.manual_seed(0)
     model = perceptron(20, 512).to(device)
     step = trained(model, torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True), nn.functional.mse_loss)
@@ -150,12 +150,11 @@ def loops() -> None:
         guarded("loop", loop.__name__, run)
 
 
-# ---------------------------------------------------------------- (c) what a copy costs more, and planted
-# races
+# (c) the extra cost of a copy, and planted races
 
 
 def host_copies() -> None:
-    """What a copy costs more where its memory is watched, and whether what arrives is right."""
+    """Measure the extra cost of a copy whose memory is watched, and whether the copied data is right."""
     import sidestream
 
     for size in (512, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20):

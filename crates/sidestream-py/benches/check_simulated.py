@@ -1,10 +1,10 @@
 """What ``sidestream.check(simulate=True)`` costs and finds on a machine without a GPU.
 
-    python check_simulated.py             # everything, one JSON object a line
+    python check_simulated.py             # everything, one JSON object per line
     python check_simulated.py step        # a training step on the processor: plain, and on a simulated GPU
-    python check_simulated.py planted     # the racy loops of check_gpu.py and their repaired twins
-    python check_simulated.py loops       # a thousand right steps of several programs: no report may come
-    python check_simulated.py threads     # what an operator and a queue cost more once a program has threads
+    python check_simulated.py planted     # the racy loops of check_gpu.py and their fixed twins
+    python check_simulated.py loops       # a thousand correct steps: no race may be reported
+    python check_simulated.py threads     # the extra cost of operators and queues with threads
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = 1000
 
 
 def step_alone(device: str) -> dict[str, Any]:
-    """The step of ``check_gpu.py``."""
+    """Run the step of ``check_gpu.py``."""
     step = mlp_step(device)
     for _ in range(5):
         step()

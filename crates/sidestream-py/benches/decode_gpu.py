@@ -1,13 +1,13 @@
-"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and repaired: their traces,
-and how long a step took.
+"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and fixed: their traces,
+and the time of a step.
 
     python crates/sidestream-py/benches/decode_gpu.py --out FOLDER [LOOP …]
 
 Needs PyTorch with CUDA. Each loop is timed in both forms without a profiler (the median of five windows),
 then both are recorded by PyTorch's profiler as engines do it: started and stopped around some iterations,
 without its schedule. FOLDER gets one file, ``decode.tar.gz``, with ``LOOP.before.json.gz`` and
-``LOOP.after.json.gz`` for each loop, and ``truth.json``, which is printed too. On an H200 all of it takes
-about a minute. ``--device cpu`` runs the same code with tiny tensors and without graphs, to see that it runs.
+``LOOP.after.json.gz`` for each loop, and ``truth.json``, which is printed too. On an H200 this takes about
+a minute. ``--device cpu`` runs the code with tiny tensors and without graphs, as a smoke test.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import torch
 from either_device import Machine, Step
 from torch.profiler import ProfilerActivity, profile, record_function
 
-#: So many iterations are recorded, and so many are in a window.
+#: The number of iterations that are recorded, and that are in a window.
 STEPS = 24
 WINDOWS = 5
 WARM_UP = 8
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("loops", nargs="*", metavar="LOOP", help="only these")
+parser.add_argument("loops", nargs="*", metavar="LOOP", help="run only these")
 parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
 parser.add_argument("--out", metavar="FOLDER", required=True, help="where decode.tar.gz goes")
 ARGS = parser.parse_args()
@@ -45,13 +45,13 @@ synchronize, busy, captured = MACHINE.synchronize, MACHINE.busy, MACHINE.capture
 
 
 def host_memory(count: int, pinned: bool, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    """Memory of the host, written once so that it is there."""
+    """Allocate host memory, and write it once so that its pages exist."""
     return torch.zeros(count if IS_CUDA else min(count, 64), dtype=dtype, pin_memory=pinned and IS_CUDA)
 
 
 class Engine:
-    """A model that makes one token a sequence in each iteration; its forward pass may run as a graph, the
-    sampling behind it does not.
+    """A model that makes one token per sequence in each iteration; its forward pass may run as a graph, the
+    sampling after it does not.
     """
 
     def __init__(self, layers: int = 32, side: int = 4096, batch: int = 16, words: int = 32_000) -> None:
@@ -70,7 +70,7 @@ class Engine:
     def forward(self, table: torch.Tensor | None = None) -> None:
         x = self.embedding[self.tokens]
         if table is not None:
-            # The table is read: what comes after depends on it.
+            # The table is read: the rest depends on it.
             x = x + table.view(-1)[0]
         for up, down in zip(self.weights[::2], self.weights[1::2]):
             x = x + torch.relu(x @ up) @ down
@@ -83,7 +83,7 @@ class Engine:
         return [int(token) for token in self.tokens.tolist()]
 
     def tokens_of_the_step_before(self, at: int) -> list[int]:
-        """Sends the tokens of this step on their way and gives those of the one before."""
+        """Send this step's tokens to the host and return the previous step's."""
         self.hosts[at % 2].copy_(self.tokens, non_blocking=True)
         self.marks[at % 2].record()
         self.marks[(at + 1) % 2].synchronize()
@@ -91,13 +91,13 @@ class Engine:
 
 
 def marked(engine: Engine) -> Any:
-    """The mark that an engine gives to its iterations."""
+    """Return the profiler range with which an engine marks its iterations."""
     return record_function(f"execute_context_0(0)_generation_{engine.batch}({engine.batch})")
 
 
-#: What has to be done when a loop is over.
+#: Functions to call when a loop has ended.
 LEFT: list[Callable[[], object]] = []
-#: Each loop: the codes that name its cause, and how to make its iteration, repaired or not.
+#: For each loop: the codes of its cause, and the function that makes its iteration, repaired or not.
 LOOPS: dict[str, tuple[list[str], Callable[[bool], Step]]] = {}
 
 
@@ -111,7 +111,7 @@ def loop(*codes: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Ste
 
 @loop("BLOCKING_COPY", "SYNC_IN_STEP")
 def sampling_waited_for(repaired: bool) -> Step:
-    """The host reads the tokens of each iteration before it schedules the next; repaired, a step later."""
+    """The host reads the tokens of each iteration before it schedules the next; fixed, one step later."""
     engine = Engine()
     replay = captured(engine.forward)
 
@@ -133,8 +133,8 @@ def detokenize(todo: Any) -> None:
 
 @loop("HOST_WORK")
 def detokenising(repaired: bool) -> Step:
-    """The thread that launches turns tokens into text, for longer than the device takes;
-    repaired, three processes do.
+    """The launching thread decodes tokens to text, which takes longer than the device's work; repaired,
+    three processes do it.
     """
     engine = Engine()
     replay = captured(engine.forward)
@@ -162,8 +162,8 @@ def detokenising(repaired: bool) -> Step:
 
 @loop("COPY_ON_COMPUTE_STREAM")
 def tables_on_the_compute_stream(repaired: bool) -> Step:
-    """Block tables go up in the stream of the graph;
-    repaired, those of the next iteration in a stream of their own.
+    """Block tables are uploaded in the stream of the graph; repaired, those of the next iteration on a
+    separate stream.
     """
     engine, stream = Engine(), side_stream()
     host = host_memory(10 << 20, True)
@@ -192,7 +192,7 @@ def tables_on_the_compute_stream(repaired: bool) -> Step:
 @loop("LAUNCH_BOUND")
 def no_graph_of_this_size(repaired: bool) -> Step:
     """No graph was captured for a batch of this size, so that its operators are launched one by one;
-    repaired, one was.
+    repaired, there is one.
     """
     engine = Engine(layers=60, side=1024, batch=24)
     forward = captured(engine.forward) if repaired else engine.forward
@@ -208,7 +208,7 @@ def no_graph_of_this_size(repaired: bool) -> Step:
 
 @loop("LAUNCH_BOUND")
 def padding(repaired: bool) -> Step:
-    """What a graph reads is padded to its size by one operator after the other; repaired, inside the graph.
+    """A graph's input is padded to its size by one operator after the other; fixed, inside the graph.
     """
     engine = Engine(layers=24, side=2048, batch=32)
     real = [torch.zeros(21, 64, device=DEVICE) for _ in range(64)]
@@ -239,7 +239,7 @@ def padding(repaired: bool) -> Step:
 
 @loop("PAGEABLE_COPY", "BLOCKING_COPY", "SYNC_IN_STEP")
 def two_faults(repaired: bool) -> Step:
-    """Block tables go up from memory that is not pinned, and the tokens are waited for; repaired, neither."""
+    """Block tables are uploaded from unpinned memory, and the tokens are waited for; fixed, neither."""
     engine = Engine()
     host = host_memory(2 << 20, repaired)
     table = torch.zeros(host.shape, dtype=host.dtype, device=DEVICE)
@@ -275,7 +275,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     for form, repaired in (("before", False), ("after", True)):
         step = make(repaired)
         row[f"{form}_ms"] = round(MACHINE.timed_ms(step, WARM_UP, WARM_UP, STEPS, WINDOWS), 4)
-        # What the profiler does once is not in the trace.
+        # One-time work of the profiler is not in the trace.
         traced(step, None, 2)
         traced(step, folder / f"{name}.{form}.json.gz")
         while LEFT:

@@ -1,5 +1,4 @@
-"""What ``truth_gpu.py`` and ``decode_gpu.py`` share: a GPU or, to see that the code runs, the processor in
-its place.
+"""Shared by ``truth_gpu.py`` and ``decode_gpu.py``: a GPU or, as a smoke test, the processor in its place.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from typing import Any
 
 import torch
 
-#: One step of a loop, which gets its number.
+#: One step of a loop, which takes the step's index.
 Step = Callable[[int], None]
 
 
 class Nothing:
-    """Stands for streams and events where there is no GPU."""
+    """Replaces streams and events where there is no GPU."""
 
     def __getattr__(self, name: str) -> Callable[..., Nothing]:
         return lambda *_args, **_named: self
 
 
 class Machine:
-    """By the name that the option ``--device`` has: "cuda" or "cpu"."""
+    """A device by the value of the option ``--device``: "cuda" or "cpu"."""
 
     def __init__(self, name: str) -> None:
         self.is_cuda = name == "cuda"
@@ -47,14 +46,14 @@ class Machine:
             torch.cuda.synchronize()
 
     def busy(self, seconds: float) -> int:
-        """Work of the program's own on the processor, in Python, for so long."""
+        """Run the program's own work on the processor, in Python, for this many seconds."""
         end, turns = time.perf_counter() + (seconds if self.is_cuda else 1e-5), 0
         while time.perf_counter() < end:
             turns += 1
         return turns
 
     def captured(self, work: Callable[[], object]) -> Callable[[], object]:
-        """The same as a graph."""
+        """Capture the work as a graph."""
         if not self.is_cuda:
             return work
         stream = torch.cuda.Stream()
@@ -70,7 +69,7 @@ class Machine:
         return graph.replay
 
     def timed_ms(self, step: Step, warm_up: int, first: int, steps: int, windows: int) -> float:
-        """The median step of so many windows, of so many steps each, behind some that warm up."""
+        """Return the median step of `windows` windows of `steps` steps each, after some warm-up windows."""
         for at in range(warm_up):
             step(at)
         self.synchronize()

@@ -1,16 +1,16 @@
-"""Pipelines against what one writes by hand, on one GPU: one JSON object a line.
+"""Pipelines compared with hand-written code, on one GPU: one JSON object per line.
 
     python crates/sidestream-py/benches/encoder_decoder.py [--quick] [part …]
 
-Needs PyTorch with CUDA and the package `sidestream`. Variants of a job take turns within one process, and the
-figure of each is the median of its turns, in steps a second. A part that fails says so in a line and does not
-keep the others from running.
+Needs PyTorch with CUDA and the package `sidestream`. Variants of a job take turns within one process, and
+the figure of each is the median of its turns, in steps per second. A part that fails says so in a line and
+does not stop the others.
 
-Parts: `encoder_decoder` (a frozen encoder and a decoder that is trained, by batch size), `pairs` (other pairs
-of models), `uncaptured` (without capture beside the plain loop, and that loop beside itself), `stages` (three
-stages), `branches` (parallel branches), `host` (what an item costs the host), `equal` (whether parameters and
-losses are those of a plain loop), `stress` (checksums under delays, and a pipeline with its waits taken out,
-which has to fail). What measuring costs, and tables over sizes of a batch, are in `pipeline_sizes.py`.
+Parts: `encoder_decoder` (a frozen encoder and a decoder in training, by batch size), `pairs` (other pairs
+of models), `uncaptured` (without capture compared with the plain loop, and that loop with itself), `stages`
+(three stages), `branches` (parallel branches), `host` (the host's cost of an item), `equal` (whether
+parameters and losses are those of a plain loop), `stress` (checksums under delays, and a pipeline without
+its waits, which must fail). The cost of measuring, and tables over batch sizes, are in `pipeline_sizes.py`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Size:
         self.checked = 60 if quick else 300
 
 
-# Jobs: an encoder without gradients, and a step of training on what it returns.
+# Jobs: an encoder without gradients, and a training step on its results.
 
 
 class Job:
@@ -68,7 +68,7 @@ class Job:
         self.optimizer = torch.optim.SGD(self.decoder.parameters(), lr=1e-3)
 
     def again(self) -> Job:
-        """The same job from the same start, with parameters of its own."""
+        """Return the job from its initial state, with separate parameters."""
         return Job(copy.deepcopy(self.encoder), copy.deepcopy(self.decoder), self.criterion, self.items)
 
     def encode(self, item: Any) -> Any:
@@ -134,7 +134,7 @@ def perceptrons(width: int, layers: tuple[int, int], rows: int = 64) -> Job:
     return Job(perceptron(layers[0], width), perceptron(layers[1], width), nn.MSELoss(), items)
 
 
-# What one writes by hand. Each returns a function that runs so many items.
+# Hand-written variants. Each returns a function that runs a number of items.
 
 
 def by_hand_serial(job: Job) -> Callable[[int], None]:
@@ -186,9 +186,9 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     between = [torch.zeros_like(features) for _ in range(2)]
     encoders, decoders = [], []
     up, encoding, training = (torch.cuda.Stream() for _ in range(3))
-    # Each part on a stream of its own. Captured on one stream, as `torch.cuda.graph` does by itself, those of
-    # the tiny perceptrons hung the GPU where they ran side by side: cuBLAS has one workspace for each stream,
-    # which both then used.
+    # Each part is captured on a separate stream. Captured on one stream, as `torch.cuda.graph` does by
+    # default, those of the tiny perceptrons hung the GPU when they ran concurrently: cuBLAS has one
+    # workspace per stream, which both then used.
     for slot in range(2):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=encoding):
@@ -232,7 +232,7 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     return serial, piped
 
 
-# Ours.
+# The package's variants.
 
 
 def ours(
@@ -260,11 +260,11 @@ def ours(
 
 
 def in_turns(variants: dict[str, Callable[[int], None]], size: Size) -> dict[str, float]:
-    """The median steps a second of each variant, which take turns."""
+    """Return the median steps per second of each variant; the variants take turns."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for run in variants.values():
         run(10)
-    # In an order of its own for each turn: what runs behind a variant of its kind finds warm caches.
+    # Each turn has a different order: a variant that runs after a similar one finds warm caches.
     shuffled = random.Random(0)
     for _ in range(size.rounds):
         for name in shuffled.sample(list(variants), len(variants)):
@@ -273,7 +273,7 @@ def in_turns(variants: dict[str, Callable[[int], None]], size: Size) -> dict[str
 
 
 def compare(part: str, job: Job, size: Size, **labels: Any) -> None:
-    """Time one job in all ways. Each has parameters of its own."""
+    """Time one job in all ways, each with separate parameters."""
     variants: dict[str, Callable[[int], None]] = {"hand_serial": by_hand_serial(job.again())}
     errors: dict[str, str] = {}
 
@@ -352,11 +352,11 @@ def pairs(size: Size) -> None:
 
 
 def uncaptured(size: Size) -> None:
-    """Without capture the host is the limit for small models, and its time varies: so all train the same job,
-    in many short turns.
+    """Without capture the host is the limit for small models, and its time varies: so all variants train
+    one job, in many short turns.
 
-    The ratios are medians over the rounds, each of two turns of one round. That of the plain loop to itself
-    says what noise is.
+    The ratios are medians over the rounds, each between two turns of one round. The ratio of the plain loop
+    to itself shows the noise.
     """
     kinds: dict[str, Callable[[], Job]] = {
         "tiny perceptrons": lambda: perceptrons(64, (2, 2)),
@@ -458,7 +458,7 @@ def branches(size: Size) -> None:
 
 
 def host(size: Size) -> None:
-    """Stages that do next to nothing: what is left is the host's time for an item."""
+    """Stages that do next to nothing: what remains is the host's time for an item."""
     count = 500 if size.quick else 3000
     for kind, item in (
         ("pinned", torch.ones(8).pin_memory()),
@@ -477,7 +477,7 @@ def host(size: Size) -> None:
         say("host", item=kind, us_an_item={mode: round(of / count * 1e6, 1) for mode, of in took.items()})
 
 
-# Whether it is right.
+# Correctness.
 
 
 class Noisy:
@@ -514,8 +514,7 @@ class Noisy:
 
 
 class OneBuffer:
-    """A loader that hands out the same pinned memory each time, filled anew, and a smaller batch at the
-    end.
+    """A loader that returns the same pinned memory each time, refilled, and a smaller batch at the end.
     """
 
     def __init__(self, count: int, kind: str) -> None:
@@ -612,7 +611,7 @@ def equal(size: Size) -> None:
 
 
 def stress(size: Size) -> None:
-    """Delays in one stage at a time; each result has to be that of its item."""
+    """Delay one stage at a time; each result must be that of its item."""
     side = 1 << 16
 
     def wrong(mode: str, slow: int, kind: str, waits: bool = True) -> int:
@@ -684,7 +683,8 @@ def stress(size: Size) -> None:
     }
     say("stress", waits=False, wrong_as_it_has_to_be=sum(naive.values()), where=naive)
 
-    # A stage that no graph can hold: it says so, goes on without, and random numbers can be drawn afterwards.
+    # A stage that cannot be captured: it says so, continues without a graph, and random numbers can be
+    # drawn afterwards.
     found_reasons = {}
     for name, stage in (
         ("item", lambda x: x + x.sum().item()),

@@ -1,14 +1,14 @@
 """What a reader tries on the first day, measured on a GPU: `fetch`, `parallel`, `compare`, `overlap` with
-times. Under four minutes.
+times. Takes less than four minutes.
 
-    python everyday_gpu.py             # everything, one JSON object a line; `ok` says whether the bar was met
+    python everyday_gpu.py             # everything, one JSON object per line, with `ok`
     python everyday_gpu.py fetch       # one part: fetch, gradients, parallel, compare, overlap
-    python everyday_gpu.py --dry       # tiny and on the processor, to see that it runs
+    python everyday_gpu.py --dry       # tiny and on the processor, as a smoke test
 
-The bars: a loop that reads its loss in each step runs at 98 % of one that never does; two branches that fill
-a third of the GPU each train 1.25 times as fast, and no pair of branches trains slower than 0.97 times
-serial; gradients are the same bit for bit; `compare` never calls equal what differs by 3 %, nor different
-what differs by 0.5 %, and cannot tell in at most 2 of 20 trials.
+The bars: a loop that reads its loss in each step runs at 98 % of the speed of one that never does; two
+branches that each fill a third of the GPU train 1.25 times as fast, and no pair of branches trains slower
+than 0.97 times serial; gradients are equal bit for bit; `compare` never calls equal what differs by 3 %,
+nor different what differs by 0.5 %, and cannot tell in at most 2 of 20 trials.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Before CUDA starts: products of matrices that give the same bits again.
+# Set before CUDA starts: makes matrix products reproducible bit for bit.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import parts
@@ -39,7 +39,7 @@ DEVICE = "cpu" if DRY else "cuda"
 
 
 def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Times of all sides, in turn in each round, every other round backwards."""
+    """Return the times of all sides, in turn in each round, every other round in reverse."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for at in range(rounds):
         for name in list(sides) if at % 2 else list(sides)[::-1]:
@@ -51,8 +51,8 @@ def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, li
 
 
 def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
-    """The host's time of a step for each way to read its loss, drawn anew for each step of one loop; the GPU
-    keeps up with it.
+    """Measure the host's time of a step for each way to read its loss, drawn at random for each step of one
+    loop; the GPU keeps up with it.
     """
     drawn = random.Random(3)
     mean = sidestream.RunningMean()
@@ -85,7 +85,7 @@ def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
         times[name].append(end - start)
         reads[name].append(end - made)
     synchronize()
-    # A pause that the machine makes falls to whoever is there.
+    # A pause of the machine is charged to the variant that is running.
     usual = {name: statistics.mean(sorted(of)[: -max(1, len(of) // 20)]) for name, of in times.items()}
     return {
         name: {
@@ -98,8 +98,8 @@ def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
 
 
 def fetch() -> None:
-    """Loops that read their loss in each step, against one that never does: with long steps, and with short
-    ones where the host is the limit.
+    """Time loops that read their loss in each step, compared with one that never does: with long steps, and
+    with short ones for which the host is the limit.
     """
     for kind, width, layers, rows in (
         ("device-bound", 4096, 8, 4096),
@@ -127,7 +127,7 @@ def fetch() -> None:
             before, total = None, 0.0
             for _ in range(steps):
                 now = sidestream.fetch(step())
-                # The value of the step before last is there by now, and nobody waits long for it.
+                # The value of the step before last has arrived by now, so the wait is short.
                 if before is not None:
                     total += float(before.result())
                 before = now
@@ -170,12 +170,13 @@ def fetch() -> None:
         if one > 0.02 or DRY:
             ok = DRY or (rates["fetch_all_then_read"] >= 0.98 and rates["running_mean"] >= 0.98)
         else:
-            # Of a loop that the host limits, turns drift by several percent: there single steps are compared.
+            # In a loop that the host limits, turns drift by several percent: there single steps are
+            # compared.
             fields["by_step"] = by_step(step, 2000)
             ok = all(fields["by_step"][name]["rate_of_never"] >= 0.98 for name in ("fetch", "running_mean"))
         say(part="fetch", kind=kind, **fields, ok=ok)
 
-    # Megabytes a step: the outputs of a batch, which the loop keeps on the host.
+    # Megabytes per step: the outputs of a batch, which the loop keeps on the host.
     rows = 64 if DRY else 4096
     model = perceptron(4, 64 if DRY else 4096).to(DEVICE)
     x = torch.randn(rows, 64 if DRY else 4096, device=DEVICE)
@@ -232,8 +233,8 @@ def step_of(branches: Any, stem: Any, head: Any, x: Any) -> Callable[[], Any]:
 
 
 def gradients() -> None:
-    """The same bits on streams as on one stream, over steps of training with Adam, dropout and
-    convolutions.
+    """Check that results on streams equal those on one stream bit for bit, over training steps with Adam,
+    dropout and convolutions.
     """
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
@@ -284,7 +285,7 @@ def gradients() -> None:
             all(torch.equal(one, other) for one, other in zip(outcomes[0], outcome))
             for outcome in outcomes[1:]
         ]
-        # The last is serial again: where that differs, PyTorch itself is not the same twice.
+        # The last run is serial again: if it differs, PyTorch itself is not reproducible.
         say(
             part="gradients",
             kind=kind,
@@ -297,13 +298,13 @@ def gradients() -> None:
 
 
 def parallel() -> None:
-    """Training steps of two branches: streams, one after the other, and what `auto` chose, beside a plain
-    loop.
+    """Time training steps of two branches: on streams, one after the other, and as `auto` chose, compared
+    with a plain loop.
     """
-    # Layers, branches, rows and widths. A softmax has a block of 1,024 threads for each row, so 44 rows of a
-    # million fill a third of 132 multiprocessors, for tenths of a millisecond each. Products: tiles of 128 x
-    # 128, of which a library may take more than there are by cutting the sums, and which are so short that
-    # the host may be the limit; the whole GPU; next to nothing.
+    # Layers, branches, rows and widths. A softmax has a block of 1,024 threads for each row, so 44 rows of
+    # a million fill a third of 132 multiprocessors, for tenths of a millisecond each. Products have tiles
+    # of 128 x 128, of which a library may use more by splitting the sums, and are so short that the host
+    # may be the limit; then the whole GPU; then next to nothing.
     shapes = {
         "a third": (8, 2, 44, 1 << 20),
         "a sixth": (8, 2, 22, 1 << 20),
@@ -339,7 +340,7 @@ def parallel() -> None:
             torch.manual_seed(5)
             made = [branch() for _ in range(count)]
             modules[mode] = sidestream.parallel(*made, mode=mode)
-            # A softmax has no parameters: its branch has a backward pass for the sake of what came before.
+            # A softmax has no parameters: its branch has a backward pass because of the layers before it.
             x = torch.randn(rows, width, device=DEVICE, requires_grad=is_softmax)
             steps_of[mode] = step_of(modules[mode], nn.Identity(), nn.Linear(count * width, 1), x)
         torch.manual_seed(5)
@@ -395,8 +396,8 @@ def parallel() -> None:
 
 
 def compare() -> None:
-    """Twenty trials each of functions that differ by a known part, in both directions: device time that a
-    counter of cycles sets, and products.
+    """Run twenty trials each of functions that differ by a known fraction, in both directions: device time
+    that is set by a cycle counter, and products.
     """
     if DRY:
         result = sidestream.compare(sum, max, list(range(2_000)), device="cpu", seconds=0.01)
@@ -431,8 +432,8 @@ def compare() -> None:
         )
         spent = time.perf_counter()
 
-    # Products over rows in steps that add whole waves: work of 3 % more. What it takes beyond that is
-    # measured alone, long before.
+    # Products over rows in steps that add whole waves: 3 % more work. The extra time is measured alone,
+    # long before.
     a, b = torch.randn(13_200, 2048, device=DEVICE, dtype=torch.bfloat16), torch.randn(
         2048, 2048, device=DEVICE, dtype=torch.bfloat16
     )
@@ -479,8 +480,8 @@ def compare() -> None:
 
 
 def overlap() -> None:
-    """What `overlap` predicts from the times of the stages, against the loop itself: two streams, and one;
-    the part of the bar is 3 %.
+    """Compare what `overlap` predicts from the times of the stages with the loop itself: two streams, and
+    one; the bar is an error of 3 %.
     """
     if DRY:
         say(
@@ -544,8 +545,8 @@ def overlap() -> None:
         rows = sidestream.overlap("sim:h200", count=count, **given).rows
         said = {row.k: row.time_ns / 1e6 for row in rows if row.layout == "streams"}
         off = {k: said[k] / times[k] - 1 for k in times}
-        # Whoever takes kernels of one block for a device that is full is right here: these sleep side by side
-        # on several streams.
+        # Counting one-block kernels as filling the device is right here: these sleep concurrently on
+        # several streams.
         best_said, best = min(said.values()), min(times.values())
         say(
             part="overlap",
@@ -560,8 +561,7 @@ def overlap() -> None:
         )
         del inputs, outputs
 
-        # The same with kernels in one stream, as in a training loop: copies a step ahead on a stream of their
-        # own.
+        # The kernels in one stream, as in a training loop: copies run a step ahead on a separate stream.
         inputs = [torch.empty_like(up, device=DEVICE) for _ in range(2)]
         copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
         side, back = torch.cuda.Stream(), torch.cuda.Stream()

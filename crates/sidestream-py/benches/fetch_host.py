@@ -1,11 +1,11 @@
-"""What a call of `fetch` and `RunningMean.update` costs the host, on the driver that stands in for CUDA's.
-Needs PyTorch and no GPU.
+"""The host's cost of a call of `fetch` and `RunningMean.update`, on the stand-in for CUDA's driver. Needs
+PyTorch and no GPU.
 
     cargo build -p sidestream-stand-in --lib
     python crates/sidestream-py/benches/fetch_host.py target/debug/libsidestream_stand_in.so [--quick]
 
-One JSON object: microseconds of processor time of the calling thread a call, the least of seven turns. The
-driver's own share is that of the one that stands in, and no GPU's.
+Prints one JSON object: microseconds of processor time of the calling thread per call, the least of seven
+turns. The driver's share is that of the stand-in, not of a real driver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: More would wait for the device that stands in.
+#: More calls would wait for the stand-in's device.
 TIMES = 20 if "--quick" in sys.argv else 200
 
 

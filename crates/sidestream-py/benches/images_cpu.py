@@ -1,11 +1,11 @@
-"""Pictures per second of ``sidestream.images.Loader``, beside a DataLoader of PyTorch with torchvision.
+"""Pictures per second of ``sidestream.images.Loader``, compared with PyTorch's DataLoader and torchvision.
 
 ``python images_cpu.py [FOLDER] [--workers 2] [--rounds 3] [--epochs 1]``, with torchvision and Pillow
 installed. Without a folder it makes pictures of 500 x 375 pixels. All are read from the page cache.
 
-Each row says what it does. A DataLoader crops, resizes and flips on its workers, since its batches need
-pictures of one size. Ours decodes the part that is needed into a slab; the rest runs on the GPU, or on the
-processor where PyTorch has none.
+Each row says what it does. A DataLoader crops, resizes and flips in its workers, since its batches need
+pictures of one size. Ours decodes the needed region into a slab; the rest runs on the GPU, or on the
+processor if PyTorch has no GPU.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import torch
 from sidestream import images
 
 BATCH = 64
-#: Batches of a run that do not count.
+#: Warm-up batches of a run, which do not count.
 WARM_UP = 8
 
-#: So many pictures differ; further ones are the same files under other names,
-#: which a loader reads and decodes like any.
+#: The number of different pictures; further ones are these files under other names,
+#: which a loader reads and decodes like any others.
 DIFFERENT = 1024
 
 
@@ -52,12 +52,13 @@ def make(folder: Path, count: int) -> None:
             whole.save(path, quality=90)
 
 
-#: Pictures a second of one run.
+#: Returns the pictures per second of one run.
 Run = Callable[[], float]
 
 
 def steady(epochs: Iterable[Iterable[int]]) -> float:
-    """Pictures a second, from batch to batch: what starts and what is ready by then does not count."""
+    """Return pictures per second, from batch to batch: startup and batches that are ready by then do not
+    count."""
     count, start = 0, 0.0
     for number, pictures in enumerate(itertools.chain.from_iterable(epochs)):
         if number < WARM_UP:
@@ -98,12 +99,12 @@ def of_torchvision(folder: Path, workers: int, epochs: int, decoder: str, floats
 def of_sidestream(
     folder: Path, workers: int, epochs: int, operators: list[images.Operator], *, runs: bool
 ) -> Run:
-    """With operators, only what they need is decoded; ``runs`` says whether they run, too."""
+    """With operators, only the needed regions are decoded; ``runs`` says whether the operators run, too."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     augment = images.Compose(operators) if operators else None
 
     def run() -> float:
-        # A new one each time: one that lives prepares batches while the other rows are timed.
+        # A new loader each time: an existing one would prepare batches while the other rows are timed.
         with images.Loader(folder, batch_size=BATCH, workers=workers, augment=augment) as loader:
             if not runs:
                 return steady((len(batch) for batch in loader) for _ in range(epochs))
@@ -150,7 +151,7 @@ def main() -> None:
         }
         rates: dict[str, list[float]] = {name: [] for name in rows}
         for run in rows.values():
-            run()  # Workers start, files come into the cache.
+            run()  # Starts workers and fills the cache.
         for _ in range(args.rounds):
             for name, run in rows.items():
                 rates[name].append(run())

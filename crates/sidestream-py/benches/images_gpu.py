@@ -1,19 +1,20 @@
-"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by its engines and on the processor,
-and the cores that it takes.
+"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by its engines and on the
+processor, and the processor cores that it takes.
 
 python benches/images_gpu.py [FOLDER] [--workers 16] [--seconds 2] [--json FILE]
-python benches/images_gpu.py --dry    # on a simulated GPU: every row, and no figure means anything
+python benches/images_gpu.py --dry    # on a simulated GPU: all rows, but figures have no meaning
 
 Without a folder it makes pictures of 500 x 375 pixels (JPEG of quality 90, 4:2:0; some thousand files, of
-which 1,024 differ), which needs Pillow; where that is not installed, it takes the package's sample pictures,
-of some 300 x 220. Each row loads, decodes and augments for so many seconds, behind a few batches that do not
-count; first alone, then with a training step of a convolutional network on each batch, a narrow one and a
-wide one. "Of the limit" is the rate by the slower of the two alone, the loader and the step. Cores are the
-seconds of the processor that all threads of the process took, for each second of the clock; "one core" are
-rows where the process has no more. Before that it says how far the engines' pixels are from the processor's.
+which 1,024 differ), which needs Pillow; if that is not installed, it uses the package's sample pictures, of
+about 300 x 220. Each row loads, decodes and augments for a number of seconds, after a few batches that do
+not count; first alone, then with a training step of a convolutional network on each batch, a narrow one and
+a wide one. "Of the limit" is the rate relative to the slower of the two alone, the loader and the step.
+Cores are the processor seconds of all threads of the process per second of the clock; "one core" are rows
+in which the process may use only one. Before that it reports how far the engines' pixels are from the
+processor's.
 
-CUDA reads CUDA_DEVICE_MAX_CONNECTIONS when it starts. A loader with engines sets it to 32 where nobody has
-set it; so does this, and says so. With 8, which is CUDA's own, it shows what that is worth.
+CUDA reads CUDA_DEVICE_MAX_CONNECTIONS when it starts. A loader with engines sets it to 32 if it is not set;
+so does this program, and says so. With 8, CUDA's default, it shows what the setting gains.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-# Before CUDA starts.
+# Set before CUDA starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 import torch
@@ -40,7 +41,7 @@ from torch.nn import functional
 import sidestream
 from sidestream import images
 
-#: Batches of a row that do not count, among them those that were ready before anybody asked.
+#: Batches of a row that do not count, including those that were ready before the first request.
 WARM_UP = 6
 
 
@@ -53,7 +54,7 @@ def compose(side: int) -> images.Compose:
 
 
 def batches(loader: images.Loader) -> Generator[Any]:
-    """Epoch after epoch."""
+    """Return the batches of epoch after epoch."""
     prefetched = loader.prefetch("cuda")
     while True:
         yield from prefetched
@@ -61,7 +62,7 @@ def batches(loader: images.Loader) -> Generator[Any]:
 
 @contextlib.contextmanager
 def cores(count: int | None) -> Iterator[None]:
-    """Keep all threads of the process that there are by now to so many cores."""
+    """Restrict all existing threads of the process to this many cores."""
     if count is None:
         yield
         return
@@ -69,7 +70,7 @@ def cores(count: int | None) -> Iterator[None]:
 
     def keep(to: set[int]) -> None:
         for thread in os.listdir("/proc/self/task"):
-            # One that has ended meanwhile.
+            # A thread that has ended meanwhile.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), to)
 
@@ -81,8 +82,8 @@ def cores(count: int | None) -> Iterator[None]:
 
 
 def apart(folder: Path, count: int, share: float) -> tuple[float, int, int]:
-    """Of a batch that engines decode, the mean and the largest difference from the processor's in levels; and
-    how many batches they refused.
+    """Return, for batches that engines decode, the mean and the largest difference from the processor's in
+    levels, and the number of batches that they refused.
     """
     whole = images.Compose([images.Resize((256, 256))])
     with contextlib.ExitStack() as stack:
@@ -97,7 +98,7 @@ def apart(folder: Path, count: int, share: float) -> tuple[float, int, int]:
 
 
 def training(side: int, width: int, dry: bool) -> Callable[[Any, Any], None]:
-    """Nine convolutions with batch normalisation in bfloat16, forwards, backwards and a step of SGD."""
+    """Nine convolutions with batch normalization in bfloat16, forward, backward and a step of SGD."""
     layers: list[torch.nn.Module] = []
     before = 3
     for number in range(3 if dry else 9):

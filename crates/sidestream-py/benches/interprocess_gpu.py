@@ -1,11 +1,11 @@
-"""Whether a stream that waits for another process' event gets what that process wrote, and what it costs.
+"""Whether a stream that waits for another process's event sees what that process wrote, and what it costs.
 
     python crates/sidestream-py/benches/interprocess_gpu.py [--quick]
 
-Two processes use one GPU. One keeps its stream busy, writes a number into memory that both have, records an
-event and says so at once. The other copies that memory on a stream of its own, without waiting and waiting in
-three ways, and compares each value. Then both hand the memory to and fro, ordered by events or by hosts that
-wait. One JSON object a line.
+Two processes use one GPU. One keeps its stream busy, writes a number to memory that both share, records an
+event and announces it at once. The other copies that memory on a separate stream, without waiting and
+waiting in three ways, and compares each value. Then both pass the memory back and forth, ordered by events
+or by hosts that wait. Prints one JSON object per line.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import torch.multiprocessing
 
 ROUNDS, EXCHANGES = (3, 50) if "--quick" in sys.argv else (20, 500)
 VALUES = 1 << 22
-# Some 20 ms, within which a stream that waits for nothing is done.
+# About 20 ms, during which a stream that waits for nothing completes.
 BUSY_CYCLES = 40_000_000
 
 
 def produce(pipe: Connection) -> None:
-    """Write what is asked for, until nothing is, and say so at once or when it is complete."""
+    """Write the requested values, and announce each at once or when it is complete."""
     torch.cuda.init()
     stream = sidestream.Stream()
     written, of_torch = sidestream.Event(interprocess=True), torch.cuda.Event(interprocess=True)
@@ -50,7 +50,7 @@ def produce(pipe: Connection) -> None:
 
 
 class Consumer:
-    """This process: its stream, the memory, and the other process' events."""
+    """This process: its stream, the memory, and the other process's events."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe, self.stream = pipe, sidestream.Stream()
@@ -70,7 +70,7 @@ class Consumer:
         self.value = 0
 
     def ask(self, cycles: int, hosts_wait: bool = False) -> int:
-        """Have the next value written, and return when it is said to be in a stream."""
+        """Request the next value, and return when its write is announced to be in a stream."""
         self.value += 1
         self.pipe.send((self.value, cycles, hosts_wait))
         assert self.pipe.recv() == self.value
@@ -85,7 +85,7 @@ class Consumer:
         self.read.record(self.stream)
 
     def wrong_behind(self, wait: str) -> int:
-        """In how many rounds what was copied is not what was written."""
+        """Return the number of rounds in which the copied value is not the written one."""
         wrong = 0
         for _ in range(ROUNDS):
             value = self.ask(BUSY_CYCLES)
@@ -96,7 +96,7 @@ class Consumer:
         return wrong
 
     def exchange_ms(self, hosts_wait: bool) -> tuple[float, int]:
-        """How long one round takes, and whether the last value arrived."""
+        """Return how long one round takes, and whether the last value arrived."""
         start = time.perf_counter()
         for _ in range(EXCHANGES):
             self.ask(0, hosts_wait)
@@ -109,7 +109,7 @@ class Consumer:
 
 
 def refused_here() -> str:
-    """What the driver says of a handle of the same process."""
+    """Return the driver's error for a handle of the same process."""
     try:
         sidestream.Event.from_ipc_handle("cuda", sidestream.Event(interprocess=True).ipc_handle())
     except sidestream.DeviceError as error:
@@ -124,13 +124,13 @@ def main() -> None:
     pipe, theirs = torch.multiprocessing.Pipe()
     other = torch.multiprocessing.Process(target=produce, args=(theirs,))
     other.start()
-    theirs.close()  # Where the other process fails, this one is told.
+    theirs.close()  # If the other process fails, this one notices.
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
     print(json.dumps({"opened in its own process": refused_here()}), flush=True)
     consumer = Consumer(pipe)
     for wait in consumer.waits:
         wrong = consumer.wrong_behind(wait)
-        # Without a wait a value may be there in time.
+        # Without a wait a value may arrive in time.
         expected = (wrong > 0) == (wait == "nothing")
         said = {"waits for": wait, "rounds": ROUNDS, "stale": wrong, "as expected": expected}
         print(json.dumps(said), flush=True)

@@ -1,4 +1,4 @@
-"""Benches of several parts: what they find are lines of JSON, in which ``part`` says from which."""
+"""Benchmarks of several parts, which print lines of JSON; ``part`` names the part."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def say(part: str, **found: Any) -> None:
 
 
 def run(parts: Mapping[str, Callable[[], dict[str, Any] | None]], asked: Iterable[str] = ()) -> int:
-    """Run the parts that are asked for, or all, and return the program's exit code.
+    """Run the requested parts, or all, and return the program's exit code.
 
-    What a part returns is in its last line, with ``ok`` unless it says otherwise. A part that fails says so
-    there, and the others run all the same.
+    The result of a part is in its last line, with ``ok`` unless the part says otherwise. A part that fails
+    says so there, and the others run anyway.
     """
     names = [*asked] or [*parts]
     if unknown := set(names) - set(parts):

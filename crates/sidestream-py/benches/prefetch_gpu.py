@@ -2,8 +2,8 @@
 
     python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
 
-Parts: pinned, unpinned, small, epochs, ten_loops, stress, memory. One JSON object a line; times
-are medians of rounds in which the things compared take turns. docs/benchmarks.md has the figures.
+Parts: pinned, unpinned, small, epochs, ten_loops, stress, memory. One JSON object per line; times are
+medians of rounds in which the compared variants take turns. docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from timing import medians, seconds
 import sidestream
 
 QUICK = "--quick" in sys.argv
-#: Without a GPU `epochs` and `ten_loops` run dry: on the processor, with little to do.
+#: Without a GPU `epochs` and `ten_loops` are dry runs: on the processor, with little work.
 DRY = not torch.cuda.is_available()
 GPU = torch.device("cpu" if DRY else "cuda:0")
 BATCH_BYTES = 38 << 20
 
 
 class Compute:
-    """Work that reads a batch and lasts about so many seconds on the device."""
+    """Work that reads a batch and takes about this many seconds on the device."""
 
     def __init__(self, lasts: float) -> None:
         side = 2048
@@ -61,7 +61,7 @@ class Compute:
 
 
 def copy_seconds() -> float:
-    """One upload of a batch from pinned memory, by events on the device."""
+    """Measure one upload of a batch from pinned memory, with events on the device."""
     host = torch.empty(BATCH_BYTES, dtype=torch.uint8).pin_memory()
     device = torch.empty(BATCH_BYTES, dtype=torch.uint8, device=GPU)
     took = []
@@ -76,7 +76,7 @@ def copy_seconds() -> float:
 
 
 def against_compute(part: str, batches: list[Any], by_hand: Callable[[Any], torch.Tensor]) -> None:
-    """A loop over big batches whose copy takes half as long as the computing."""
+    """Time a loop over big batches whose copy takes half as long as the computation."""
     copy = copy_seconds()
     compute = Compute(2 * copy)
     count = 100 if QUICK else 400
@@ -123,7 +123,7 @@ def unpinned() -> None:
 
 
 def small() -> None:
-    """500 tensors of 16 KB a batch."""
+    """500 tensors of 16 KB per batch."""
     batches = [[torch.randn(4096) for _ in range(500)] for _ in range(4)]
     pinned_batches = [[tensor.pin_memory() for tensor in batch] for batch in batches]
     count = 50 if QUICK else 200
@@ -161,7 +161,7 @@ def small() -> None:
 
 
 def epochs() -> None:
-    """A new prefetcher for each epoch beside one that is kept: 40 batches of 33.6 MB, and what it takes of
+    """Time a new prefetcher for each epoch, compared with one that is kept: 40 batches of 33.6 MB, and its
     memory.
     """
     count, side = (4, 64) if DRY else (40, 4096)
@@ -217,8 +217,8 @@ def epochs() -> None:
 
 
 def ten_loops() -> None:
-    """Ten loops by `.to()`, from pinned memory by `non_blocking`, and by `prefetch` from both, a new
-    prefetcher each epoch, in turns.
+    """Time ten loops with `.to()`, with `non_blocking` from pinned memory, and with `prefetch` from both, a
+    new prefetcher each epoch, in turns.
     """
     rounds = 2 if DRY else 4 if QUICK else 12
     worst = 0.0
@@ -261,7 +261,7 @@ def ten_loops() -> None:
 
 
 class Numbered:
-    """Batches in which every element says which batch it is; the memory is filled anew for each, like a
+    """Batches in which every element is the number of its batch; the memory is refilled for each, like a
     loader's.
     """
 
@@ -282,7 +282,7 @@ class Numbered:
 
 
 class Naive:
-    """A prefetcher as it is often written: two buffers each side, an own stream, and no wait for the
+    """A prefetcher as it is often written: two buffers on each side, a side stream, and no wait for the
     consumer.
     """
 
@@ -324,7 +324,7 @@ class Consumer:
         self.batches += 1
         way = self.random.randrange(8)
         if way < 3:
-            # The device lags behind: the batch is looked at long after it was let go.
+            # The device is behind: the batch is read long after it was released.
             torch.cuda._sleep(self.random.choice([20_000, 200_000]))
             self.look(batch, number)
         elif way == 3:
@@ -334,7 +334,7 @@ class Consumer:
                     self.look(*kept)
                 self.kept.clear()
         elif way == 4:
-            # A view of it on a third stream, which is named to it, and let go at once.
+            # A view of the batch on a third stream, which is recorded for it, and released at once.
             part = batch[batch.numel() // 2 :]
             self.third.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.third):
@@ -342,7 +342,7 @@ class Consumer:
                 self.wrong_third.add_((part != number).sum())
             part.record_stream(self.third)
         elif way == 5:
-            # A view that outlives the tensor it came from.
+            # A view that outlives the tensor from which it was made.
             self.kept.append((batch[1:], number))
         elif way == 6:
             pass
@@ -396,14 +396,14 @@ def stress() -> None:
 
 
 def taken() -> int:
-    """Bytes of the device that are in use, by whomever."""
+    """Return the bytes of the device that are in use, by all processes."""
     free, total = torch.cuda.mem_get_info(GPU)
     return total - free
 
 
 def ring(depth: int) -> None:
-    """What a ring takes of the device. In a process of its own, since memory that is given back is kept for
-    the next.
+    """Measure the device memory of a ring. In a separate process, since freed memory is kept for the next
+    ring.
     """
     batch = torch.zeros(BATCH_BYTES, dtype=torch.uint8)
     compute = Compute(0.001)
@@ -423,7 +423,7 @@ def ring(depth: int) -> None:
 
 
 def memory() -> None:
-    """Device memory of the ring, and what stays on side streams over epochs with a transform."""
+    """Measure the ring's device memory, and what stays on side streams over epochs with a transform."""
     for depth in (2, 3, 4):
         subprocess.run([sys.executable, __file__, f"--ring={depth}"], check=True)
     torch.cuda.synchronize()

@@ -1,11 +1,12 @@
-"""What a priority is worth to a few small kernels beside queued work, launched one by one and as a CUDA
+"""What a priority gains for a few small kernels beside queued work, launched one by one and as a CUDA
 graph.
 
     python crates/sidestream-py/benches/priorities_gpu.py [--quick]
 
-A graph's kernels have the priority of the stream that they were captured on; which stream replays it is
-another question. Both are varied apart. Each figure is the median of the milliseconds from the first call
-until the host knows that the work is over. One JSON object a line; docs/benchmarks.md has the figures.
+A graph's kernels have the priority of the stream on which they were captured; the stream that replays the
+graph may have another. Both are varied separately. Each figure is the median of the milliseconds from the
+first call until the host knows that the work is complete. Prints one JSON object per line;
+docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ LEAST, MOST = torch.cuda.Stream.priority_range()
 
 
 def products() -> Callable[[], object]:
-    """Matrix products of 8192 x 8192, whose blocks take long."""
+    """Make matrix products of 8192 x 8192, whose blocks run long."""
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(a)
     return lambda: torch.mm(a, a, out=out)
 
 
 def sums() -> Callable[[], object]:
-    """Sums over a gigabyte, whose blocks take some microseconds."""
+    """Make sums over a gigabyte, whose blocks take some microseconds."""
     a = torch.zeros(1 << 28, device="cuda")
     return lambda: a.add_(1.0)
 
@@ -59,7 +60,7 @@ def latency(
             with torch.cuda.stream(behind):
                 for _ in range(12):
                     background()
-            # Until the first of it runs.
+            # Until the first kernel runs.
             time.sleep(0.0005)
         with torch.cuda.stream(stream):
             start = time.perf_counter()

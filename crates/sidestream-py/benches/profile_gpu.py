@@ -1,5 +1,5 @@
-"""What `sidestream.profile` measures of a step without the profiler, beside the same program in a process
-that has none.
+"""What `sidestream.profile` measures of a step without the profiler, compared with the program in a process
+that has no profiler.
 
     python crates/sidestream-py/benches/profile_gpu.py [--device cpu] [--runs N] [--json FILE] [--bar]
     [PROGRAM …]
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 Step = Callable[[int], None]
-#: The first process steps so long before it times, and so long while it does, in seconds.
+#: Seconds that the first process steps before it times, and while it times.
 WARM_UP_S, TIMED_S = 0.5, 1.5
 BASE_OFF, ESTIMATE_OFF, ESTIMATES = 0.10, 0.20, 8
 KEY = "sidestream.unprofiled"
@@ -39,7 +39,7 @@ def program(make: Callable[[Any], Step]) -> Callable[[Any], Step]:
 
 
 class Machine:
-    """PyTorch and the sizes that suit the device."""
+    """PyTorch, with sizes that suit the device."""
 
     def __init__(self, device: str) -> None:
         import torch
@@ -64,7 +64,7 @@ class Machine:
             self.torch.cuda.synchronize()
 
     def works(self, seconds: float) -> int:
-        """The program's own work in Python, which takes as long wherever it runs."""
+        """Run the program's own work in Python, which takes this long on any machine."""
         end_ns, turns = self.clock_ns() + int(1e9 * seconds), 0
         while self.clock_ns() < end_ns:
             turns += 1
@@ -73,7 +73,7 @@ class Machine:
 
 @program
 def products(machine: Machine) -> Step:
-    """The device decides: a few long kernels."""
+    """The device is the limit: a few long kernels."""
     side = machine.side(4096, 256)
     x, w = machine.square(side), machine.square(side)
 
@@ -87,7 +87,7 @@ def products(machine: Machine) -> Step:
 
 @program
 def small_operators(machine: Machine) -> Step:
-    """The host decides: many short kernels."""
+    """The host is the limit: many short kernels."""
     x = machine.square(machine.side(64, 16))
 
     def step(_: int) -> None:
@@ -104,7 +104,8 @@ def training(machine: Machine) -> Step:
     nn, side = machine.torch.nn, machine.side(1024, 64)
     layers = [part for _ in range(6) for part in (nn.Linear(side, side), nn.ReLU())]
     model = nn.Sequential(*layers).to(machine.device)
-    # So slow that the weights stay what they are: numbers that become tiny would slow down a processor.
+    # The learning rate is so low that the weights do not change: denormal numbers would slow down a
+    # processor.
     optimizer = machine.torch.optim.Adam(model.parameters(), lr=1e-7)
     x = machine.torch.randn(machine.side(2048, 32), side, device=machine.device)
 
@@ -174,7 +175,7 @@ def reads_its_loss(machine: Machine) -> Step:
 
 @program
 def prepares_its_batch(machine: Machine) -> Step:
-    """The host's own work, then the device's, which runs beside the work for the next step."""
+    """The host's own work, then the device's, which runs concurrently with the work for the next step."""
     w = machine.square(machine.side(2048, 128))
 
     def step(_: int) -> None:
@@ -225,13 +226,13 @@ def second_stream(machine: Machine) -> Step:
     return step
 
 
-#: After how many steps a program repeats itself.
+#: The number of steps after which a program repeats itself.
 EVERY = {"two_kinds_of_steps": 4}
 
 
 def plain(name: str, device: str) -> dict[str, Any]:
-    """A step in a process without a profiler: all of the time by the count of steps, from one wait to
-    another.
+    """Time a step in a process without a profiler: the total time divided by the number of steps, from one
+    wait to another.
     """
     machine = Machine(device)
     step, at = PROGRAMS[name](machine), 0
@@ -240,7 +241,7 @@ def plain(name: str, device: str) -> dict[str, Any]:
         nonlocal at
         machine.synchronize()
         begun_ns, first = machine.clock_ns(), at
-        # The clock is asked now and then only. Each time there are as many steps of each kind.
+        # The clock is read only now and then. Each time there are as many steps of each kind.
         while machine.clock_ns() - begun_ns < 1e9 * seconds or at == first:
             for _ in range(8):
                 step(at)
@@ -255,7 +256,7 @@ def plain(name: str, device: str) -> dict[str, Any]:
 
 
 def profiled(name: str, device: str) -> dict[str, Any]:
-    """The same under `sidestream.profile`, and what its trace alone would have said."""
+    """Run the program under `sidestream.profile`; also return what its trace alone would have shown."""
     import sidestream
     from sidestream import _profile
 
@@ -271,7 +272,7 @@ def profiled(name: str, device: str) -> dict[str, Any]:
                 profile.step()
                 at += 1
                 if end is None and profile.unprofiled is not None:
-                    # One that is left out, and those that are recorded.
+                    # The one that is left out, and those that are recorded.
                     end = at + 22
         found: dict[str, Any] = {"problem": profile.problem}
         if profile.unprofiled is not None:
@@ -331,7 +332,7 @@ def main() -> int:
         not_agreed = drifting = 0
         sizes = set()
         for run in range(options.runs):
-            # In turns, so that neither has the quieter half of the machine's time.
+            # The processes take turns, so that neither has the quieter half of the machine's time.
             order = ["plain", "profiled"] if run % 2 == 0 else ["profiled", "plain"]
             both = {which: in_process(which, name, options.device) for which in order}
             rows.append({"program": name, "run": run, **both})

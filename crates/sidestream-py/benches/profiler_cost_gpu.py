@@ -1,12 +1,12 @@
-"""What PyTorch's profiler costs: kinds of calls, and whole steps of 24 jobs, timed with and without it; their
-traces are kept.
+"""What PyTorch's profiler costs: kinds of calls, and whole steps of 24 jobs, timed with and without it;
+their traces are kept.
 
     python crates/sidestream-py/benches/profiler_cost_gpu.py --out FOLDER [--device cpu] [JOB …]
 
-What `diagnose` takes for the cost of the profiler comes from here. Two processes run all jobs. Each times
-every job before any profiler has run, then again in turns with a profiler of the host only, of the device
-only, and of both, which writes a trace. FOLDER gets ``truth.json`` and ``traces.tar`` (traces of at most ten
-steps, compressed). On an H200 it takes under four minutes.
+`diagnose` takes its cost of the profiler from here. Two processes run all jobs. Each times every job before
+any profiler has run, then again in turns with a profiler of the host only, of the device only, and of both,
+which writes a trace. FOLDER gets ``truth.json`` and ``traces.tar`` (traces of at most ten steps,
+compressed). On an H200 it takes less than four minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these")
+parser.add_argument("jobs", nargs="*", metavar="JOB", help="run only these")
 parser.add_argument("--out", required=True, metavar="FOLDER")
 parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
 parser.add_argument(
@@ -51,13 +51,13 @@ MACHINE = Machine(ARGS.device)
 IS_CUDA, DEVICE = MACHINE.is_cuda, MACHINE.device
 synchronize = MACHINE.synchronize
 ROUNDS = 2
-#: A window of plain steps lasts so long, and so many are timed at a time.
+#: Seconds of a window of plain steps, and the number of windows that are timed at a time.
 WINDOW_S, WINDOWS = 0.06 if IS_CUDA else 0.002, 5
-#: So many steps are recorded.
+#: The number of steps that are recorded.
 RECORDED = 10
-#: Each job, how to make its step.
+#: For each job, the function that makes its step.
 JOBS: dict[str, Callable[[], Step]] = {}
-#: The jobs that are traced with more options, too.
+#: The jobs that are also traced with more options.
 MORE_OPTIONS = {"layers_forward", "encoder_training", "cells", "loss_of_each_layer"}
 OPTIONS = {
     "shapes": {"record_shapes": True},
@@ -94,7 +94,7 @@ def training(model: nn.Module, optimizer: torch.optim.Optimizer, *shape: int) ->
     return step
 
 
-# Jobs of neighbouring kinds take turns: those of even numbers are one half, those of odd numbers the other.
+# Similar jobs take turns: those with even numbers are one half, those with odd numbers the other.
 
 
 @job
@@ -109,7 +109,8 @@ def layers_forward() -> Step:
 
 
 class Attention(nn.Module):
-    """As GPT-2 is written: one product for queries, keys and values, and its own split, mask and merge."""
+    """Attention as in GPT-2: one product for queries, keys and values, and its own split, mask and
+    merge."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -407,7 +408,7 @@ def mixed_precision() -> Step:
 
 @job
 def tokens() -> Step:
-    # Greedy decoding with a cache that grows, a token read each time.
+    # Greedy decoding with a growing cache; each token is read.
     model = Gpt(of(4, 1), of(256, 32), of(4, 2)).to(DEVICE).eval()
 
     def step(_: int) -> None:
@@ -437,7 +438,7 @@ def embeddings() -> Step:
 
 @job
 def own_python() -> Step:
-    # Python between the operators, which no profiler of operators sees.
+    # Python code between the operators, which a profiler of operators does not see.
     model, x = layers(24, 128), randn(16, 128)
 
     def step(_: int) -> None:
@@ -463,7 +464,7 @@ def compiled() -> Step:
     return step
 
 
-# Kinds of calls, so many times in a loop.
+# Kinds of calls, each a number of times in a loop.
 
 
 def calls() -> dict[str, Callable[[], object]]:
@@ -529,7 +530,7 @@ def activities(host: bool, device: bool) -> list[ProfilerActivity]:
     return wanted + ([ProfilerActivity.CUDA] if device and IS_CUDA else [])
 
 
-#: With which profiler: of the host, of the device.
+#: The kinds of profiler: of the host, of the device.
 KINDS = {"host": (True, False), "device": (False, True), "both": (True, True)}
 
 
@@ -548,7 +549,7 @@ def kinds_of_calls() -> dict[str, dict[str, float]]:
 
 
 def plain_ms(step: Step, warm_up_s: float) -> list[float]:
-    """The mean step of each window, which has a wait for the device at its end only."""
+    """Return the mean step of each window; the window waits for the device only at its end."""
     synchronize()
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < warm_up_s or count < 3:
@@ -569,7 +570,7 @@ def plain_ms(step: Step, warm_up_s: float) -> list[float]:
 def profiled_ms(
     step: Step, which: tuple[bool, bool], steps: int, path: Path | None, options: dict[str, Any]
 ) -> list[float]:
-    """The time from the end of each step to the next, as a clock beside the profiler sees it."""
+    """Return the time from the end of each step to the next, by a clock beside the profiler."""
 
     def write(profiler: Any) -> None:
         if path is not None:
@@ -610,7 +611,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
 
 
 def one_round(folder: Path) -> dict[str, Any]:
-    """All jobs in this process: without a profiler first."""
+    """Run all jobs in this process: without a profiler first."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     begun, rows, failed = time.perf_counter(), {}, []
@@ -626,7 +627,7 @@ def one_round(folder: Path) -> dict[str, Any]:
             traceback.print_exc()
             failed.append(name)
         gc.collect()
-    # In the second round the other way round, so that none always has the warmer process.
+    # The second round has the reverse order, so that no variant always has the warmer process.
     for name in [name for name in (names if ARGS.round == 0 else names[::-1]) if name in first]:
         if time.perf_counter() - begun > ARGS.limit:
             failed.append(f"{name} (no time left)")
@@ -675,8 +676,8 @@ def show(truth: dict[str, Any]) -> None:
 
 
 def pack(traces: Path, out: Path) -> tuple[int, int]:
-    """Pack the traces into archives that can be carried anywhere, the first round's first: how many, and how
-    many traces are in none.
+    """Pack the traces into archives that can be copied anywhere, the first round's first. Return the number
+    of archives, and of traces that are in none.
     """
     most, packed, left_out, archives = 15_000_000, 0, 0, [tarfile.open(out / "traces0.tar", "w")]
     for path in sorted(traces.iterdir(), key=lambda path: (".1." in path.name, path.name)):

@@ -1,14 +1,14 @@
-"""Ten runs of two ranks with one thing planted, and what it costs: slow by compute, by the loader or by
-copies, in a tensor, data or pipeline group, and one run in which nothing is planted.
+"""Ten runs of two ranks with one planted fault, and its cost: slow by computation, by the loader or by
+copies, in a tensor, data or pipeline group, and one run without a fault.
 
 On a machine with two GPUs:
 
     python benches/ranks_gpu.py OUT [--steps 12]
 
-OUT/ranks.tar has the traces, CASE/rank0.json.gz and CASE/rank1.json.gz, and truth.json, which stands beside
-it too: for each case the slow rank, the cause, a step without the profiler with the plant and without it, and
-what each rank takes for its own work when nothing is exchanged. `--dry` is the same with gloo on the
-processor, in small, to try the script.
+OUT/ranks.tar has the traces, CASE/rank0.json.gz and CASE/rank1.json.gz, and truth.json, of which there is
+also a copy beside it: for each case the slow rank, the cause, a step without the profiler with and without
+the fault, and the time of each rank's own work without exchanges. `--dry` runs a small version with gloo on
+the processor, to test the script.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.profiler import ProfilerActivity, profile, schedule
 
-#: Case: the groups, what is planted, and on which rank.
+#: For each case: the groups, the planted fault, and its rank.
 CASES = {
     "tensor_compute": ("tensor", "compute", 1),
     "tensor_loader": ("tensor", "loader", 0),
@@ -48,7 +48,7 @@ MICRO_BATCHES = 4
 
 
 class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Batches that take so long to make."""
+    """Batches that take a given time to make."""
 
     def __init__(self, elements: int, seconds: float, count: int) -> None:
         self.elements, self.seconds, self.count = elements, seconds, count
@@ -64,7 +64,7 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 class Job:
-    """What one rank does in a step."""
+    """The work of one rank in a step."""
 
     def __init__(self, rank: int, device: torch.device, groups: dict[str, Any], dry: bool) -> None:
         self.rank, self.device, self.groups = rank, device, groups
@@ -84,7 +84,7 @@ class Job:
     def step(self, kind: str, planted: str, batches: Any, talks: bool) -> None:
         x = next(batches).to(self.device).expand(self.size, self.size)
         if planted == "copies":
-            # Pageable, on the stream of the kernels.
+            # The copy is pageable, on the stream of the kernels.
             self.on_device.copy_(self.large)
         times = 2 if planted == "compute" else 1
         getattr(self, kind)(x, times, talks)
@@ -95,15 +95,15 @@ class Job:
         return y
 
     def tensor(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A tensor group: what each layer makes is summed before the next."""
+        """A tensor group: the result of each layer is summed over the group before the next layer."""
         for layer in range(LAYERS):
             x = self.compute(x, layer, times)
             if talks:
                 dist.all_reduce(x, group=self.groups["tensor"])
 
     def data(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A data group: gradients are summed while the next layer is computed; all of them are waited for in
-        the end.
+        """A data group: gradients are summed while the next layer is computed; all of them are waited for
+        at the end.
         """
         works = []
         for layer in range(LAYERS):
@@ -115,7 +115,7 @@ class Job:
         self.gradients[0].mul_(0.5)
 
     def pipeline(self, x: torch.Tensor, times: int, talks: bool) -> None:
-        """A pipeline of two stages: all micro-batches forward, then all of them back."""
+        """A pipeline of two stages: all micro-batches forward, then all of them backward."""
         group, peer = self.groups["pipeline"], 1 - self.rank
         half = LAYERS // 2
         for back in (False, True):
@@ -137,7 +137,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def timed(job: Job, kind: str, planted: str, steps: int, talks: bool) -> float:
-    """The time of a step in nanoseconds, without the profiler."""
+    """Return the time of a step in nanoseconds, without the profiler."""
     batches = job.loader(planted, steps + 4)
     for _ in range(4):
         job.step(kind, planted, batches, talks)
@@ -164,7 +164,7 @@ def traced(job: Job, kind: str, planted: str, steps: int, path: Path) -> None:
 
 
 def each(rank: int, port: int, folder: str, steps: int, dry: bool) -> None:
-    """One rank."""
+    """Run one rank."""
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank)
     )

@@ -1,9 +1,9 @@
-"""What only a real GPU shows, beside real PyTorch: one JSON object a line, with `ok`.
+"""What only a real GPU shows, with real PyTorch: one JSON object per line, with `ok`.
 
     python crates/sidestream-py/benches/real_gpu.py [part …]
 
-Needs PyTorch with CUDA and the package `sidestream`. Each part runs alone, and is `ok` if all that it asserts
-holds. Parts that need two GPUs say so where there is one.
+Needs PyTorch with CUDA and the package `sidestream`. Each part runs alone, and is `ok` if all of its
+assertions pass. Parts that need two GPUs say so if there is one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import sidestream
 from sidestream import Event, Stream
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
-#: About 20 ms at 2 GHz: much longer than the host takes for what follows.
+#: About 20 ms at 2 GHz: much longer than the host takes for the calls that follow.
 LONG = 40_000_000
 SIDE = 1 << 20
 
-#: Of a part that needs more.
+#: The result of a part that needs more GPUs.
 ONE_GPU = {"ok": None, "skipped": "needs two GPUs"}
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {}
 
@@ -39,7 +39,7 @@ def part(run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
 
 
 def late(stream: Any, value: float, after: int = LONG) -> torch.Tensor:
-    """Memory that holds zeros, and `value` once the stream has slept."""
+    """Return memory with zeros that becomes `value` once the stream has slept."""
     with torch.cuda.stream(stream):
         tensor = torch.zeros(SIDE, device="cuda")
         stream.synchronize()
@@ -49,7 +49,7 @@ def late(stream: Any, value: float, after: int = LONG) -> torch.Tensor:
 
 
 def seen(tensor: torch.Tensor, on: Stream) -> float:
-    """What a stream finds in it now."""
+    """Return what a stream reads there now."""
     with on:
         copy = tensor.clone()
         on.synchronize()
@@ -68,7 +68,7 @@ def streams() -> dict[str, Any]:
             assert torch.cuda.current_stream() == theirs and inner.cuda_stream == theirs.cuda_stream
         assert torch.cuda.current_stream().cuda_stream == ours.cuda_stream
     assert torch.cuda.current_stream() == before
-    # The legacy default stream has a name that is not NULL.
+    # The legacy default stream has a handle that is not NULL.
     assert Stream.of(None).cuda_stream == 1 and Stream.of(0).cuda_stream == 1
     found = {"without a wait": seen(late(theirs, 1.0), ours)}
     torch.cuda.synchronize()
@@ -120,7 +120,7 @@ def events() -> dict[str, Any]:
 
 @part
 def many_streams() -> dict[str, Any]:
-    """Streams whose handles were handed out come back, and memory that was used on them can be used again."""
+    """Streams whose handles were returned are reused, and memory that was used on them can be reused."""
     handles = set()
     torch.cuda.synchronize()
     start = torch.cuda.memory_allocated()
@@ -142,7 +142,7 @@ def many_streams() -> dict[str, Any]:
 
 @part
 def arrays() -> dict[str, Any]:
-    """Without PyTorch first, then handed to it, on a stream of its own that has to wait."""
+    """Batches without PyTorch first, then imported by it, on a separate stream that has to wait."""
     code = """
 import numpy as np, sidestream
 held = []
@@ -169,7 +169,7 @@ print("right")
 def profile() -> dict[str, Any]:
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
     batch = torch.randn(4096, 2048)
-    # 100 steps without the profiler and 9 with it; the rest runs as it is.
+    # 100 steps without the profiler and 9 with it; the rest runs unprofiled.
     with sidestream.profile(steps=8, timed=100) as profiled:
         for _ in range(112):
             model(batch.to("cuda", non_blocking=True)).sum().backward()
@@ -184,7 +184,7 @@ def profile() -> dict[str, Any]:
 
 @part
 def examples() -> dict[str, Any]:
-    """Each example as it stands, on this GPU."""
+    """Run each example unchanged on this GPU."""
     said = {}
     for path in sorted(EXAMPLES.glob("*.py")):
         if path.name == "distributed.py":
@@ -213,7 +213,7 @@ def benchmark() -> dict[str, Any]:
 
 @part
 def memory_runs_out() -> dict[str, Any]:
-    """PyTorch keeps nearly all memory, unused: a prefetcher asks it to give some back. Where it is in use,
+    """PyTorch caches nearly all memory, unused: a prefetcher asks it to free some. If the memory is in use,
     the error says so.
     """
     torch.cuda.empty_cache()
@@ -238,8 +238,8 @@ def memory_runs_out() -> dict[str, Any]:
 
 @part
 def a_batch_that_is_gone() -> dict[str, Any]:
-    """Addresses come again: who names a stream for a new batch does not mean one that had its address
-    before.
+    """Addresses are reused: recording a stream for a new batch does not affect an earlier one at that
+    address.
     """
     code = """
 import numpy as np, sidestream
@@ -268,10 +268,10 @@ print(again)
 
 @part
 def workspaces() -> dict[str, Any]:
-    """Two graphs of products, captured on one stream and replayed side by side, write into one workspace of
-    cuBLAS.
+    """Two graphs of products, captured on one stream and replayed concurrently, write to one cuBLAS
+    workspace.
 
-    With products that have a bias added (`addmm`) the same hangs the GPU, so it is not tried here.
+    With products that add a bias (`addmm`), this hangs the GPU, so it is not tried here.
     """
     wrong = {}
     rounds, products = 50, 20
@@ -313,11 +313,11 @@ def workspaces() -> dict[str, Any]:
 
 @part
 def engine_notes() -> dict[str, Any]:
-    """Which memory PyTorch's engine notes in backward: a gradient that it hands to a node of another stream,
-    and nothing else.
+    """Which memory PyTorch's engine records in backward: a gradient that it passes to a node of another
+    stream, and nothing else.
 
-    What is not noted is handed out again while the other stream is still busy. The check has to say the same
-    of each.
+    Memory that is not recorded is reused while the other stream still works. The check must agree in each
+    case.
     """
     main = torch.cuda.current_stream()
     kept: list[torch.Tensor] = []
@@ -414,7 +414,7 @@ def two_gpus() -> dict[str, Any]:
         one.synchronize()
     found["event across"] = float(moved[-1])
     assert found == {"stream across": 1.0, "event across": 2.0}, found
-    # To the other GPU, while the first one is current, both with and without a transform there.
+    # Prefetch to the other GPU, while the first one is current, both with and without a transform there.
     for transform in (None, lambda batch: [batch[0] * 2]):
         batches = ([torch.full((1 << 20,), float(number)).pin_memory()] for number in range(40))
         for number, batch in enumerate(sidestream.prefetch(batches, "cuda:1", transform=transform)):
@@ -445,7 +445,7 @@ def torchrun() -> dict[str, Any]:
 
 @part
 def ranks() -> dict[str, Any]:
-    """The traces of two ranks that exchange gradients, diagnosed together."""
+    """Diagnose the traces of two ranks that exchange gradients together."""
     if torch.cuda.device_count() < 2:
         return ONE_GPU
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
-"""What ``sidestream.check`` remarks on beside races, on a GPU: each part in a process of its own, since an
-assert ends its context.
+"""What ``sidestream.check`` remarks on beside races, on a GPU: each part in a separate process, since a
+device-side assert destroys its context.
 
     python remarks_gpu.py [PART…]      # one JSON object for each part and its twin, with "ok"
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-#: By name: the remark that the first of the two has to have and the second not.
+#: By name: the remark that the first of the two must have and the second must not.
 PARTS = {"late": "LATE_ERROR", "made": "STREAMS_MADE", "held": "MEMORY_HELD", "wait": "WAIT_NOT_NEEDED"}
 
 
@@ -24,7 +24,7 @@ def late(twin: bool) -> None:
     torch.cuda.synchronize()
     rows = table[index]
     try:
-        # Here already, if the kernel is over by now.
+        # The error may surface here, if the kernel has already completed.
         rows = rows * 2
         torch.cuda.synchronize()
     except RuntimeError:
@@ -46,7 +46,7 @@ def made(twin: bool) -> None:
 
 
 def held(twin: bool) -> None:
-    """A side stream lags behind: what it was recorded for cannot be had again."""
+    """A side stream is behind: memory that was recorded for it cannot be reused."""
     import torch
 
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()

@@ -1,10 +1,10 @@
-"""What `Batcher` reaches on one GPU: an 8-layer perceptron of width 512, one row a request.
+"""What `Batcher` reaches on one GPU: an 8-layer perceptron of width 512, one row per request.
 
     python crates/sidestream-py/benches/requests_gpu.py [--quick] [PART …]
 
-Parts: alone, closed, threads, opened, start, memory, overload, right, urgent. One JSON object a line. Latency
-of the open loop counts from when a request was to arrive, not from when it could be sent. docs/benchmarks.md
-has the figures.
+Parts: alone, closed, threads, opened, start, memory, overload, right, urgent. One JSON object per line.
+Latency of the open loop counts from when a request was to arrive, not from when it could be sent.
+docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def seconds() -> float:
 
 
 def warm(batcher: Batcher) -> None:
-    """Until each size that is used has its graphs."""
+    """Run requests until each size that is used has its graphs."""
     row = rows(1)[0]
     for size in SIZES:
         for _ in range(4):
@@ -75,7 +75,7 @@ def warm(batcher: Batcher) -> None:
 
 
 async def closed_loop(batcher: Batcher, callers: int, lasting: float) -> float:
-    """Requests per second, each caller waiting for its answer before it asks again."""
+    """Requests per second; each caller waits for its answer before its next request."""
     row = rows(callers)
     ends = time.perf_counter() + lasting
     done = 0
@@ -94,8 +94,8 @@ async def closed_loop(batcher: Batcher, callers: int, lasting: float) -> float:
 async def open_loop(
     batcher: Batcher, rate: float, lasting: float, deadline: float | None = None, by_task: bool = False
 ) -> dict[str, Any]:
-    """Poisson arrivals. An answer counts when its callback hears of it, or a task of the loop that waits for
-    it.
+    """Poisson arrivals. An answer counts when its callback is called, or when a task of the loop that waits
+    for it resumes.
     """
     drawn = random.Random(7)
     row = rows(64)
@@ -118,7 +118,7 @@ async def open_loop(
         over(meant, answer)
 
     tasks: set[Any] = set()
-    # All arrivals are drawn before: what is measured is the batcher, and not the generator.
+    # All arrivals are drawn beforehand: the batcher is measured, and not the generator.
     arrivals: list[float] = []
     at = 0.0
     while at < lasting:
@@ -128,14 +128,14 @@ async def open_loop(
     start = time.perf_counter()
     while count < len(arrivals):
         now = time.perf_counter()
-        # Those that were to arrive by now, and no more in a turn of the loop than a server finds in its
-        # sockets: what else there is has its turn, too.
+        # The requests that were to arrive by now, but no more in a turn of the loop than a server finds in
+        # its sockets: other tasks have their turn, too.
         for meant in arrivals[count : count + 64]:
             if start + meant > now:
                 break
             count += 1
-            # A deadline counts from when the request was to arrive, as the latency does: a server knows when
-            # a request reached it.
+            # A deadline counts from when the request was to arrive, as the latency does: a server knows
+            # when a request reached it.
             left = None if deadline is None else start + meant + deadline - now
             try:
                 answer = batcher.submit(row[count % 64], deadline=left)
@@ -167,7 +167,7 @@ async def open_loop(
 
 @part
 def alone() -> dict[str, Any]:
-    """PyTorch by hand: one request after the other, and over a pool of 16 streams."""
+    """Plain PyTorch: one request after the other, and over a pool of 16 streams."""
     model = perceptron()
     requests = [x.pin_memory() for x in rows(64)]
     result = {}
@@ -193,7 +193,7 @@ def alone() -> dict[str, Any]:
 
 @part
 def closed() -> dict[str, Any]:
-    """Event loop: so many requests outstanding."""
+    """An event loop with a number of outstanding requests."""
     result: dict[str, Any] = {}
     with Batcher(perceptron(), SIZES, 0.0005, slots=3) as batcher:
         warm(batcher)
@@ -231,7 +231,7 @@ def threads() -> dict[str, Any]:
 
 @part
 def opened() -> dict[str, Any]:
-    """Half of what the closed loop reached, with arrivals as they come."""
+    """Half of the closed loop's rate, with random arrivals."""
     with Batcher(perceptron(), SIZES, 0.0005, slots=3) as batcher:
         warm(batcher)
         most = asyncio.run(closed_loop(batcher, 256, seconds()))
@@ -243,7 +243,7 @@ def opened() -> dict[str, Any]:
 
 @part
 def start() -> dict[str, Any]:
-    """From nothing: the first answer, then traffic until all sizes have their graphs."""
+    """A cold start: the first answer, then traffic until all sizes have their graphs."""
     model = perceptron()
     torch.cuda.synchronize()
     begun = time.perf_counter()
@@ -273,7 +273,7 @@ def start() -> dict[str, Any]:
 
 @part
 def memory() -> dict[str, Any]:
-    """What the graphs of all sizes in a slot hold, against the graph of the largest alone."""
+    """The memory of the graphs of all sizes in a slot, compared with the graph of the largest alone."""
     wide = 256 if QUICK else 4096
     model = (
         torch.nn.Sequential(*(torch.nn.Linear(wide, wide) for _ in range(4)))
@@ -295,7 +295,7 @@ def memory() -> dict[str, Any]:
                         answer.result()
                 if all(len(slot.graphs) == len(sizes) for each in batcher._classes for slot in each.slots):
                     break
-            # What batches without a graph left behind is the cache's.
+            # Memory of batches without a graph belongs to the cache.
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             return torch.cuda.memory_reserved() - before
@@ -311,7 +311,7 @@ def memory() -> dict[str, Any]:
 
 @part
 def overload() -> dict[str, Any]:
-    """Three times as many as it can serve, with a deadline of 20 ms."""
+    """Three times as many requests as it can serve, with a deadline of 20 ms."""
     with Batcher(perceptron(), SIZES, 0.0005, slots=3, max_queue=2048) as batcher:
         warm(batcher)
         most = asyncio.run(closed_loop(batcher, 256, seconds()))
@@ -333,7 +333,7 @@ def overload() -> dict[str, Any]:
 
 @part
 def right() -> dict[str, Any]:
-    """Batches of mixed sizes in three slots, each answer compared with what the request alone gives."""
+    """Batches of mixed sizes in three slots; each answer is compared with that of the request alone."""
     weights = torch.randn(WIDTH, WIDTH, device="cuda").round()
     draw = random.Random(11)
     wrong = count = 0
@@ -342,8 +342,8 @@ def right() -> dict[str, Any]:
         expected = ((many.cuda() @ weights).relu() @ weights).cpu()
         each = list(many.unbind(0))
         batches = 200 if QUICK else 100_000
-        # As many groups under way as keep all slots busy. Small ones are drawn more often, so that batches
-        # are many.
+        # As many groups in flight as keep all slots busy. Small ones are drawn more often, so that there
+        # are many batches.
         waiting: deque[list[tuple[int, sidestream.Answer]]] = deque()
         while sum(batcher.statistics.batches.values()) < batches or waiting:
             if len(waiting) < 6 and sum(batcher.statistics.batches.values()) < batches:

@@ -1,15 +1,15 @@
-"""What a request to a `Batcher` costs the host: its own code with a device that is done at once. Needs
+"""The host's cost of a request to a `Batcher`: its own code, with a device that completes at once. Needs
 PyTorch and no GPU.
 
     python crates/sidestream-py/benches/requests_host.py [--quick]
 
-One JSON object: microseconds of processor time a request, of all threads together, the best of five turns.
-The interpreter runs one thread at a time, so this bounds what any GPU behind it can serve. `refused_us` is a
-request whose deadline is over, `refused_late_us` one whose deadline cannot be kept.
+Prints one JSON object: microseconds of processor time per request, over all threads, the best of five
+turns. The interpreter runs one thread at a time, so this bounds what any GPU can serve. `refused_us` is a
+request whose deadline has passed, `refused_late_us` one whose deadline cannot be met.
 
-A second object is of one event loop that is asked three times as much as it can serve, with a deadline of 20
-ms and a device that takes 1 ms for a batch: which share of the accepted kept their deadline, and how many a
-second were answered in time, told to a callback and to a task. These are by the clock.
+A second object is for one event loop that gets three times the requests that it can serve, with a deadline
+of 20 ms and a device that takes 1 ms for a batch: the share of accepted requests that met their deadline,
+and how many per second were answered in time, by a callback and by a task. These are by the clock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SIZES = tuple(1 << power for power in range(10))
 
 
 class Stream:
-    """Work put there is over."""
+    """A stream whose work is complete at once."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -51,9 +51,9 @@ class Stream:
 
 
 class Event(Stream):
-    """One behind the work that the device was given so far."""
+    """An event that is recorded after the work enqueued so far."""
 
-    #: When all of it is over.
+    #: When all of that work is complete.
     device_over = 0.0
     over = 0.0
 
@@ -73,13 +73,13 @@ class Event(Stream):
 
 
 def worked(x: torch.Tensor) -> torch.Tensor:
-    """A model that takes the device a millisecond."""
+    """Make a model that takes the device a millisecond."""
     Event.device_over = max(Event.device_over, time.perf_counter()) + 0.001
     return x
 
 
 class Torch:
-    """PyTorch, whose GPU is the processor."""
+    """PyTorch, with the processor as its GPU."""
 
     cuda = SimpleNamespace(
         Stream=Stream,
@@ -112,7 +112,7 @@ def batcher(model: Callable[..., Any] = lambda x: x, **how: Any) -> Batcher:
 
 
 def best(run: Callable[[], float]) -> float:
-    """Microseconds a request."""
+    """Return microseconds per request."""
     return min(run() for _ in range(1 if QUICK else 5)) * 1e6
 
 

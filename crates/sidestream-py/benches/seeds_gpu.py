@@ -1,12 +1,12 @@
-"""What five texts that teach CUDA streams do, in forms of our own, on one GPU: each line has what we measured
-and, where the text states one, its own figure. At most eight minutes.
+"""What five texts that teach CUDA streams do, in our own variants, on one GPU: each line has our
+measurement and, if the text states one, its own figure. Takes at most eight minutes.
 
     python crates/sidestream-py/benches/seeds_gpu.py [PART ...]
-    python crates/sidestream-py/benches/seeds_gpu.py --tiny    # on a simulated GPU: no time means anything
+    python crates/sidestream-py/benches/seeds_gpu.py --tiny    # on a simulated GPU: times have no meaning
 
 Parts: loader, overlap, pair, augmentation, serving, profile. docs/developers/seeds.md says what the texts
-are. Variants of a job take turns; a figure is the median of them. With `--tiny` the whole of it runs under
-the check, and a race is an error.
+are. Variants of a job take turns; a figure is their median. With `--tiny` everything runs under the
+check, and a race is an error.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from torch.profiler import record_function
 import sidestream
 
 TINY = "--tiny" in sys.argv
-# Of a simulated GPU, too, which is there only once the parts run.
+# A simulated GPU has this name, too; it exists only once the parts run.
 DEVICE = pair_of.DEVICE = "cuda"
-#: How much is measured: steps of a turn, and turns.
+#: How much is measured: the steps of a turn, and the turns.
 SIZE = pair_of.Size(quick=True)
 SIZE.items, SIZE.rounds = (2, 1) if TINY else (20, 5)
 
@@ -43,13 +43,13 @@ Run = Callable[[int], None]
 
 
 def line(what: str, measured: float | str, unit: str = "", text: str = "") -> None:
-    """A figure of ours, and that of the text beside it."""
+    """Print our figure, and the text's beside it."""
     shown = measured if isinstance(measured, str) else f"{measured:,.2f}"
     print(f"  {what:58}{shown:>12} {unit:12}{text and f'text: {text}'}".rstrip(), flush=True)
 
 
 def rates(variants: dict[str, Run], texts: dict[str, str] | None = None) -> dict[str, float]:
-    """Steps a second of variants that take turns."""
+    """Return the steps per second of variants that take turns."""
     found = pair_of.in_turns(variants, SIZE)
     for name, rate in found.items():
         line(name, rate, "steps/s", (texts or {}).get(name, ""))
@@ -65,8 +65,8 @@ def moved(batch: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def two_streams(first: Callable[[Any], Any], second: Callable[[Any], object], items: Any) -> Run:
-    """As people write it, with its waits: the first stage of the next item on one stream, the second stage of
-    this one on another.
+    """The usual hand-written code, with its waits: the first stage of the next item on one stream, the
+    second stage of this one on another.
     """
     ahead, behind = torch.cuda.Stream(), torch.cuda.Stream()
 
@@ -95,7 +95,7 @@ def network(width: int, layers: int) -> torch.nn.Module:
 
 
 def step_of(model: torch.nn.Module) -> Callable[[Any], torch.Tensor]:
-    """A step of training, on inputs and labels."""
+    """Make a training step, on inputs and labels."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step(batch: Any) -> torch.Tensor:
@@ -120,7 +120,7 @@ def again(batches: list[Any]) -> Callable[[int], Iterator[Any]]:
     return lambda steps: (batches[at % len(batches)] for at in range(steps))
 
 
-# Texts 0 to 3: a loop that uploads its batches, the one of docs/guide/tutorial.md.
+# Texts 0 to 3: a loop that uploads its batches, as in docs/guide/tutorial.md.
 
 
 def loader() -> None:
@@ -174,7 +174,7 @@ def loader() -> None:
         print(sidestream.overlap(train, pageable))
 
 
-# Text 2: its benchmark, and how many streams; text 3: a product against its least time.
+# Text 2: its benchmark, and the number of streams; text 3: a product compared with its minimum time.
 
 
 TEXTS_OF_STREAMS = {2: "2 to 4 streams do (2)", 4: "3 times (3)", 16: "rarely more than 8 does (2)"}
@@ -203,7 +203,7 @@ def overlap() -> None:
     print(product)
 
 
-# Text 4, first part: a frozen encoder, and a decoder that is trained.
+# Text 4, first part: a frozen encoder, and a decoder in training.
 
 
 def small_pair(batch: int) -> pair_of.Job:
@@ -224,12 +224,12 @@ def pair() -> None:
         chosen = {}
         for name, capture in (("Pipeline", False), ("Pipeline(capture=True)", True)):
             mine = job.again()
-            # A simulated GPU has no time to choose by.
+            # A simulated GPU has no times for a choice.
             mode = ("graphs" if capture else "streams") if TINY else "auto"
             stages = [mine.encode, mine.train]
             variants[name], chosen[name] = pair_of.ours(stages, mine.batches, mode, SIZE, capture=capture)
         plain, hand, *_ = variants
-        # The text's figures are those of its batch of 8.
+        # The text's figures are for its batch of 8.
         found = rates(variants, {plain: "83 on an A10G (4)", hand: "91 on an A10G (4)"} if batch == 8 else {})
         for name in (hand, *chosen):
             gain(f"gained by {name}", found, name, plain, "9.6 % with batches of 8" if name == hand else "")
@@ -237,7 +237,7 @@ def pair() -> None:
             print(f"  {name}: {pipe.choice.mode}, {pipe.choice.reason}")
 
 
-# Text 4, second part: augmentation by the loader, on the GPU, and beside the training.
+# Text 4, second part: augmentation in the loader, on the GPU, and concurrent with training.
 
 
 def made(count: int, side: int) -> torch.Tensor:
@@ -259,7 +259,8 @@ class Pictures(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def from_workers(batch: int, change: Callable[[Any], Any], then: Callable[[Any], object]) -> float:
-    """Batches a second that eight workers make and ``then`` takes on the GPU, from the eleventh on."""
+    """Return the batches per second that eight workers make and ``then`` uses on the GPU, from the eleventh
+    on."""
     warm, count = (1, 3) if TINY else (10, 40)
     data = Pictures((warm + count) * batch, pictures.SIDE, change)
     workers = torch.utils.data.DataLoader(data, batch, num_workers=0 if TINY else 8)
@@ -312,7 +313,7 @@ def augmentation() -> None:
         loop, hand, ours = (f"one by one, {how}" for how in forms)
         in_one, in_one_ahead = "in one launch, in the loop", "in one launch, prefetch(transform=)"
         on_host = pictures.Augment(torch.device("cpu"), one_by_one=True)
-        # The text's figures are those of its batch of 32.
+        # The text's figures are for its batch of 32.
         texts = {loop: "35.22 on an A10G (4)", hand: "38.82 on an A10G (4)"} if batch == 32 else {}
         by_workers = from_workers(batch, on_host, train)
         said = "20.41 on an A10G (4)" if batch == 32 else ""
@@ -339,7 +340,7 @@ def augmentation() -> None:
         print(f"  Pipeline: {piped.choice.mode}, {piped.choice.reason}")
 
 
-# Text 2: requests, one by one, over streams, in batches; urgent work beside other work.
+# Text 2: requests, one by one, over streams, in batches; urgent work concurrent with other work.
 
 
 def serving() -> None:
@@ -424,11 +425,11 @@ def main() -> int:
             start = time.perf_counter()
             try:
                 PARTS[name]()
-            except Exception:  # The other parts run all the same.
+            except Exception:  # The other parts run anyway.
                 failed.append(name)
                 traceback.print_exc()
             line("took", time.perf_counter() - start, "s")
-    # The loader does not pin, as in the text; that a batch may go too early is a warning.
+    # As in the text, the loader does not pin; that a batch may be freed too early is a warning.
     if found is not None and not found.is_clean:
         failed.append("check")
         print(found)

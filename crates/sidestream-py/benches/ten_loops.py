@@ -1,5 +1,5 @@
-"""Ten training and inference loops for ``prefetch_gpu.py ten_loops``. In four of them the host is the limit:
-many small launches.
+"""Ten training and inference loops for ``prefetch_gpu.py ten_loops``. In four of them the host is the
+limit: many small launches.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import torch
 from planted.models import perceptron, trained
 from torch import nn
 
-#: Different batches of each loop; an epoch goes round them.
+#: The number of different batches in each loop; an epoch cycles through them.
 KNOWN = 8
 
 
 @dataclass
 class Loop:
-    """What one epoch goes over, from ordinary memory or from pinned, and what it does with a batch on the
+    """The batches of one epoch, from ordinary or pinned memory, and what is done with a batch on the
     device.
     """
 
     name: str
     host_bound: bool
-    #: Whether memory is pinned, and how many batches.
+    #: Makes the batches; takes whether memory is pinned, and the number of batches.
     loader: Callable[[bool, int], Iterable[Any]]
     step: Callable[[Any], Any]
 
@@ -38,7 +38,7 @@ def with_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def of_list(make: Callable[[], Any]) -> Callable[[bool, int], Iterable[Any]]:
-    """A list of batches, as of a data set that was read before."""
+    """Return a list of batches, as of a data set that was read before."""
     known = {False: [make() for _ in range(KNOWN)]}
     known[True] = [with_tensors(batch, pinned) for batch in known[False]]
     return lambda is_pinned, count: [known[is_pinned][at % KNOWN] for at in range(count)]
@@ -50,7 +50,7 @@ def of_generator(make: Callable[[], Any]) -> Callable[[bool, int], Iterable[Any]
 
 
 def of_data_loader(size: int, *parts: Any) -> Callable[[bool, int], Iterable[Any]]:
-    """PyTorch's own, which puts samples together in the thread that asks for them."""
+    """PyTorch's loader, which collates samples in the thread that requests them."""
     data = torch.utils.data.TensorDataset(*parts)
 
     def loader(is_pinned: bool, count: int) -> Iterable[Any]:
@@ -76,7 +76,7 @@ def labelled(rows: int, *shape: int) -> Callable[[], Any]:
 
 
 def loops(device: Any, scale: int = 1) -> list[Loop]:
-    """All of them; smaller by ``scale`` for a dry run."""
+    """Return all loops; smaller by ``scale`` for a dry run."""
     wide, rows = 4096 // scale, 2048 // scale
 
     cell = nn.LSTMCell(64, 64).to(device)

@@ -1,5 +1,5 @@
-"""Thirty jobs of PyTorch with a planted fault, before and after its repair: is the cause named first, and is
-its gain predicted?
+"""Thirty PyTorch jobs with a planted fault, before and after the fix: is the cause named first, and is its
+gain predicted?
 
     python crates/sidestream-py/benches/truth_gpu.py [--sidestream PATH] [--json FILE] [--keep FOLDER] [JOB …]
 
@@ -31,19 +31,18 @@ from either_device import Machine, Step
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.data import DataLoader, Dataset
 
-#: So many steps are recorded, and so many are in a window: of both every 2nd, 4th and 5th step is a whole
-#: number.
+#: The number of steps that are recorded, and that are in a window: divisible by 2, 4 and 5.
 STEPS = 20
 WINDOWS = 5
 WARM_UP = 6
-#: The predicted step may be so far from the measured one.
+#: The allowed relative error of the predicted step.
 OFF = 0.15
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("jobs", nargs="*", metavar="JOB", help="only these")
+parser.add_argument("jobs", nargs="*", metavar="JOB", help="run only these")
 parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-parser.add_argument("--sidestream", metavar="PATH", help="the command, where the package is not installed")
-parser.add_argument("--json", metavar="FILE", help="also write the rows, a line of JSON each")
+parser.add_argument("--sidestream", metavar="PATH", help="the command, if the package is not installed")
+parser.add_argument("--json", metavar="FILE", help="also write the rows, one line of JSON each")
 parser.add_argument("--keep", metavar="FOLDER", help="keep the traces there")
 parser.add_argument("--limit", type=float, default=225.0, metavar="SECONDS")
 ARGS = parser.parse_args()
@@ -54,7 +53,7 @@ synchronize, busy, captured = MACHINE.synchronize, MACHINE.busy, MACHINE.capture
 
 
 def megabytes(size: float, pinned: bool = False) -> torch.Tensor:
-    """Memory of the host, written once so that it is there."""
+    """Allocate host memory, and write it once so that its pages exist."""
     count = int(size * (1 << 18)) if IS_CUDA else 256
     return torch.empty(count, pin_memory=pinned and IS_CUDA).fill_(1.0)
 
@@ -64,7 +63,7 @@ def like_on_device(host: torch.Tensor) -> torch.Tensor:
 
 
 class Model:
-    """Matrix products one after the other, each with an addition and a ReLU: about 8 ms for 24 of the side
+    """Matrix products one after the other, each with an addition and a ReLU: about 8 ms for 24 of size
     2,048 on an H200.
     """
 
@@ -82,7 +81,7 @@ class Model:
     def __call__(self, batch: torch.Tensor | None = None) -> torch.Tensor:
         x = self.x
         if batch is not None:
-            # The batch is read: what comes after depends on it.
+            # The batch is read: the rest depends on it.
             x = x + batch.flatten()[0]
         for at in range(len(self.weights)):
             x = self.layer(at, x)
@@ -91,7 +90,7 @@ class Model:
 
 
 class Slow(Dataset[torch.Tensor]):
-    """A data set whose batches take the processor so long, some of them longer."""
+    """A data set whose batches take the processor a given time, some of them longer."""
 
     def __init__(self, seconds: float, every: int = 1, sleeps: bool = False, size: float = 0.25) -> None:
         self.seconds, self.every, self.sleeps = seconds, every, sleeps
@@ -118,10 +117,11 @@ def pinned(batch: torch.Tensor) -> torch.Tensor:
     return batch.pin_memory() if IS_CUDA else batch
 
 
-#: What has to be done when a job is over.
+#: Functions to call when a job has ended.
 LEFT: list[Callable[[], object]] = []
 
-#: Each job: what names its cause, and how to make its step, repaired or not. A step gets its number.
+#: For each job: the codes of its cause, and the function that makes its step, fixed or not. A step takes
+#: its index.
 JOBS: dict[str, tuple[set[str], Callable[[bool], Step]]] = {}
 
 
@@ -152,7 +152,7 @@ def loader_in_every_step(repaired: bool) -> Step:
 
 @job("HOST_STARVED")
 def loader_in_some_steps(repaired: bool) -> Step:
-    # Five workers: with four, one of them would have all of the slow batches.
+    # Five workers: with four, one of them would get all of the slow batches.
     return loading(Slow(0.040, every=4), 0, 5, repaired)
 
 
@@ -167,8 +167,7 @@ def loader_with_one_worker(repaired: bool) -> Step:
 
 
 def in_range(name: str, data: Dataset[torch.Tensor], workers: int, repaired: bool, every: int = 1) -> Step:
-    """Work of the host in a named range, and what it made on its way to the device; repaired, workers do
-    it.
+    """The host works in a named range, and the result is uploaded; repaired, workers do the work.
     """
     model, source = Model(16), batches(data, workers) if repaired else None
 
@@ -187,11 +186,11 @@ def loader_in_a_range(repaired: bool) -> Step:
     return in_range("load_batch", Slow(0.010), 4, repaired)
 
 
-# Work of the host.
+# The host's own work.
 
 
 class Images(Dataset[torch.Tensor]):
-    """Images that are changed by operators on the processor, some ten milliseconds a batch in one thread."""
+    """Images that processor operators augment, some ten milliseconds per batch in one thread."""
 
     def __init__(self) -> None:
         self.images = torch.rand(24, 3, 224, 224) if IS_CUDA else torch.rand(2, 3, 8, 8)
@@ -248,11 +247,11 @@ def host_measures(repaired: bool) -> Step:
     return step
 
 
-# Copies of memory that is not pinned.
+# Copies of unpinned memory.
 
 
 def landing(size: float) -> tuple[torch.Tensor, Callable[[int], None]]:
-    """A result on the device, and its download in each step, which the next step waits for."""
+    """Make a result on the device, and its download in each step, which the next step waits for."""
     result = torch.ones(megabytes(size).shape, device=DEVICE)
     hosts = [megabytes(size, pinned=True) for _ in range(2)]
     marks = [event(), event()]
@@ -326,7 +325,7 @@ def in_line(size: float, pieces: int, repaired: bool, layers: int = 16) -> Step:
             upload(0)
             model(slots[0][-1])
             return
-        # Batch `at` was fetched by the step before; both waits come first, then the next copy, then the
+        # Batch `at` was fetched by the previous step; both waits come first, then the next copy, then the
         # model.
         current().wait_stream(stream)
         stream.wait_stream(current())
@@ -353,8 +352,8 @@ def upload_in_line_as_long_as_the_model(repaired: bool) -> Step:
 
 
 def downloading_aside(aside: bool, waits: bool) -> Step:
-    """Results are downloaded in the stream of the kernels, or in one of their own, which these may wait
-    for.
+    """Results are downloaded in the stream of the kernels, or on a separate stream, which the kernels may
+    wait for.
     """
     model, stream = Model(16), side_stream()
     results = [torch.ones(megabytes(128).shape, device=DEVICE) for _ in range(2)]
@@ -365,7 +364,7 @@ def downloading_aside(aside: bool, waits: bool) -> Step:
     def step(at: int) -> None:
         slot = at % 2
         if aside and not waits:
-            # The result of two steps ago has left before its place is written again.
+            # The result of two steps ago has been downloaded before its memory is written again.
             current().wait_event(marks[slot])
         model()
         results[slot][:1].fill_(2.0)
@@ -447,7 +446,7 @@ def downloading(size: float, wait: Callable[[], None], repaired: bool, layers: i
     return step
 
 
-#: The host's preparation is as much the cause as the wait that lets the device run dry meanwhile.
+#: The host's preparation is as much the cause as the wait that leaves the device idle meanwhile.
 EITHER = ("BLOCKING_COPY", "SYNC_IN_STEP", "HOST_WORK", "HOST_STARVED")
 
 
@@ -482,7 +481,7 @@ def download_in_pieces(repaired: bool) -> Step:
 
 
 def layers_with(wait: Callable[[torch.Tensor], object], repaired: bool, look: bool = False) -> Step:
-    # Layers of about 0.1 ms: the host is ahead of them, if it is let.
+    # Layers of about 0.1 ms: the host is ahead of them if nothing blocks it.
     model = Model(32, 1024)
 
     def step(_: int) -> None:
@@ -521,7 +520,7 @@ def memory_given_back_in_each_step(repaired: bool) -> Step:
         model()
         del scratch
         if not repaired and IS_CUDA:
-            # cudaFree waits for the device, and the next step asks again.
+            # cudaFree waits for the device, and the next step allocates again.
             torch.cuda.empty_cache()
 
     return step
@@ -602,7 +601,7 @@ def diagnosed(path: Path) -> dict[str, Any]:
 
 
 def judged(report: dict[str, Any], codes: set[str], before_ms: float, after_ms: float) -> dict[str, Any]:
-    """The one place that reads reports."""
+    """Judge a report; this is the only code that reads reports."""
     findings = [finding for finding in report["findings"] if not finding["is_aside"]]
     is_nothing = any(finding["code"] == "NOTHING_TO_GAIN" for finding in findings)
     first = None if is_nothing or not findings else findings[0]
@@ -629,8 +628,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     codes, make = JOBS[name]
     begun = time.perf_counter()
     timed = (WARM_UP, 0, STEPS, WINDOWS)
-    # One after the other, so that neither's threads and memory are in the other's way more than they have to
-    # be.
+    # One after the other, so that the threads and memory of one disturb the other as little as possible.
     after_ms = MACHINE.timed_ms(make(True), *timed)
     step = make(False)
     before_ms = MACHINE.timed_ms(step, *timed)
@@ -651,7 +649,7 @@ def main() -> int:
         parser.error(f"there is no job {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
     if IS_CUDA and not torch.cuda.is_available():
         parser.error("PyTorch finds no CUDA here; --device cpu tries the code without diagnosis")
-    # As in each worker; and so that the host's work takes about the same on any machine.
+    # As in each worker; and so that the host's work takes about as long on any machine.
     torch.set_num_threads(1)
     begun, rows, left = time.perf_counter(), [], []
     name = torch.cuda.get_device_name() if IS_CUDA else "no GPU"

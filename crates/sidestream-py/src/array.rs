@@ -1,4 +1,4 @@
-//! Arrays on a device that were handed out, and which of them lies at an address.
+//! Device arrays that were handed out, and the lookup of the batch that owns an address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -16,15 +16,16 @@ use crate::failure::of_runtime;
 use crate::process::PerProcess;
 use crate::stream::stream_of;
 
-/// A batch that was handed out, shared by its arrays. It ends with the last of them.
+/// A batch that was handed out, shared by its arrays. It is dropped with the last of them.
 pub struct Held {
     lease: Lease,
     device: Device,
-    /// The stream that it was handed out on.
+    /// The stream that the batch was handed out on.
     stream: Stream,
 }
 
-/// By first address: how many bytes, and who has them. No two overlap. What has ended is found out when it is looked at.
+/// Batches by first address, with their size in bytes. Ranges do not overlap. An entry whose batch is gone is noticed
+/// when it is looked up.
 static LIVE: PerProcess<BTreeMap<u64, (u64, Weak<Held>)>> = PerProcess::new();
 
 impl Held {
@@ -36,12 +37,12 @@ impl Held {
         })
     }
 
-    /// Lets [`note_stream`] find it by its addresses.
+    /// Registers the batch, so that [`note_stream`] finds it by an address inside it.
     pub fn enter(self: &Arc<Held>) {
         let (start, bytes) = self.lease.address();
         let mut live = LIVE.get().lock();
-        // Memory that went back to the driver leaves its entry behind. Where the driver has given it out again as part of
-        // more, that entry would stand between an address and this one.
+        // Memory that was returned to the driver leaves a stale entry. If the driver allocates it again as part of a
+        // larger block, a lookup of an address in that block would find the stale entry first.
         let inside = live.range(start..start + bytes);
         let gone: Vec<u64> = inside.map(|(&first, _)| first).collect();
         for first in gone {
@@ -58,14 +59,14 @@ impl Held {
         &self.device
     }
 
-    /// The device's number among CUDA's.
+    /// The CUDA ordinal of the device.
     pub fn ordinal(&self) -> Option<u32> {
         devices::ordinal(&self.device)
     }
 }
 
-/// Notes a stream for the batch that lies at this address: its memory is not used again before what the stream is
-/// given until the batch is let go. Returns whether there is such a batch.
+/// Records a stream use of the batch that contains this address: its memory is not reused before the work that the
+/// stream is given until the batch is released. Returns whether there is such a batch.
 #[pyfunction]
 pub fn note_stream(address: u64, stream: &Bound<'_, PyAny>) -> PyResult<bool> {
     let held = {
@@ -84,9 +85,9 @@ pub fn note_stream(address: u64, stream: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// An array on a GPU, real or simulated, without PyTorch: one part of a batch of ``sidestream.prefetch``.
 ///
-/// It is contiguous, and valid for work on the stream that it was handed out on, and on streams that were named to it: by
-/// ``record_stream``, or by a library that takes it with ``from_dlpack``. The stream that it was handed out on waits for
-/// its upload. The memory of the batch is used again when all its arrays are gone and their uses on these streams are over.
+/// The array is contiguous. It is valid for work on the stream that it was handed out on, which waits for the upload,
+/// and on streams that were named with ``record_stream`` or by a library that imports it with ``from_dlpack``. The
+/// memory of the batch is reused once all its arrays are gone and their uses on these streams are complete.
 #[pyclass(module = "sidestream", frozen)]
 pub struct DeviceArray {
     held: Arc<Held>,
@@ -97,42 +98,44 @@ pub struct DeviceArray {
 
 #[pymethods]
 impl DeviceArray {
-    /// The sizes of its dimensions.
+    /// The size of each dimension.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.shape)
     }
 
-    /// The type of its values, by numpy's name, such as ``float32``.
+    /// The element type, by numpy's name, such as ``float32``.
     #[getter]
     fn dtype(&self) -> &str {
         &self.dtype
     }
 
-    /// All its bytes.
+    /// The size of the array in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.held.lease.leaf(self.leaf).size_bytes()
     }
 
-    /// The name of its device.
+    /// The name of the device.
     #[getter]
     fn device(&self) -> &str {
         devices::name(&self.held.device)
     }
 
-    /// Say that the array is used on this stream too, which you make wait for the one that it was handed out on.
+    /// Record that the array is used on this stream too; you make the stream wait for the one that the array was
+    /// handed out on.
     ///
-    /// Its memory is not used again before all that the stream is given until the batch is let go. Nothing waits now.
+    /// The memory is not reused before the work that the stream is given until the batch is released. Nothing waits
+    /// now.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(&self.held.device, stream)?;
         self.held.lease.note(&stream);
         Ok(())
     }
 
-    /// Return a copy as a numpy array, behind all that was put so far into the streams that the batch is used on.
+    /// Return a copy as a numpy array, ordered after the work enqueued so far in the streams that use the batch.
     ///
-    /// The host waits for them.
+    /// The call blocks the host until the copy is complete.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let known = DataType::named(&self.dtype).filter(|dtype| dtype.letter().is_some());
         if known.is_none() {
@@ -143,7 +146,7 @@ impl DeviceArray {
                 }
             };
             return Err(PyTypeError::new_err(format!(
-                "numpy has no type {}: {remedy}",
+                "numpy has no type for {}: {remedy}",
                 self.dtype
             )));
         }
@@ -155,7 +158,7 @@ impl DeviceArray {
         flat.call_method1("reshape", (self.shape(py)?,))
     }
 
-    /// Refuse to become an array of the host unasked.
+    /// Refuse the implicit conversion to an array of the host.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__(
         &self,
@@ -169,16 +172,17 @@ impl DeviceArray {
         )))
     }
 
-    /// Hand the memory to another library, as ``torch.from_dlpack`` and others ask for it.
+    /// Export the memory to another library, as ``torch.from_dlpack`` and others request it.
     ///
-    /// The consumer's stream waits for the one that the array was handed out on, and is noted as by ``record_stream``.
+    /// The consumer's stream waits for the one that the array was handed out on, and is recorded as by
+    /// ``record_stream``.
     ///
     /// Args:
     ///     stream: The consumer's stream: ``None`` or 1 for the legacy default stream, 2 for the per-thread one, a
-    ///         handle, or -1 so that nothing waits and nothing is noted. 0 is refused, because it is ambiguous.
+    ///         handle, or -1: nothing waits and no stream is recorded. 0 is refused, because it is ambiguous.
     ///     max_version: The latest version of DLPack that the consumer understands.
-    ///     dl_device: The array is handed out where it is; any other device is refused.
-    ///     copy: ``True`` is refused: nothing is copied here.
+    ///     dl_device: The device of the array; any other is refused.
+    ///     copy: ``True`` is refused: the export never copies.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -191,12 +195,12 @@ impl DeviceArray {
         let here = self.__dlpack_device__()?;
         if dl_device.is_some_and(|wanted| wanted != here) || copy == Some(true) {
             return Err(PyBufferError::new_err(format!(
-                "the array is handed out without a copy where it is, on {}; copy what you get",
+                "the array is exported without a copy, on {}; copy the result",
                 self.device()
             )));
         }
         let dtype = DataType::named(&self.dtype).ok_or_else(|| {
-            PyBufferError::new_err(format!("DLPack has no common word for {}", self.dtype))
+            PyBufferError::new_err(format!("DLPack has no common type for {}", self.dtype))
         })?;
         self.wait_for_consumer(py, stream)?;
         let form = match max_version {
@@ -207,7 +211,7 @@ impl DeviceArray {
         dlpack::capsule(py, &self.held, address, dtype, &self.shape, form)
     }
 
-    /// DLPack's number of CUDA, and the number of the device.
+    /// DLPack's device type, CUDA, and the device's ordinal.
     fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
         match self.held.ordinal() {
             Some(ordinal) => Ok((CUDA, ordinal as i32)),
@@ -218,8 +222,8 @@ impl DeviceArray {
         }
     }
 
-    /// Version 3 of the interface. A consumer waits for ``stream``, on which the array was handed out, and names its own with
-    /// ``record_stream``, because this interface cannot.
+    /// Version 3 of the interface. The consumer waits for ``stream``, on which the array was handed out, and records
+    /// its own stream with ``record_stream``, because this interface has no way to do so.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dtype = DataType::named(&self.dtype);
@@ -234,7 +238,7 @@ impl DeviceArray {
         let bytes = dtype.size_bytes();
         let order = if bytes == 1 { '|' } else { '<' };
         let leaf = self.held.lease.leaf(self.leaf);
-        // An empty array has no address.
+        // An empty array has address 0.
         let address = if leaf.size_bytes() == 0 {
             0
         } else {

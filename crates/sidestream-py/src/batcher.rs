@@ -1,7 +1,8 @@
-//! The requests of a Python batcher, by `sidestream::batcher`'s machine: what waits, when a batch leaves, what is refused and what is counted.
+//! The requests of a Python batcher, built on `sidestream::batcher`: which requests wait, when a batch is launched,
+//! which are refused and what is counted.
 //!
-//! Python's event loops and threads call in with the interpreter's lock held, and the thread that launches for threads waits here without it. While the
-//! machine's own lock is held, nothing of Python's is called or let go.
+//! Python's event loops and threads call in with the GIL. The thread that launches batches for other threads waits
+//! here without it. While the state's lock is taken, no Python code runs and no Python object is dropped.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,17 +12,17 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sidestream::batcher::{self, Histogram, Refusal, Rule, Statistics, Took};
 
-/// A copy of what a batcher has counted.
+/// A snapshot of a batcher's counters.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct BatcherStatistics(Statistics);
 
-/// The requests of a batcher. Times are seconds of the caller's clock.
+/// The requests of a batcher. Times are in seconds of the caller's clock.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct Requests {
     state: Mutex<State>,
-    /// There is something to launch sooner than the thread that waits for that thinks.
+    /// Notified when a batch is due earlier than the launching thread is going to wake.
     sooner: Condvar,
-    /// A slot became free, or there will be no more requests.
+    /// Notified when a slot becomes free, or no more requests are accepted.
     freed: Condvar,
     by_urgency: Vec<usize>,
     grace: Duration,
@@ -29,17 +30,17 @@ pub struct Requests {
 
 struct State {
     all: batcher::Requests<Py<PyAny>>,
-    /// When the thread that launches wakes by itself.
+    /// When the launching thread wakes by itself.
     wakes: Duration,
-    /// The slot that somebody waits for, and whether it is kept for that.
+    /// The class and slot that a `claim` waits for, and whether the slot is reserved for that call.
     wanted: Option<(usize, usize)>,
     is_kept: bool,
 }
 
-/// Answers, expired answers, slot, size, and when it was due.
+/// Answers, expired answers, slot, batch size, and the time at which the batch was due.
 type Taken = (Vec<Py<PyAny>>, Vec<Py<PyAny>>, usize, usize, f64);
 
-/// How often a wait of the program's own thread lets signals in.
+/// How often a wait on the program's own thread checks for signals.
 const SIGNALS: Duration = Duration::from_millis(50);
 
 #[pymethods]
@@ -70,7 +71,8 @@ impl Requests {
         })
     }
 
-    /// Queues a request. How many wait then, or why it is not taken: 0 if no more are, -1 if as many wait as may, -2 if it would be too late.
+    /// Queues a request. Returns the number of waiting requests, or why the request is refused: 0 if the batcher is
+    /// closed, -1 if the queue is full, -2 if the answer would come too late.
     fn submit(
         &self,
         of: usize,
@@ -86,7 +88,8 @@ impl Requests {
             .submit(of, answer, now, deadline(now, deadline_s), home);
         match taken {
             Ok(waiting) => {
-                // Of others only what stands in front or fills a batch is news.
+                // A request of an event loop changes when the next batch is due only if it is first in the queue or
+                // fills a batch.
                 if home.is_none() || waiting == 1 || waiting == state.all.rule().largest() {
                     self.look(&mut state);
                 }
@@ -98,7 +101,8 @@ impl Requests {
         }
     }
 
-    /// Refuses a request that would come too late, before anything is made of it: in how many seconds it would be answered, or nothing if it is let in.
+    /// Refuses a request that would be late before any work is done for it. Returns the expected seconds until its
+    /// answer, or `None` if it is admitted.
     fn late(&self, of: usize, now_s: f64, deadline_s: f64) -> Option<f64> {
         let now = seconds(now_s);
         let by = deadline(now, Some(deadline_s))?;
@@ -114,23 +118,24 @@ impl Requests {
         taken.is_some()
     }
 
-    /// The oldest requests of a class, and a slot for them, if that is due.
+    /// Takes the oldest requests of a class, and a slot for them, if a batch is due.
     fn take(&self, of: usize, now_s: f64) -> Option<Taken> {
         let mut state = self.state.lock();
         let batch = state.all.take(of, seconds(now_s))?;
-        // What it leaves behind has a new front.
+        // Another request is now the first in the queue.
         self.look(&mut state);
         let due_s = batch.due.as_secs_f64();
         Some((batch.keys, batch.expired, batch.slot, batch.size, due_s))
     }
 
-    /// In how many seconds the next batch of a class leaves.
+    /// Seconds until the next batch of a class is due.
     fn due(&self, of: usize, now_s: f64) -> Option<f64> {
         let due = self.state.lock().all.due(of)?;
         Some(due.saturating_sub(seconds(now_s)).as_secs_f64())
     }
 
-    /// Waits until a thread is to launch a batch, and says of which class. Nothing if there will be no more.
+    /// Waits until a batch is due for the launching thread, and returns its class. `None` once no more requests are
+    /// accepted and none wait.
     fn wait(&self, py: Python<'_>, now_s: f64) -> Option<usize> {
         let begun = Instant::now();
         py.detach(|| {
@@ -159,7 +164,8 @@ impl Requests {
         })
     }
 
-    /// All requests of a slot's batch were computed, or the one of this number alone, in so many milliseconds on the device.
+    /// Marks all requests of a slot's batch as computed, or only the one with the index `alone`, with the
+    /// milliseconds that the device took.
     fn answered(
         &self,
         of: usize,
@@ -179,12 +185,12 @@ impl Requests {
         self.state.lock().all.failed(1);
     }
 
-    /// A slot is free again. The oldest request that waits for it.
+    /// Frees a slot. Returns the oldest waiting request of the class.
     fn over(&self, py: Python<'_>, of: usize, slot: usize, now_s: f64) -> Option<Py<PyAny>> {
         let mut state = self.state.lock();
         state.all.over(of, slot, seconds(now_s));
         if state.wanted == Some((of, slot)) && state.all.claim(of, slot) {
-            // Or under load the next batch would always have it first.
+            // Otherwise, under load, the next batch would always take the slot first.
             state.wanted = None;
             state.is_kept = true;
         }
@@ -198,7 +204,7 @@ impl Requests {
         state.all.told(of, seconds(due_s), seconds(now_s));
     }
 
-    /// Waits until this slot is free, and takes it out of service. False if there will be no more requests.
+    /// Waits until this slot is free, and takes it out of service. Returns `false` if the batcher is closed.
     fn claim(&self, py: Python<'_>, of: usize, slot: usize) -> bool {
         py.detach(|| {
             let mut state = self.state.lock();
@@ -216,7 +222,7 @@ impl Requests {
         })
     }
 
-    /// Waits until no batch is with the device.
+    /// Waits until no batch is in flight.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
         loop {
             let is_settled = py.detach(|| {
@@ -238,7 +244,7 @@ impl Requests {
         }
     }
 
-    /// No more requests. Those that wait are computed, or given back.
+    /// Stops accepting requests. Those that wait are computed, or returned.
     fn close(&self, are_computed: bool) -> Vec<Py<PyAny>> {
         let ended = self.state.lock().all.close(are_computed);
         self.sooner.notify_all();
@@ -256,14 +262,14 @@ impl Requests {
 }
 
 impl Requests {
-    /// What a thread is to launch next, and when: of what is due by now the most urgent.
+    /// The class that a thread is to launch next, and when: of those due by now, the most urgent.
     fn soonest(&self, state: &State, now: Duration) -> Option<(Duration, usize)> {
         let due = |of: &usize| Some((state.all.due_to_threads(*of, self.grace)?.max(now), *of));
         let found = self.by_urgency.iter().filter_map(due);
         found.min_by_key(|(due, _)| *due)
     }
 
-    /// Wakes the thread that launches if it is to look sooner than it will by itself.
+    /// Wakes the launching thread if a batch is due before it would wake by itself.
     fn look(&self, state: &mut MutexGuard<'_, State>) {
         if let Some((due, _)) = self.soonest(state, Duration::ZERO)
             && due < state.wakes
@@ -274,21 +280,21 @@ impl Requests {
     }
 }
 
-/// Times, by size.
+/// Durations, by batch size.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct Times(Histogram);
 
-/// None if it is so far away that no clock reaches it.
+/// `None` if the deadline is too far away for the clock to represent.
 fn deadline(now: Duration, left_s: Option<f64>) -> Option<Duration> {
     now.checked_add(Duration::try_from_secs_f64(left_s?.max(0.0)).ok()?)
 }
 
 fn seconds(seconds: f64) -> Duration {
-    // A clock that went back is no time at all.
+    // If the clock went back, the negative time counts as zero.
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-/// What was counted, each by its name.
+/// Defines a getter for each counter.
 macro_rules! counted {
     ($($count:ident)+; $($times:ident)+) => {
         #[pymethods]
@@ -333,7 +339,7 @@ impl BatcherStatistics {
             answered, waiting, ..
         } = self.0;
         format!(
-            "<BatcherStatistics: {answered} answered in batches of {:.1}, {waiting} wait>",
+            "<BatcherStatistics: {answered} answered in batches of {:.1}, {waiting} waiting>",
             self.0.mean_batch()
         )
     }

@@ -17,8 +17,8 @@ pub fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
     py.detach(|| sidestream_cli::command(args))
 }
 
-/// What `sidestream overlap` or `roofline` says on a device with these options, as JSON and as text. Other threads of Python
-/// run meanwhile.
+/// What `sidestream overlap` or `roofline` prints for a device with these options, as JSON and as text. Other Python
+/// threads run meanwhile.
 #[pyfunction]
 pub fn said(
     py: Python<'_>,
@@ -27,7 +27,7 @@ pub fn said(
     options: Vec<(String, String)>,
 ) -> PyResult<(String, String)> {
     let device = devices::resolved(device)?;
-    // In one word with its option, so that no value is taken for another option.
+    // Option and value are joined into one argument, so that no value is parsed as another option.
     let options = options.iter().map(|(name, value)| match value.as_str() {
         "" => format!("--{name}"),
         value => format!("--{name}={value}"),
@@ -44,12 +44,12 @@ pub fn said(
         Refused::Device(why) => DeviceError::new_err(why),
         Refused::Job(why) => PyValueError::new_err(why),
     })?;
-    // Whoever prints a text in Python adds the end of the last line.
+    // In Python, `print` adds the final newline.
     Ok((json.to_string(), text.trim_end().to_owned()))
 }
 
-/// What a device of this name does at most: operations a second in numbers of this type, and bytes of its memory a
-/// second. None if there is no profile of it, or no such peak in it.
+/// The peak rates of the device with this name: operations per second in this number type, and memory bytes per
+/// second. `None` if there is no profile of the device, or its profile has no such peak.
 #[pyfunction]
 pub fn peaks(device_name: &str, dtype: &str) -> PyResult<Option<(f64, f64)>> {
     let Some(dtype) = Dtype::named(dtype) else {

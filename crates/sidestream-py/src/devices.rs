@@ -1,7 +1,7 @@
-//! The devices of the process: each is opened once and stays open.
+//! The devices of the process. Each is opened once and stays open.
 //!
-//! All streams and memory of a device then belong to one machine, and can wait for each other whichever part of
-//! the package made them. A real device is opened in its primary context, which is PyTorch's too.
+//! All streams and memory of a device then belong to one runtime, and can wait for each other whichever part of the
+//! package made them. A real device is opened in its primary context, which PyTorch uses too.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -15,20 +15,20 @@ use crate::process::PerProcess;
 
 static OPENED: PerProcess<HashMap<String, Device>> = PerProcess::new();
 
-/// The process in which the driver was started, or 0. In a child of that it does not work.
+/// The process in which the driver was started, or 0. In a forked child of that process, the driver does not work.
 static HAS_DRIVER: AtomicU32 = AtomicU32::new(0);
 
-/// The device of this name: `cuda`, `cuda:1`, `sim:h200` and so on; `auto` is `cuda` where there is one and else
-/// `sim:h200`. `cuda` is PyTorch's current device once PyTorch uses CUDA, and else the first.
+/// Opens the device with this name: `cuda`, `cuda:1`, `sim:h200` and so on. `auto` is `cuda` if there is a GPU, and
+/// otherwise `sim:h200`. `cuda` is PyTorch's current device if PyTorch has initialized CUDA, and otherwise the first.
 pub fn open(name: &str) -> PyResult<Device> {
     open_or(name, "\"sim:h200\" is a simulated GPU that runs anywhere")
 }
 
-/// The same; where there is no such GPU, the error says first what to do instead.
+/// Like [`open`], but if there is no such GPU, the error begins with `instead`, which says what to do.
 pub fn open_or(name: &str, instead: &str) -> PyResult<Device> {
     Python::attach(|py| {
         let full = full_name(py, name)?;
-        // Other threads run while a driver starts, and nobody waits for the lock with the interpreter in hand.
+        // Other threads run while the driver starts, and no thread waits for the lock while it has the GIL.
         py.detach(|| match name {
             "auto" => auto(&full),
             _ => opened(&full, instead),
@@ -36,7 +36,8 @@ pub fn open_or(name: &str, instead: &str) -> PyResult<Device> {
     })
 }
 
-/// The GPU if it can be opened. One that another process has opened is there, and an error.
+/// Opens the GPU, or a simulated one if there is none. A failure in a forked child is an error, not a reason to
+/// simulate.
 fn auto(name: &str) -> PyResult<Device> {
     match opened(name, "") {
         Err(refused) if !is_forked() => opened("sim:h200", "").map_err(|_| refused),
@@ -44,7 +45,7 @@ fn auto(name: &str) -> PyResult<Device> {
     }
 }
 
-/// The same name, of one device: `cuda` is PyTorch's current GPU, and `auto` what is opened for it.
+/// The full name of one device: for `cuda`, PyTorch's current GPU; for `auto`, the device that it opens.
 pub fn resolved(name: &str) -> PyResult<String> {
     match name {
         "auto" => open(name).map(|device| self::name(&device).to_owned()),
@@ -52,11 +53,12 @@ pub fn resolved(name: &str) -> PyResult<String> {
     }
 }
 
-/// The name of a device here, its memory in bytes, the bytes a second of that, operations a second in single precision,
-/// the bytes a second of its link, and the most and the least urgent priority of a stream.
+/// The name of a device, its memory in bytes, its memory bandwidth in bytes per second, its single-precision
+/// operations per second, its link's bytes per second, and the lowest and highest stream priority number (the most
+/// and the least urgent).
 type Figures = (String, u64, f64, f64, f64, (i32, i32));
 
-/// What a device can do.
+/// Returns the capabilities of a device.
 #[pyfunction]
 pub fn caps(py: Python<'_>, name: &str) -> PyResult<Figures> {
     let device = open(name)?;
@@ -71,22 +73,22 @@ pub fn caps(py: Python<'_>, name: &str) -> PyResult<Figures> {
     ))
 }
 
-/// What Python calls the device: `cuda:0`, without the words of its maker.
+/// The device's name in Python: `cuda:0`, without the vendor's product name.
 pub fn name(device: &Device) -> &str {
     let name = device.name();
     name.split_once(" (").map_or(name, |(short, _)| short)
 }
 
-/// Its number among CUDA's devices; none for a simulated one.
+/// The device's CUDA ordinal; `None` for a simulated one.
 pub fn ordinal(device: &Device) -> Option<u32> {
     name(device).strip_prefix("cuda:")?.parse().ok()
 }
 
-/// PyTorch, where the program has imported it.
+/// The module `torch`, if the program has imported it.
 pub fn torch(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
     let modules = py.import("sys")?.getattr("modules")?;
     let torch = modules.call_method1("get", ("torch",))?;
-    // A module that is being imported has not all its parts.
+    // A module that is still being imported lacks some attributes.
     Ok((!torch.is_none() && torch.hasattr("cuda")?).then_some(torch))
 }
 
@@ -104,7 +106,7 @@ fn full_name(py: Python<'_>, name: &str) -> PyResult<String> {
     Ok(format!("cuda:{current}"))
 }
 
-/// Whether the driver was started in a process that this one was forked from.
+/// Whether the driver was started in a process from which this one was forked.
 fn is_forked() -> bool {
     let process = HAS_DRIVER.load(Relaxed);
     process != 0 && process != std::process::id()
@@ -125,7 +127,7 @@ fn opened(name: &str, instead: &str) -> PyResult<Device> {
     }
     let before = HAS_DRIVER.load(Relaxed);
     if is_real {
-        // Before it is so: a fork may come meanwhile.
+        // The process is noted before the driver starts, since a fork may happen in between.
         HAS_DRIVER.store(std::process::id(), Relaxed);
     }
     let device = Device::open(name).map_err(|error| {

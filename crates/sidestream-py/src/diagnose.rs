@@ -12,14 +12,14 @@ use sidestream_diagnose::{
 
 use crate::failure::{TraceError, of_system};
 
-/// The width of the text: nobody knows where it will be shown.
+/// The width of the text in columns, fixed since the output may be shown anywhere.
 const COLUMNS: usize = 100;
 
-/// What `diagnose` returns: the report as JSON, as text, as a page and in short, what of it [`ranks`] takes,
-/// and its tables.
+/// What `diagnose` returns: the report as JSON, as text, as an HTML page and as a summary; the digest that [`ranks`]
+/// takes; and the tables.
 type Diagnosed = (String, String, String, String, String, Tables);
 
-/// The report of a trace, for tables that are sorted and cut as they are asked for.
+/// The report of a trace. Its tables are sorted and cut on request.
 #[pyclass(frozen, module = "sidestream._sidestream")]
 pub struct Tables {
     file: String,
@@ -59,7 +59,7 @@ impl Tables {
     }
 }
 
-/// Reads a trace and says why the device idled. Other threads of Python run meanwhile.
+/// Reads a trace and reports why the device idled. Other Python threads run meanwhile.
 #[pyfunction]
 pub fn diagnose(
     py: Python<'_>,
@@ -72,14 +72,14 @@ pub fn diagnose(
         let trace = read(&path, &Limits::default(), &mut |_, _| {}).map_err(raised)?;
         let mut report = Report::of(trace, &options);
         let file = path.display().to_string();
-        // Whoever prints a text in Python adds the end of the last line.
+        // In Python, `print` adds the final newline.
         let text = text(&file, &report, COLUMNS).trim_end().to_owned();
         let page = html(&file, &report);
         let short = brief(&file, &report).trim_end().to_owned();
         let rank = Rank::of(&file, &report).whole_json().to_string();
         let mut json = report.json();
         json["file"] = file.as_str().into();
-        // The largest parts, which no table needs.
+        // These are the largest parts of the report, and no table needs them.
         report.zooms = Vec::new();
         report.excerpt = Excerpt::default();
         let tables = Tables { file, report };
@@ -87,13 +87,13 @@ pub fn diagnose(
     })
 }
 
-/// Refuses what [`diagnose`] would refuse of its options, before there is a trace.
+/// Checks the options of [`diagnose`] before there is a trace, with the same errors.
 #[pyfunction]
 pub fn check_options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> PyResult<()> {
     options(link_gbps, what_if).map(drop)
 }
 
-/// What [`ranks`] takes of a trace, without the report.
+/// The part of a trace's analysis that [`ranks`] takes, without the report.
 #[pyfunction]
 pub fn digest(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     py.detach(|| {
@@ -104,13 +104,14 @@ pub fn digest(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     })
 }
 
-/// The traces of a folder.
+/// The trace files in a folder.
 #[pyfunction]
 pub fn traces(folder: PathBuf) -> PyResult<Vec<PathBuf>> {
     sidestream_diagnose::traces(&folder).map_err(raised)
 }
 
-/// What ranks say together, as JSON, as text and as a page; nothing if no two of them are of one run.
+/// What the ranks of one run show together, as JSON, as text and as a page; `None` if no two digests belong to one
+/// run.
 #[pyfunction]
 pub fn ranks(
     py: Python<'_>,
@@ -121,11 +122,11 @@ pub fn ranks(
 }
 
 fn together(each: Vec<String>, title: &str) -> PyResult<Option<(String, String, String)>> {
-    // One after the other: as values of JSON they take ten times as much.
+    // Ranks are parsed one at a time: as JSON values they take ten times the memory.
     let rank = |text: String| Rank::of_json(&serde_json::from_str::<Value>(&text).ok()?);
     let each: Option<Vec<Rank>> = each.into_iter().map(rank).collect();
     let each = each.ok_or_else(|| {
-        PyValueError::new_err("this is no rank; give what the same version of `diagnose` made")
+        PyValueError::new_err("this is not a rank; give one that this version of `diagnose` made")
     })?;
     Ok(Ranks::of(each).map(|ranks| {
         (
@@ -139,7 +140,7 @@ fn together(each: Vec<String>, title: &str) -> PyResult<Option<(String, String, 
 fn options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> PyResult<Options> {
     if let Some(speed) = link_gbps.filter(|speed| !is_speed(*speed)) {
         return Err(PyValueError::new_err(format!(
-            "link_gbps is {speed}, which is no speed of a link; give GB/s as a number from {} to {}, as in 25",
+            "link_gbps is {speed}, which is not the speed of a link; give GB/s as a number from {} to {}, as in 25",
             LINK_GB_PER_S.start(),
             LINK_GB_PER_S.end()
         )));
@@ -151,13 +152,13 @@ fn options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> PyResult<Opt
     })
 }
 
-/// Text of others, such as the name of a file, as it may be printed.
+/// Untrusted text, such as a file name, made safe to print.
 #[pyfunction]
 pub fn printable(text: &str) -> String {
     plain(text)
 }
 
-/// The changes that are made together.
+/// The changes that one what-if scenario combines.
 fn changes(set: &str) -> PyResult<Vec<Change>> {
     Change::set(set).map_err(|problem| PyValueError::new_err(format!("what_if: {problem}")))
 }

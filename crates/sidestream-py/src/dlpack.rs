@@ -1,8 +1,9 @@
-//! DLPack: how arrays are handed to other libraries without a copy.
+//! DLPack: exchanging arrays with other libraries without a copy.
 //!
-//! A capsule carries an address, a shape and a deleter, and no stream. Whoever drops the last tensor over the memory
-//! calls the deleter: on any thread, without the interpreter, perhaps with work in flight. All that it does here is to
-//! drop its part of the lease, whose end records an event on each stream that the batch was handed to.
+//! A capsule carries an address, a shape and a deleter, and no stream. The deleter is called when the last tensor
+//! over the memory is dropped: on any thread, without the interpreter, perhaps with work in flight. Here, the deleter
+//! only drops its reference to the lease; when the last reference is dropped, an event is recorded on each stream
+//! that the batch was handed to.
 
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
@@ -21,16 +22,16 @@ pub const CUDA: i32 = 2;
 const LEGACY: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
-/// Which form the consumer understands.
+/// The capsule form that the consumer understands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As before version 1.0.
+    /// The form before version 1.0.
     Legacy,
-    /// Version 1.
+    /// The form of version 1.
     Versioned,
 }
 
-/// The types that have a name here, with DLPack's code and their bits. The frequent ones come first.
+/// The supported types by name, with DLPack's code and their bits. The frequent ones come first.
 const TYPES: [(&str, u8, u8); 15] = [
     ("float32", 2, 32),
     ("int64", 0, 64),
@@ -49,7 +50,7 @@ const TYPES: [(&str, u8, u8); 15] = [
     ("complex128", 5, 128),
 ];
 
-/// A plain type, as DLPack names it.
+/// A scalar type, as DLPack describes it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DataType {
@@ -59,14 +60,15 @@ pub struct DataType {
 }
 
 impl DataType {
-    /// Plain bytes.
+    /// Untyped bytes.
     pub const BYTES: DataType = DataType {
         code: 1,
         bits: 8,
         lanes: 1,
     };
 
-    /// The type with this name of numpy's or PyTorch's; none if DLPack has no word for it that all libraries know.
+    /// Returns the type with this name in numpy or PyTorch; `None` if DLPack has no type for it that all libraries
+    /// know.
     pub fn named(name: &str) -> Option<DataType> {
         let (_, code, bits) = *TYPES.iter().find(|(known, ..)| *known == name)?;
         Some(DataType {
@@ -76,7 +78,7 @@ impl DataType {
         })
     }
 
-    /// The name, where [`DataType::named`] knows one.
+    /// The name, if [`DataType::named`] knows one.
     fn name(self) -> Option<&'static str> {
         let mut each = TYPES.iter();
         let found =
@@ -84,12 +86,12 @@ impl DataType {
         found.map(|(name, ..)| *name)
     }
 
-    /// Bytes of one value.
+    /// The size of one value in bytes.
     pub fn size_bytes(self) -> u64 {
         u64::from(self.bits) / 8
     }
 
-    /// The kind, as `__cuda_array_interface__` writes it; none for what numpy does not have.
+    /// The type character for `__cuda_array_interface__`; `None` for types that numpy does not have.
     pub fn letter(self) -> Option<char> {
         match self.code {
             0 => Some('i'),
@@ -138,16 +140,16 @@ struct ManagedVersioned {
     tensor: Tensor,
 }
 
-/// What a capsule points to, with what it keeps alive. The consumer sees the first field.
+/// What a capsule points to, with the owners that it keeps alive. The consumer sees the first field.
 #[repr(C)]
 struct Exported<M> {
     managed: M,
-    /// Sizes and strides, at which `managed` points.
+    /// The sizes and strides that `managed` points to.
     _shape: Shape,
     _held: Arc<Held>,
 }
 
-/// Sizes, and then strides, of an array. By their address: a box that is moved would no longer let others point into it.
+/// The sizes and then the strides of an array, by address: moving a box would invalidate pointers into it.
 struct Shape(*mut [i64]);
 
 impl Shape {
@@ -161,20 +163,20 @@ impl Shape {
     }
 
     fn strides(&self) -> *mut i64 {
-        // SAFETY: there are twice as many values as dimensions.
+        // SAFETY: the slice has two values for each dimension.
         unsafe { self.sizes().add(self.0.len() / 2) }
     }
 }
 
 impl Drop for Shape {
     fn drop(&mut self) {
-        // SAFETY: it was a box in `of`, and whoever pointed into it is gone.
+        // SAFETY: the pointer came from a box in `of`, and everything that pointed into it is gone.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
 
-/// A capsule of a contiguous array at this address of a CUDA device. As long as anybody has it or what is made of
-/// it, the lease is there.
+/// Makes a capsule of a contiguous array at this address of a CUDA device. The lease lives as long as the capsule or
+/// any tensor made from it.
 pub fn capsule<'py>(
     py: Python<'py>,
     held: &Arc<Held>,
@@ -237,7 +239,7 @@ fn wrapped<'py, M>(
         _shape: shape,
         _held: Arc::clone(held),
     }));
-    // SAFETY: the pointer is not null, the name lives forever, and the interpreter is attached. Without a capsule the
+    // SAFETY: the pointer is not null, the name lives forever, and the interpreter is attached. If no capsule was made, the
     // box is still ours.
     unsafe {
         let capsule = ffi::PyCapsule_New(exported.cast(), name.as_ptr(), Some(destroy));
@@ -245,30 +247,31 @@ fn wrapped<'py, M>(
     }
 }
 
-/// The deleter of both forms.
+/// The deleter of both capsule forms.
 unsafe extern "C" fn delete<M>(managed: *mut M) {
     if !managed.is_null() {
-        // SAFETY: it is the first field of a box that `wrapped` has made, and the consumer calls its deleter once.
+        // SAFETY: `managed` is the first field of a box that `wrapped` made, and the consumer calls its deleter once.
         drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
     }
 }
 
 unsafe extern "C" fn destroy_legacy(capsule: *mut ffi::PyObject) {
-    // SAFETY: it is a capsule of `Managed`, as `capsule` makes it.
+    // SAFETY: `capsule` made this capsule with a `Managed` in it.
     unsafe { destroy::<Managed>(capsule, LEGACY) }
 }
 
 unsafe extern "C" fn destroy_versioned(capsule: *mut ffi::PyObject) {
-    // SAFETY: it is a capsule of `ManagedVersioned`.
+    // SAFETY: the capsule has a `ManagedVersioned` in it.
     unsafe { destroy::<ManagedVersioned>(capsule, VERSIONED) }
 }
 
-/// The end of a capsule: a consumer that has taken the content has renamed it, and calls the deleter later.
+/// Destroys a capsule. A consumer that has taken the content has renamed the capsule, and calls the deleter later.
 ///
 /// # Safety
-/// What the capsule of this name points to is an `Exported<M>`.
+/// A capsule with this name points to an `Exported<M>`.
 unsafe fn destroy<M>(capsule: *mut ffi::PyObject, name: &CStr) {
-    // SAFETY: the interpreter hands over a capsule that is ending. Under its first name nobody has taken the content.
+    // SAFETY: the interpreter passes a capsule that it destroys. If the capsule still has its first name, no consumer has
+    // taken the content.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()).cast::<M>());
@@ -276,10 +279,10 @@ unsafe fn destroy<M>(capsule: *mut ffi::PyObject, name: &CStr) {
     }
 }
 
-/// PyTorch and numpy have no more.
+/// The limit of PyTorch and numpy.
 const MOST_DIMENSIONS: usize = 64;
 
-/// An array of another library, in the memory of the host.
+/// An array of another library, in host memory.
 pub struct OnHost {
     pub address: u64,
     pub bytes: u64,
@@ -287,11 +290,12 @@ pub struct OnHost {
     pub name: &'static str,
 }
 
-/// What a capsule of another library points to, if that is contiguous memory of the host with a type that has a name
-/// here. The capsule stays whole.
+/// What another library's capsule points to, if that is contiguous host memory with a type that has a name here. The
+/// capsule is not consumed.
 pub fn on_host(capsule: &Bound<'_, PyAny>) -> Option<OnHost> {
-    // SAFETY: under its first name a capsule of DLPack points to a `DLManagedTensor`, which stays as long as the
-    // capsule; its shape, and its strides where there are any, have as many values as it says. What it says may still make no sense.
+    // SAFETY: under its first name a DLPack capsule points to a `DLManagedTensor`, which lives as long as the
+    // capsule; its shape, and its strides if given, have as many values as it has dimensions. Their values may still
+    // be invalid.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), LEGACY.as_ptr()) != 1 {
             return None;
@@ -327,14 +331,15 @@ pub fn on_host(capsule: &Bound<'_, PyAny>) -> Option<OnHost> {
     }
 }
 
-/// Strides of dimensions of one value mean nothing, nor those of an array without values.
+/// Whether the strides are those of a contiguous array. Strides of dimensions of size 1, and of an array without
+/// values, are ignored.
 fn is_contiguous(shape: &[i64], given: &[i64]) -> bool {
     let expected = strides(shape);
     let mut each = shape.iter().zip(given).zip(&expected);
     shape.contains(&0) || each.all(|((&size, given), expected)| size == 1 || given == expected)
 }
 
-/// Of a contiguous array, in values.
+/// The strides of a contiguous array, in values.
 fn strides(shape: &[i64]) -> Vec<i64> {
     let mut strides = vec![1i64; shape.len()];
     for at in (1..shape.len()).rev() {

@@ -8,15 +8,15 @@ use crate::devices;
 use crate::failure::of_runtime;
 use crate::stream::stream_of;
 
-/// An event of a device, for Python.
+/// A CUDA event of a device, for Python.
 #[pyclass(module = "sidestream._sidestream", subclass, frozen)]
 pub struct Event {
     event: explicit::Event,
     device: Device,
-    /// Whether it keeps the device's time.
+    /// Whether the event records the device's time.
     #[pyo3(get)]
     timing: bool,
-    /// Whether a thread that waits for it sleeps.
+    /// Whether a thread that is blocked on the event sleeps.
     #[pyo3(get)]
     blocking: bool,
 }
@@ -49,13 +49,13 @@ impl Event {
         })
     }
 
-    /// The name of its device.
+    /// The name of the event's device.
     #[getter]
     fn device(&self) -> &str {
         devices::name(&self.device)
     }
 
-    /// What another process opens it by.
+    /// The handle with which another process opens the event.
     fn ipc_handle(&self) -> PyResult<[u8; 64]> {
         self.event.ipc_handle().map_err(of_runtime)
     }

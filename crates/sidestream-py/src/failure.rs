@@ -11,28 +11,28 @@ pyo3::create_exception!(
     sidestream,
     TraceError,
     PyValueError,
-    "The file is no trace that can be read. The text names the file, what is wrong with it and what to do."
+    "The file is not a readable trace. The text names the file, what is wrong with it and what to do."
 );
 
 pyo3::create_exception!(
     sidestream,
     ProgramError,
     PyValueError,
-    "The text is no stream program. The text of the error names the place, what is wrong there and what to do."
+    "The text is not a stream program. The message names the place, what is wrong there and what to do."
 );
 
 pyo3::create_exception!(
     sidestream,
     RaceError,
     PyRuntimeError,
-    "Two accesses that nothing orders. The text says what they are and which call orders them."
+    "Two accesses that are not ordered. The text names both, and the call that orders them."
 );
 
-/// What the system says about a file, as Python's own functions raise it: `FileNotFoundError` and the
-/// like. Nothing if the error is not the system's.
+/// The system's error for a file, as Python's own functions raise it, such as `FileNotFoundError`. `None` if the
+/// error has no system code.
 pub fn of_system(path: &Path, error: &io::Error) -> Option<PyErr> {
     let code = error.raw_os_error()?;
-    // Python picks the class by the code, and wants the text without it.
+    // Python picks the class by the code, and expects the text without it.
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text).to_owned();
     Some(PyOSError::new_err((
@@ -49,7 +49,7 @@ pyo3::create_exception!(
     "The device cannot be opened, refused a call, or is lost. The text says what was asked, why it failed and what to do."
 );
 
-/// What the runtime refused.
+/// Converts an error of the runtime.
 pub fn of_runtime(error: Error) -> PyErr {
     let text = error.to_string();
     match error {

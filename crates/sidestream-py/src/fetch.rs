@@ -1,8 +1,8 @@
 //! The small results of `sidestream.fetch`: a kernel on the caller's stream writes them to page-locked memory.
 //!
-//! A loop reads its loss in each step, so what counts is how often the driver is called: a launch and a record, where a copy on the device
-//! and a download on another stream take five calls and two allocations. The stream waits for no copy engine, which may be busy with
-//! large downloads.
+//! A loop reads its loss in each step, so what counts is the number of driver calls: a launch and a record here,
+//! against five calls and two allocations for a copy on the device and a download on another stream. The stream waits
+//! for no copy engine, which may be busy with large downloads.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,26 +22,27 @@ use crate::stream::{PER_THREAD, stream_of};
 
 const THREADS: u32 = 256;
 
-/// Where the small results of a device leave it.
+/// Posts the small results of a device to the host.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct Outbox {
     device: Device,
     copy: Kernel<CopyPiece>,
-    /// By handle. PyTorch's streams are never destroyed, and of others nothing is kept here but the handle.
+    /// Streams by handle. PyTorch's streams are never destroyed, and of other libraries' streams only the handle is
+    /// kept here.
     streams: Mutex<HashMap<u64, Stream>>,
     used: Arc<Mutex<Used>>,
 }
 
-/// A result on its way to the host.
+/// A result in flight to the host.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct Posted {
-    /// Taken only when this is dropped.
+    /// Taken only on drop.
     sent: Option<Sent>,
     is_over: AtomicBool,
     used: Arc<Mutex<Used>>,
 }
 
-/// An event behind a kernel, and who owns what that writes.
+/// An event that is recorded after the kernel, and the owner of the memory that the kernel writes.
 struct Sent {
     event: Event,
     home: Py<PyAny>,
@@ -50,7 +51,7 @@ struct Sent {
 #[derive(Default)]
 struct Used {
     spare: Vec<Event>,
-    /// What nobody waits for any more, and a kernel may still write to.
+    /// Results that were dropped while a kernel may still write to their memory.
     dropped: VecDeque<Sent>,
 }
 
@@ -60,16 +61,17 @@ impl Outbox {
     fn new(device: &str) -> PyResult<Outbox> {
         Ok(Outbox {
             device: devices::open(device)?,
-            // SAFETY: each launch is told the length of its memory.
+            // SAFETY: each launch passes the length of its memory.
             copy: unsafe { library::copy_piece() },
             streams: Mutex::default(),
             used: Arc::default(),
         })
     }
 
-    /// Copies so many bytes of the device behind all that this stream was given so far, to page-locked memory that `home` keeps.
+    /// Copies `size` bytes from the device to page-locked memory that `home` owns, ordered after the work enqueued so
+    /// far in this stream.
     ///
-    /// The caller says that the bytes are there for work on this stream, as PyTorch's allocator sees to.
+    /// The caller guarantees that the bytes are valid for work on this stream, as PyTorch's allocator does.
     fn post(
         &self,
         py: Python<'_>,
@@ -100,18 +102,18 @@ impl Outbox {
         }
         let number = handle.into_pyobject(py)?.into_any();
         let stream = stream_of(&self.device, &number)?;
-        // That one is another stream on every thread.
+        // This handle means a different stream on every thread.
         if handle != PER_THREAD {
             self.streams.lock().insert(handle, stream.clone());
         }
         Ok(stream)
     }
 
-    /// The owners of memory that no kernel writes to any more. They are let go of by who holds the interpreter.
+    /// The owners of memory that no kernel writes to any more. They are dropped by the caller, which has the GIL.
     fn dropped_and_over(&self) -> Result<Vec<Py<PyAny>>> {
         let mut over = Vec::new();
         loop {
-            // Nobody else needs the lock while the driver is asked.
+            // The lock is released while the driver is asked.
             let Some(sent) = self.used.lock().dropped.pop_front() else {
                 return Ok(over);
             };
@@ -133,8 +135,9 @@ impl Outbox {
             Some(event) => event,
             None => Event::new(&self.device)?,
         };
-        // SAFETY: both are there: the source for work on this stream, as the caller says, and the target until the event is over, since `Posted`
-        // keeps its owner until then. Nobody reads the target before that, and nobody else writes it.
+        // SAFETY: both are valid: the source for work on this stream, as the caller guarantees, and the target until
+        // the event is complete, since `Posted` keeps its owner until then. Before that, no code reads the target and
+        // no other code writes it.
         unsafe {
             let source = DeviceMemory::from_raw(&self.device, from, bytes);
             let target = HostMemory::from_raw(&self.device, to, bytes);
@@ -152,7 +155,7 @@ impl Outbox {
 
 #[pymethods]
 impl Posted {
-    /// Whether it is there. Never waits.
+    /// Whether the result has arrived. Never blocks.
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
         let is_over = self.is_over.load(Relaxed)
             || match &self.sent {
@@ -163,7 +166,7 @@ impl Posted {
         Ok(is_over)
     }
 
-    /// Waits until it is there.
+    /// Blocks until the result has arrived.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(sent) = &self.sent {
             py.detach(|| sent.event.synchronize()).map_err(of_runtime)?;

@@ -1,11 +1,13 @@
-//! Where Python is, read by a thread of its own frames and without Python's help.
+//! Reads the Python stack of the current thread directly from memory, without calling Python.
 //!
-//! Python's functions for this allocate, or want the lock of the interpreter, and the thread that faults may have given that away: numpy and
-//! ctypes do while they move bytes. But nobody else changes the frames of a thread that is inside a call, and the frames keep
-//! alive what is read here: code objects with their names and tables of lines. So they are read as they lie in memory.
+//! Python's functions for this allocate or need the GIL, which the faulting thread may have released: numpy and
+//! ctypes do so while they copy bytes. But no other thread changes the frames of a thread that is inside a call, and
+//! the frames keep alive what is read here: code objects with their names and line tables. So the frames are read as
+//! they are in memory.
 //!
-//! How they lie depends on the version of Python. What is known of the versions is tried at the start, against what Python itself says of
-//! the same frames ([`learn`]), and with reads that cannot fault. Where the two differ, nothing is read later, and accesses have no place.
+//! The memory layout depends on the version of Python. The known layouts are verified at the start ([`learn`])
+//! against what Python itself reports for the same frames, with reads that cannot fault. If the two differ, frames
+//! are not read later, and accesses have no place.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -16,55 +18,55 @@ use pyo3::types::PyString;
 
 use host_guard::lines::{self, Frames};
 
-/// So many frames of the interpreter's own are passed over at most.
+/// The largest number of the interpreter's own frames that are skipped.
 const FAR: usize = 64;
 
-/// How frames lie in memory.
+/// The memory layout of frames.
 struct Layout {
-    /// From the state of a thread to its innermost frame, or to what has it.
+    /// Offset from a thread's state to its innermost frame, or to the structure that points to it.
     frame: usize,
-    /// From there to the frame, where it is not the state itself that has it.
+    /// Offset from that structure to the frame; `None` if the thread's state itself points to the frame.
     within: Option<usize>,
     code: usize,
     back: usize,
     at: At,
-    /// Where a frame says who owns it, and what it says if it is the interpreter's own.
+    /// Offset of a frame's owner field, and its value for the interpreter's own frames.
     owner: Option<(usize, u8)>,
-    // In code objects.
+    // Offsets in code objects.
     file: usize,
     name: usize,
-    /// Where the characters of a string are, if they are ASCII.
+    /// Offset of a string's characters, if they are ASCII.
     characters: usize,
     line: extern "C" fn(*mut c_void, c_int) -> c_int,
 }
 
-/// How a frame says where in its code it is.
+/// How a frame stores its position in the code.
 #[derive(Clone, Copy)]
 enum At {
-    /// A number of instructions of two bytes each.
+    /// An index of two-byte instructions.
     Number(usize),
-    /// An address, and where the instructions begin in a code object.
+    /// An address, and the offset of the first instruction in a code object.
     Address(usize, usize),
 }
 
 static LAYOUT: OnceLock<Option<Layout>> = OnceLock::new();
 
-/// Where a string says what it is made of, and what it says if its characters follow and are ASCII.
+/// Offset of a string's state word, and its value for a compact ASCII string.
 const STATE: usize = 32;
 const COMPACT_ASCII: u32 = 0b11 << 5;
 
-/// Learns how this Python lays out its frames, and has the guard ask here where the program is. If it cannot be learnt, accesses that
-/// are noted have no place.
+/// Learns how this Python lays out its frames, and has the page guard take the place in the program from here. If the
+/// layout cannot be learnt, recorded accesses have no place.
 pub fn learn(py: Python<'_>) {
     LAYOUT.get_or_init(|| layout(py));
     lines::come_from(lines::Source { place, read });
 }
 
-/// What is known of the versions: frame, within, code, back, instruction, owner.
+/// The known layout of a version: frame, within, code, back, instruction, owner.
 type Version = (usize, Option<usize>, usize, usize, At, Option<(usize, u8)>);
 
 fn version(minor: u8) -> Option<Version> {
-    // The address where instructions begin is found out below.
+    // The offset of the first instruction is determined below.
     Some(match minor {
         10 => (24, None, 32, 24, At::Number(96), None),
         11 => (56, Some(8), 32, 48, At::Address(56, 0), None),
@@ -77,12 +79,12 @@ fn version(minor: u8) -> Option<Version> {
 fn layout(py: Python<'_>) -> Option<Layout> {
     let (frame, within, code, back, at, owner) = version(py.version_info().minor)?;
     let symbol = c"PyCode_Addr2Line";
-    // SAFETY: a name that ends with a zero.
+    // SAFETY: the name ends with a zero byte.
     let line = unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) };
     if line.is_null() {
         return None;
     }
-    // SAFETY: Python's function of this name has this signature in all versions above.
+    // SAFETY: the Python function with this name has this signature in all versions above.
     let line = unsafe {
         std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void, c_int) -> c_int>(line)
     };
@@ -114,9 +116,9 @@ fn layout(py: Python<'_>) -> Option<Layout> {
     Some(layout)
 }
 
-/// The code and the instruction of the frames that run this, as Python says.
+/// The code object and instruction offset of each running frame, as Python reports them.
 fn known(py: Python<'_>) -> Option<Vec<(Bound<'_, PyAny>, usize)>> {
-    // SAFETY: the thread is attached. The frame is borrowed, so it gets a reference of its own.
+    // SAFETY: the thread is attached. The frame is borrowed, so a new reference is taken.
     let mut frame = unsafe {
         Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast::<ffi::PyObject>())?
     };
@@ -132,7 +134,7 @@ fn known(py: Python<'_>) -> Option<Vec<(Bound<'_, PyAny>, usize)>> {
     }
 }
 
-/// Where the characters of a string are; none if strings are not what is expected.
+/// Offset of a string's characters; `None` if strings do not have the expected layout.
 fn characters(py: Python<'_>) -> Option<usize> {
     let peek = Peek::new()?;
     let state = |text: &Bound<'_, PyString>| {
@@ -149,7 +151,8 @@ fn characters(py: Python<'_>) -> Option<usize> {
     told_apart.then_some(at)
 }
 
-/// Follows the frames of this thread as the layout says, and compares. Finds out where the instructions begin.
+/// Follows this thread's frames by the layout, and compares them with Python's. Determines the offset of the first
+/// instruction.
 fn agrees(layout: &mut Layout, known: &[(Bound<'_, PyAny>, usize)]) -> Option<()> {
     let peek = Peek::new()?;
     let mut frame = peek.word(state() + layout.frame)?;
@@ -187,20 +190,20 @@ fn agrees(layout: &mut Layout, known: &[(Bound<'_, PyAny>, usize)]) -> Option<()
     Some(())
 }
 
-/// Reads memory that may not be there: the system looks, and fails where it is not.
+/// Reads memory that may be unmapped: the system call fails instead of faulting.
 struct Peek([c_int; 2]);
 
 impl Peek {
     fn new() -> Option<Peek> {
         let mut ends = [0; 2];
-        // SAFETY: room for two numbers.
+        // SAFETY: `ends` has room for two descriptors.
         let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0;
         made.then_some(Peek(ends))
     }
 
     fn word(&self, address: usize) -> Option<usize> {
         let mut word = 0_usize;
-        // SAFETY: the system itself reads the address, and answers with an error where nothing is. Then it writes to a word of ours.
+        // SAFETY: the system reads the address itself, and returns an error if it is unmapped. It then writes to a local word.
         unsafe {
             let put = libc::write(self.0[1], address as *const c_void, 8);
             if put != 8 {
@@ -215,35 +218,36 @@ impl Peek {
 impl Drop for Peek {
     fn drop(&mut self) {
         for end in self.0 {
-            // SAFETY: it was opened above, and nobody else has it.
+            // SAFETY: the descriptor was opened above, and has no other owner.
             unsafe { libc::close(end) };
         }
     }
 }
 
-/// The state of this thread, whether it holds the lock of the interpreter or not; zero if Python does not know it.
+/// The state of this thread, whether it has the GIL or not; zero if Python does not know the thread.
 fn state() -> usize {
-    // SAFETY: it reads a variable of the thread.
+    // SAFETY: the function reads a thread-local variable.
     unsafe { ffi::PyGILState_GetThisThreadState() as usize }
 }
 
 /// # Safety
-/// There is a readable word.
+/// There is a readable word at `address`.
 unsafe fn word(address: usize) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { (address as *const usize).read_unaligned() }
 }
 
-/// The next frame that is a line of Python, from this one on: the frame, its code, and the byte in it.
+/// The next frame that runs Python code, from this one on: the frame, its code object, and the byte offset in the
+/// code.
 ///
 /// # Safety
-/// `frame` is zero or a frame of the calling thread, which lie as `layout` says.
+/// `frame` is zero or a frame of the calling thread, whose frames have this layout.
 unsafe fn line_from(layout: &Layout, mut frame: usize) -> Option<(usize, usize, usize)> {
     for _ in 0..FAR {
         if frame == 0 {
             return None;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             let is_its_own = layout
                 .owner
@@ -265,13 +269,13 @@ unsafe fn line_from(layout: &Layout, mut frame: usize) -> Option<(usize, usize, 
 /// The innermost frame of this thread.
 ///
 /// # Safety
-/// Frames lie as `layout` says.
+/// Frames have this layout.
 unsafe fn innermost(layout: &Layout) -> usize {
     let state = state();
     if state == 0 {
         return 0;
     }
-    // SAFETY: the caller's promise; a thread that Python knows has what leads to its frames, which may be none.
+    // SAFETY: the caller guarantees the layout; the state of a thread that Python knows leads to its frames, of which there may be none.
     unsafe {
         let first = word(state + layout.frame);
         match layout.within {
@@ -281,7 +285,8 @@ unsafe fn innermost(layout: &Layout) -> usize {
     }
 }
 
-/// The line that this thread is at, to know it again: its code, and where in it. Zeros where there is no Python.
+/// Identifies the line that this thread executes: its code object, and the offset in it. Zeros if no Python code
+/// runs.
 fn place() -> (usize, usize) {
     let Some(Some(layout)) = LAYOUT.get() else {
         return (0, 0);
@@ -291,12 +296,12 @@ fn place() -> (usize, usize) {
     line.map_or((0, 0), |(_, code, at)| (code, at))
 }
 
-/// Reads the lines that this thread is at.
+/// Reads the Python stack of this thread.
 fn read(into: &mut Frames) {
     let Some(Some(layout)) = LAYOUT.get() else {
         return;
     };
-    // SAFETY: as in `place`. The code of a frame that runs is alive, and so are the strings that it has.
+    // SAFETY: as in `place`. The code object of a running frame is alive, and so are its strings.
     unsafe {
         let mut next = innermost(layout);
         while let Some((frame, code, at)) = line_from(layout, next)
@@ -313,15 +318,15 @@ fn read(into: &mut Frames) {
 /// The bytes of a string.
 ///
 /// # Safety
-/// It is a string of Python's, which lie as `layout` says, and it outlives their use.
+/// `string` is a Python string with this layout, and it outlives the use of its bytes.
 unsafe fn text<'a>(layout: &Layout, string: usize) -> &'a [u8] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let plain = word(string + STATE) as u32 & COMPACT_ASCII == COMPACT_ASCII;
         if !plain {
             return b"(a name that is not ASCII)";
         }
-        // The length stands behind the two words of every object.
+        // The length follows the two header words of every object.
         let bytes = word(string + 16);
         std::slice::from_raw_parts((string + layout.characters) as *const u8, bytes)
     }

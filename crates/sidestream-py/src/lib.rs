@@ -1,8 +1,8 @@
 //! The extension module `sidestream._sidestream`.
 //!
-//! It hands over texts: JSON, and pages for people; streams, events and batches, which belong to devices of the
-//! process; and the recorder of `check`. The classes that users meet are Python's, in `python/sidestream`, where
-//! they have types, documentation and pickles for nothing, but for `DeviceArray`.
+//! Python receives JSON and text (reports), objects that belong to this process's devices (streams, events, batches),
+//! and the recorder of `check`. Except for `DeviceArray`, the classes that users meet are written in Python, in
+//! `python/sidestream`, where they have type annotations, docstrings and pickling without further work.
 
 mod array;
 mod batcher;
@@ -27,7 +27,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use sidestream::engine::Profile;
 
-/// What the Python package asks of the Rust libraries.
+/// Registers the functions and classes of the Rust libraries that the Python package uses.
 #[pymodule]
 fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();

@@ -1,4 +1,4 @@
-//! The ring behind `sidestream.prefetch`.
+//! The ring of device buffers behind `sidestream.prefetch`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,17 +18,17 @@ use crate::failure::of_runtime;
 use crate::process::PerProcess;
 use crate::stream::stream_of;
 
-/// What the prefetchers of each device have left for the next, by its name.
+/// Memory that earlier prefetchers left for the next one, by device name.
 static SPARES: PerProcess<HashMap<String, Spares>> = PerProcess::new();
 
-/// Slots of device memory that batches go through.
+/// The slots of device memory that batches pass through.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct Ring {
     ring: prefetch::Ring,
     device: Device,
 }
 
-/// A batch on its way to the device.
+/// A batch in flight to the device.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct Ticket {
     ticket: prefetch::Ticket,
@@ -36,30 +36,30 @@ pub struct Ticket {
     metas: Arc<[Meta]>,
 }
 
-/// A batch on the device, for one who makes arrays of it.
+/// A batch on the device, from which arrays are made.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct Lease {
     held: Arc<Held>,
     metas: Arc<[Meta]>,
 }
 
-/// What a part is.
+/// The type and shape of one part.
 #[derive(Clone)]
 struct Meta {
     shape: Vec<i64>,
-    /// The name of its type.
+    /// The name of the part's type.
     name: Cow<'static, str>,
 }
 
-/// A part that comes as bytes: its number, type and shape.
+/// A part that is exported as bytes: its index, type and shape.
 type Odd = (usize, String, Vec<i64>);
 
-/// A page-locked tensor of at least so many bytes is copied from where it is. A smaller one is packed with the others,
-/// since a copy of its own costs more than packing it.
+/// A page-locked tensor of at least this many bytes is copied directly. A smaller one is packed with the others,
+/// since a separate copy costs more than packing.
 pub const DIRECT_BYTES: u64 = 256 << 10;
 
-/// What Python says of an array: what is to be kept alive in its place, the address, the bytes, whether it is copied from
-/// where it is, shape and type.
+/// Python's description of an array: the object to keep alive in its place, its address, its size in bytes, whether
+/// it is copied directly, its shape and its type.
 type Described<'py> = (Bound<'py, PyAny>, u64, u64, bool, Vec<i64>, String);
 
 #[pymethods]
@@ -67,9 +67,9 @@ impl Ring {
     #[new]
     #[pyo3(signature = (device, depth, max_pinned=None))]
     fn new(py: Python<'_>, device: &str, depth: usize, max_pinned: Option<u64>) -> PyResult<Ring> {
-        // The arrays of a simulated GPU are no tensors, and no model takes them.
-        let instead = "in a training loop give \"cpu\", where batches are read ahead and stay on the host, or leave the device out, which takes \
-                       what there is";
+        // Arrays of a simulated GPU are not tensors, and no model accepts them.
+        let instead = "in a training loop give \"cpu\", where batches are read ahead and stay on the host, or omit the device, which takes \
+                       the one that is available";
         let device = devices::open_or(device, instead)?;
         let name = devices::name(&device).to_owned();
         let ring = py.detach(|| {
@@ -87,15 +87,15 @@ impl Ring {
         Ok(Ring { ring, device })
     }
 
-    /// The name of its device.
+    /// The name of the device.
     #[getter]
     fn device(&self) -> &str {
         devices::name(&self.device)
     }
 
-    /// Copies arrays of the host to a free slot. What is exactly of the type `kind` is exported by `export` as a capsule of
-    /// DLPack. What that does not take, and what is large, `describe` is asked about, with its number and itself: it says what
-    /// [`Described`] says, or nothing for what stays where it is. The caller keeps the list.
+    /// Copies host arrays to a free slot. Arrays whose type is exactly `kind` are exported by `export` as DLPack
+    /// capsules. For arrays that it refuses, and for large ones, `describe` is called with the index and the array:
+    /// it returns [`Described`], or `None` for what stays on the host. The caller keeps the list alive.
     fn put<'py>(
         &self,
         py: Python<'py>,
@@ -138,8 +138,8 @@ impl Ring {
             let name = name.into();
             metas.push(Meta { shape, name });
         }
-        // SAFETY: the list keeps the arrays behind these addresses, and the Python package keeps the list as long as this
-        // function demands. That nobody writes them meanwhile is what its documentation asks of loaders, as PyTorch does.
+        // SAFETY: the list keeps the arrays at these addresses alive, and the Python package keeps the list as long as this
+        // function demands. Its documentation asks loaders, as PyTorch does, not to write them meanwhile.
         let ticket = py.detach(|| unsafe { self.ring.put(&leaves) });
         let ticket = ticket.map_err(of_runtime)?;
         Ok(ticket.map(|ticket| Ticket {
@@ -196,7 +196,7 @@ impl Ticket {
             .map_err(of_runtime)
     }
 
-    /// The batch for work on this stream, which waits for the copy.
+    /// Makes the batch valid for work on this stream, which waits for the copy.
     fn hand_over(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<Lease> {
         let stream = stream_of(&self.device, stream)?;
         let lease = py.detach(|| self.ticket.hand_over(&stream));
@@ -209,8 +209,9 @@ impl Ticket {
 
 #[pymethods]
 impl Lease {
-    /// The parts as tensors of another library, each made by `importer` of a capsule. What DLPack has no common word for
-    /// comes as bytes, in one dimension; the second list has the numbers of these, their types and their shapes.
+    /// Exports the parts as tensors of another library, each made by `importer` from a capsule. Parts whose type
+    /// DLPack cannot express are exported as bytes, in one dimension; the second list has their indices, types and
+    /// shapes.
     fn tensors<'py>(
         &self,
         py: Python<'py>,
@@ -234,12 +235,12 @@ impl Lease {
         Ok((tensors, odd))
     }
 
-    /// Where its memory lies; none of another one that is there has the same address.
+    /// The address of the batch's memory; no other live batch has the same address.
     fn address(&self) -> u64 {
         self.held.lease().address().0
     }
 
-    /// The parts as arrays of our own.
+    /// The parts as `DeviceArray` objects.
     fn arrays(&self) -> Vec<DeviceArray> {
         let each = self.metas.iter().cloned().enumerate();
         let array = |(leaf, meta): (usize, Meta)| {
@@ -248,7 +249,7 @@ impl Lease {
         each.map(array).collect()
     }
 
-    /// The same batch in memory of its own, copied on this stream.
+    /// A copy of the batch in separate memory, enqueued in this stream.
     fn copied(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<Lease> {
         let device = self.held.device();
         let stream = stream_of(device, stream)?;
@@ -260,14 +261,14 @@ impl Lease {
     }
 }
 
-/// A plain tensor of PyTorch that is to be packed; none if it takes a closer look.
+/// The description of a plain PyTorch tensor that is to be packed; `None` if the tensor needs the slow path.
 fn small_tensor(tensor: &Bound<'_, PyAny>, export: &Bound<'_, PyAny>) -> PyResult<Option<OnHost>> {
-    // What is no ordinary memory of the host is refused, and looked at by the other way.
+    // A tensor that is not in ordinary host memory is refused, and takes the slow path.
     let Ok(capsule) = export.call1((tensor,)) else {
         return Ok(None);
     };
     let small = dlpack::on_host(&capsule).filter(|small| small.bytes < DIRECT_BYTES);
-    // PyTorch keeps signs that are still to be changed beside the memory.
+    // PyTorch stores a pending conjugation or negation as a flag, not in memory.
     let is_lazy = small
         .as_ref()
         .is_some_and(|small| small.name.starts_with("complex"))
@@ -277,7 +278,7 @@ fn small_tensor(tensor: &Bound<'_, PyAny>, export: &Bound<'_, PyAny>) -> PyResul
     Ok(small.filter(|_| !is_lazy))
 }
 
-/// Gives back the memory that earlier prefetchers have left for the next, once its uses are complete.
+/// Frees the memory that earlier prefetchers have left for the next, once its uses are complete.
 #[pyfunction]
 pub fn empty_cache(py: Python<'_>) {
     py.detach(|| {
@@ -286,7 +287,7 @@ pub fn empty_cache(py: Python<'_>) {
     });
 }
 
-/// How many bytes of device memory and of pinned memory are kept for the next prefetchers, on all devices.
+/// The bytes of device memory and of pinned memory that are kept for later prefetchers, over all devices.
 #[pyfunction]
 pub fn cached_bytes() -> (u64, u64) {
     let known = SPARES.get().lock();
@@ -294,10 +295,10 @@ pub fn cached_bytes() -> (u64, u64) {
     each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
 }
 
-/// How many references there are to an object of a list, that of the list included.
+/// The number of references to an object in a list, including the list's.
 #[pyfunction]
 pub fn references(list: &Bound<'_, PyList>, index: usize) -> PyResult<isize> {
     let item = list.get_item(index)?;
-    // SAFETY: the object is there, and the interpreter is attached. One reference is our own.
+    // SAFETY: the object is alive, and the interpreter is attached. One reference is this function's.
     Ok(unsafe { ffi::Py_REFCNT(item.as_ptr()) } - 1)
 }

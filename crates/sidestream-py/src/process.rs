@@ -1,15 +1,15 @@
-//! Tables that a child of a fork begins anew.
+//! Tables that start empty in a forked child.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::Mutex;
 
-/// A table of this process. A child of a fork has an empty one of its own: in the parent's are things of the
-/// parent's devices, and its lock may be held by a thread that the child does not have.
+/// A table of this process. A forked child gets an empty table of its own: the parent's entries belong to the
+/// parent's devices, and the parent's lock may be held by a thread that does not exist in the child.
 pub struct PerProcess<T: 'static>(AtomicPtr<Table<T>>);
 
-/// The process, and what is its own.
+/// The process ID, and that process's table.
 struct Table<T>(u32, Mutex<T>);
 
 impl<T: Default> PerProcess<T> {
@@ -17,11 +17,11 @@ impl<T: Default> PerProcess<T> {
         PerProcess(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The table, which stays as long as the process.
+    /// Returns the table, which lives as long as the process.
     pub fn get(&self) -> &'static Mutex<T> {
         let process = std::process::id();
         let there = self.0.load(Ordering::Acquire);
-        // SAFETY: what is in here was leaked below, and stays.
+        // SAFETY: a table is leaked below, and is never freed.
         if let Some(table) = unsafe { there.as_ref() }
             && table.0 == process
         {
@@ -34,12 +34,12 @@ impl<T: Default> PerProcess<T> {
         let table = match swapped {
             Ok(_) => fresh,
             Err(other) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: no other thread has seen it.
                 drop(unsafe { Box::from_raw(fresh) });
                 other
             }
         };
-        // SAFETY: as above. Another thread that was quicker is one of the same process.
+        // SAFETY: as above. If another thread was quicker, its table is also of this process.
         unsafe { &(*table).1 }
     }
 }

@@ -11,8 +11,8 @@ use sidestream_program::{Limits, check, checked_json, parse_bytes};
 
 use crate::failure::{ProgramError, of_system};
 
-/// Checks the programs of a text, or of the file at `path`. Returns a list of objects as JSON, and
-/// the reports for people. Other threads of Python run meanwhile.
+/// Checks the programs of a text, or of the file at `path`. Returns a list of JSON objects, and the reports as text.
+/// Other Python threads run meanwhile.
 #[pyfunction]
 pub fn check_program(
     py: Python<'_>,
@@ -30,7 +30,7 @@ pub fn check_program(
 
 fn checked(bytes: &[u8]) -> Result<(String, Vec<String>), String> {
     if bytes.starts_with(&MAGIC) {
-        return Err("this is the log of a run, no program; use `sidestream check`".to_owned());
+        return Err("this is the log of a run, not a program; use `sidestream check`".to_owned());
     }
     let document = parse_bytes(bytes, &Limits::default()).map_err(|error| error.to_string())?;
     let (mut values, mut pages) = (Vec::new(), Vec::new());
@@ -41,7 +41,7 @@ fn checked(bytes: &[u8]) -> Result<(String, Vec<String>), String> {
         })?;
         let checked = check(program);
         values.push(checked_json(&checked));
-        // Whoever prints a text in Python adds the end of the last line.
+        // In Python, `print` adds the final newline.
         pages.push(checked.page(Some(program)).trim_end().to_owned());
     }
     if values.is_empty() {
@@ -50,7 +50,7 @@ fn checked(bytes: &[u8]) -> Result<(String, Vec<String>), String> {
     Ok((Value::Array(values).to_string(), pages))
 }
 
-/// The bytes of a file, one more than a program may have at the most: the parser refuses those.
+/// Reads a file up to one byte more than the limit for a program: the parser refuses longer ones.
 fn bytes(path: &Path) -> PyResult<Vec<u8>> {
     let raised = |error: std::io::Error| {
         of_system(path, &error).unwrap_or_else(|| refused(&format!("{}: {error}", path.display())))

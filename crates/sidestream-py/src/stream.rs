@@ -15,8 +15,8 @@ use crate::event::Event;
 use crate::failure::of_runtime;
 use crate::process::PerProcess;
 
-/// CUDA's names for the default streams. 0 is the legacy stream too, and is never handed out: elsewhere it also
-/// means "no stream".
+/// CUDA's names for the default streams. 0 also means the legacy stream, and is never returned: elsewhere it can mean
+/// "no stream".
 const LEGACY: u64 = 1;
 pub const PER_THREAD: u64 = 2;
 
@@ -25,23 +25,23 @@ pub const PER_THREAD: u64 = 2;
 pub struct Stream {
     stream: explicit::Stream,
     device: Device,
-    /// Its name, for people.
+    /// The stream's name, for display.
     #[pyo3(get)]
     name: String,
-    /// Lower is more urgent.
+    /// The stream's priority. Lower is more urgent.
     #[pyo3(get)]
     priority: i32,
     identity: Identity,
-    /// Others know its handle, and may use it when this object is gone.
+    /// Whether the handle is known elsewhere: others may then use the stream after this object is gone.
     is_known: AtomicBool,
-    /// What it was made of by `of`: it has to stay as long as this.
+    /// The object from which `of` made this one; it must stay alive as long.
     #[pyo3(get)]
     adopted: Option<Py<PyAny>>,
-    /// The process that it was made in: in a child of that it is no stream that could be used again.
+    /// The process that made the stream: a forked child of it cannot reuse the stream.
     process: u32,
 }
 
-/// What makes two objects the same stream.
+/// What identifies a stream, so that two objects compare equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Identity {
     Handle(u64),
@@ -49,15 +49,15 @@ enum Identity {
     Number(u64),
 }
 
-/// Streams whose handles are known elsewhere and that nobody holds here, by device, name and priority.
+/// Streams whose handles are known elsewhere and that have no Python object any more, by device, name and priority.
 ///
-/// They are never destroyed. PyTorch's allocator keeps memory by the handle of its stream, and records events in
-/// that stream long after the last Python object of it is gone. The next stream of the same kind is one of these.
+/// They are never destroyed. PyTorch's allocator keeps memory by the handle of its stream, and records events in that
+/// stream long after its last Python object is gone. The next stream of this kind reuses one of these.
 static IDLE: PerProcess<HashMap<Kind, Vec<explicit::Stream>>> = PerProcess::new();
 
 type Kind = (String, String, i32);
 
-/// Streams of others, by device and handle, so that one of them is one stream of the runtime.
+/// Streams of other libraries, by device and handle, so that each is one stream of the runtime.
 static ADOPTED: PerProcess<HashMap<(String, u64), explicit::Stream>> = PerProcess::new();
 
 #[pymethods]
@@ -80,13 +80,13 @@ impl Stream {
         }
     }
 
-    /// The name of its device.
+    /// The name of the stream's device.
     #[getter]
     fn device(&self) -> &str {
         devices::name(&self.device)
     }
 
-    /// CUDA's handle.
+    /// CUDA's handle of the stream.
     #[getter]
     fn cuda_stream(&self) -> PyResult<u64> {
         self.handle()
@@ -133,7 +133,7 @@ impl Stream {
         &self.stream
     }
 
-    /// The handle, which somebody else knows from here on.
+    /// The handle. From here on, the stream counts as known elsewhere.
     pub fn handle(&self) -> PyResult<u64> {
         match self.identity {
             Identity::Handle(handle) => {
@@ -180,7 +180,7 @@ impl Stream {
         })
     }
 
-    /// The stream of another library, or another object for one of ours.
+    /// Wraps the stream of another library, or makes another object for one of ours.
     fn adopting(
         device: Option<&str>,
         other: &Bound<'_, PyAny>,
@@ -195,7 +195,7 @@ impl Stream {
                 None => devices::open("cuda")?,
             },
         };
-        // The object of the current stream, which keeps that alive.
+        // The object of the current stream, which keeps that stream alive.
         let current = match other.is_none() {
             true => Some(current_of_torch(other.py(), devices::ordinal(&device))?),
             false => None,
@@ -205,14 +205,14 @@ impl Stream {
         let (known, priority) = match &ours {
             Some(ours) => {
                 let ours = ours.get();
-                // Its handle may be asked for here, and is not forgotten when this object is gone.
+                // The handle may be read through this object, so the stream must outlive it.
                 ours.is_known.store(true, Relaxed);
                 (ours.name.clone(), ours.priority)
             }
             None => ("adopted".to_owned(), priority_of(other)?),
         };
         Ok(Stream {
-            // A second object of a simulated stream is the same one.
+            // A second object of a simulated stream compares equal to the first.
             identity: match &ours {
                 Some(ours) => ours.get().identity,
                 None => identity(&stream),
@@ -248,13 +248,13 @@ fn identity(stream: &explicit::Stream) -> Identity {
     }
 }
 
-// ------------------------------------------------------------------ what is taken for a stream
+// ------------------------------------------------------------------ what is accepted as a stream
 
-/// What Python gives as a stream, as a stream of the runtime on `device`: one of ours, `torch.cuda.Stream` or
-/// anything else with `__cuda_stream__`, a handle as a number, or `None` for PyTorch's current stream.
+/// The stream of the runtime on `device` for a Python object: one of ours, a `torch.cuda.Stream` or another object
+/// with `__cuda_stream__`, a handle as a number, or `None` for PyTorch's current stream.
 ///
-/// It must not be used longer than the Python object that it came from is there, unless that object is one of
-/// PyTorch's own streams, which are never destroyed.
+/// The result must not outlive the Python object, unless that is one of PyTorch's own streams, which are never
+/// destroyed.
 pub fn stream_of(device: &Device, stream: &Bound<'_, PyAny>) -> PyResult<explicit::Stream> {
     if let Some(ours) = of_ours(stream) {
         let ours = ours.get();
@@ -263,7 +263,7 @@ pub fn stream_of(device: &Device, stream: &Bound<'_, PyAny>) -> PyResult<explici
     }
     let Some(ordinal) = devices::ordinal(device) else {
         return Err(PyTypeError::new_err(format!(
-            "{} has only streams of sidestream.Stream, because it is simulated; this is {}",
+            "{} accepts only a sidestream.Stream, because it is simulated; this is {}",
             devices::name(device),
             stream.repr()?
         )));
@@ -292,12 +292,12 @@ fn raw_on(py: Python<'_>, ordinal: Option<u32>, stream: &Bound<'_, PyAny>) -> Py
             .extract()
             .map_err(|error| {
                 PyTypeError::new_err(format!(
-                    "__cuda_stream__() of {stream} gives no pair of a version and a handle: {error}"
+                    "__cuda_stream__() of {stream} does not return a pair of a version and a handle: {error}"
                 ))
             })?;
         if version != 0 {
             return Err(PyTypeError::new_err(format!(
-                "__cuda_stream__() of {stream} speaks version {version} of the protocol, and version 0 is known; \
+                "__cuda_stream__() of {stream} uses version {version} of the protocol, and only version 0 is supported; \
                  give the handle as a number"
             )));
         }
@@ -307,7 +307,7 @@ fn raw_on(py: Python<'_>, ordinal: Option<u32>, stream: &Bound<'_, PyAny>) -> Py
     } else {
         stream.extract().map_err(|_| {
             PyTypeError::new_err(format!(
-                "{} is no stream; give a sidestream.Stream, a torch.cuda.Stream, an object with __cuda_stream__, or \
+                "{} is not a stream; give a sidestream.Stream, a torch.cuda.Stream, an object with __cuda_stream__, or \
                  a handle as a number",
                 stream
                     .repr()
@@ -319,7 +319,7 @@ fn raw_on(py: Python<'_>, ordinal: Option<u32>, stream: &Bound<'_, PyAny>) -> Py
         Ok(0) => Ok(LEGACY),
         Ok(handle) => Ok(handle),
         Err(_) => Err(PyValueError::new_err(format!(
-            "{given} is no handle of a stream; a handle is a number from 0 to 2^64 - 1"
+            "{given} is not the handle of a stream; a handle is a number from 0 to 2^64 - 1"
         ))),
     }
 }
@@ -333,7 +333,7 @@ fn current_of_torch(py: Python<'_>, ordinal: Option<u32>) -> PyResult<Bound<'_, 
         return cuda.call_method1("current_stream", (ordinal,));
     }
     Err(PyValueError::new_err(
-        "no stream was given, and there is no current one, because PyTorch is not imported or has no CUDA; give a \
+        "no stream was given, and there is no current stream, because PyTorch is not imported or has no CUDA; give a \
          sidestream.Stream",
     ))
 }
@@ -342,7 +342,7 @@ fn of_ours<'a, 'py>(stream: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, Stre
     stream.cast::<Stream>().ok()
 }
 
-/// The device that a stream of another library says it belongs to.
+/// The device of another library's stream, as its object states it.
 fn ordinal_of(stream: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
     let index = stream
         .getattr_opt("device")?
@@ -374,9 +374,9 @@ fn adopted(device: &Device, handle: u64) -> PyResult<explicit::Stream> {
     if let Some(stream) = known.get(&key) {
         return Ok(stream.clone());
     }
-    // SAFETY: whoever hands over a handle says that it is a stream of this device, which is open in the primary
-    // context as those of PyTorch are; and `stream_of` says how long it may be used. PyTorch makes
-    // non-blocking streams. Of others it is not known, and then this promises the least.
+    // SAFETY: the caller, who passes a handle, guarantees that it is a stream of this device, which is open in the
+    // primary context like PyTorch's streams; `stream_of` documents how long the handle may be used. PyTorch creates
+    // non-blocking streams. For other libraries this is unknown, and non-blocking promises the least.
     let stream =
         unsafe { explicit::Stream::from_raw(device, handle, StreamKind::NonBlocking, "adopted") };
     let stream = stream.map_err(of_runtime)?;

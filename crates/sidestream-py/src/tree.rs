@@ -1,7 +1,8 @@
-//! Nested containers, taken apart into their arrays and put together again.
+//! Takes nested containers apart into their arrays, and rebuilds them.
 //!
-//! A batch passes here several times on its way, and with small batches that is most of what an iteration costs the
-//! host: so lists, tuples and dictionaries are taken apart here, and other containers by `_tree.py`, which knows them.
+//! A batch passes here several times on its way, and for small batches this is most of the host's cost of an
+//! iteration. So lists, tuples and dictionaries are taken apart here, and other containers by `_tree.py`, which knows
+//! them.
 
 use std::cell::Cell;
 
@@ -14,29 +15,29 @@ use pyo3::types::{
     PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple, PyType,
 };
 
-/// Far deeper than any batch, and shallow enough for the stack of any thread.
+/// The maximum nesting depth: far deeper than any batch, and safe for the stack of any thread.
 const DEEPEST: usize = 200;
 
-/// Python's table of what was imported.
+/// Python's `sys.modules`.
 static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 
-/// What is left of a container when its arrays are out. It keeps none of them alive.
+/// The structure of a container without its arrays. It keeps none of them alive.
 #[pyclass(frozen, module = "sidestream._sidestream")]
 pub struct Shape {
     tree: Node,
-    /// Whether there was anything that nobody can look into: it may hold arrays.
+    /// Whether the tree has an object that cannot be inspected: it may hold arrays.
     #[pyo3(get)]
     has_objects: bool,
 }
 
 enum Node {
-    /// An array that was taken out.
+    /// The place of an array that was taken out.
     Array,
-    /// Something without arrays, which is handed on as it is.
+    /// A value without arrays, which is kept as it is.
     Same(Py<PyAny>),
-    /// An object that is not taken apart, and what makes what comes out in its place.
+    /// An object that is not taken apart, and the function that makes its replacement.
     Whole(Py<PyAny>),
-    /// A container, and what is in it.
+    /// A container and its contents.
     Of(Container, Vec<Node>),
 }
 
@@ -44,7 +45,7 @@ enum Container {
     List,
     Tuple,
     Dict(Vec<Py<PyAny>>),
-    /// What `_tree.py` has taken apart.
+    /// A container that `_tree.py` has taken apart.
     Other {
         kind: Py<PyType>,
         names: Py<PyAny>,
@@ -52,26 +53,26 @@ enum Container {
     },
 }
 
-/// The classes of arrays that were met, of PyTorch and of numpy. Programs import these when they like, and what they have
-/// imported is looked up where another class comes: the table of modules and theirs are large, and far from the processor's caches
-/// whenever a training step has run since.
+/// The array classes of PyTorch and numpy seen so far. Programs may import these modules at any time, so a module is
+/// looked up again when another class appears. The lookup is kept rare: `sys.modules` and the modules' dictionaries
+/// are large, and out of the processor's caches after each training step.
 static TENSOR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// What is taken out.
+/// Selects and collects arrays.
 struct Arrays<'py> {
-    /// Whether numpy's are.
+    /// Whether numpy arrays are taken out too.
     too: bool,
     open: Bound<'py, PyAny>,
     leaves: Bound<'py, PyList>,
     has_objects: Cell<bool>,
 }
 
-/// Return the arrays of a tree in sequence, and its shape.
+/// Return the arrays of a tree in order, and the tree's shape.
 ///
-/// Tensors of PyTorch are taken out, and, if `arrays`, numpy's arrays of numbers. `open` takes other containers apart: it
-/// returns the class, the names, the values and what returns the function that makes one of other values, or None for what is
-/// no container. An object has no values if that function makes it as a whole.
+/// PyTorch tensors are taken out, and, if `arrays`, numpy arrays of numbers. `open` takes other containers apart: it
+/// returns the class, the names, the values, and a function that returns the constructor for other values, or None if
+/// the object is not a container. An object has no values if that function makes it as a whole.
 #[pyfunction]
 pub fn flatten<'py>(
     tree: &Bound<'py, PyAny>,
@@ -93,7 +94,7 @@ impl<'py> Arrays<'py> {
     fn take(&self, tree: &Bound<'py, PyAny>, depth: usize) -> PyResult<Node> {
         if depth == DEEPEST {
             return Err(PyRecursionError::new_err(format!(
-                "the batch is nested more than {DEEPEST} deep, or contains itself"
+                "the batch is nested more than {DEEPEST} levels deep, or contains itself"
             )));
         }
         let container = |container, values: &mut dyn Iterator<Item = _>| {
@@ -106,7 +107,7 @@ impl<'py> Arrays<'py> {
             return container(Container::List, &mut list.iter());
         }
         if let Ok(dict) = tree.cast_exact::<PyDict>() {
-            // At once: what looks into the values may change it.
+            // The items are copied first: code that inspects a value may change the dictionary.
             let items = dict.items();
             let pair = |item: Bound<'py, PyAny>| item.extract::<(Py<PyAny>, Bound<'py, PyAny>)>();
             let pairs: Vec<_> = items.iter().map(pair).collect::<PyResult<_>>()?;
@@ -133,7 +134,7 @@ impl<'py> Arrays<'py> {
             Bound<'py, PyAny>,
         ) = opened.extract()?;
         let Some(values) = values else {
-            // It may hold arrays that nobody sees.
+            // The object may hold arrays that are not visible here.
             self.has_objects.set(true);
             return Ok(Node::Whole(make.call0()?.unbind()));
         };
@@ -143,7 +144,7 @@ impl<'py> Arrays<'py> {
         })
     }
 
-    /// A container with these values, or the same object if there is no array in them.
+    /// A container with these values, or the original object if it holds no array.
     fn container(
         &self,
         tree: &Bound<'py, PyAny>,
@@ -168,7 +169,7 @@ impl<'py> Arrays<'py> {
         if !self.too || !is_a(value, &ARRAY, intern!(py, "numpy"), intern!(py, "ndarray"))? {
             return Ok(false);
         }
-        // Arrays of texts, dates and objects are no arrays of numbers.
+        // Arrays of strings, dates and objects are not arrays of numbers.
         let kind = value
             .getattr(intern!(py, "dtype"))?
             .getattr(intern!(py, "kind"))?;
@@ -176,7 +177,7 @@ impl<'py> Arrays<'py> {
     }
 }
 
-/// Whether a value is an instance of a class of a module, if that was imported.
+/// Whether a value is an instance of a class of a module, if the module was imported.
 fn is_a<'py>(
     value: &Bound<'py, PyAny>,
     met: &PyOnceLock<Py<PyType>>,
@@ -195,19 +196,19 @@ fn is_a<'py>(
     let Some(module) = modules.bind(py).get_item(module)? else {
         return Ok(false);
     };
-    // A module that is being imported has not all its parts.
+    // A module that is still being imported lacks some attributes.
     let Ok(class) = module.getattr(class) else {
         return Ok(false);
     };
     if kind.is(&class) {
-        // Another thread may have met another one, in a test that stands in for the module.
+        // Another thread may have stored a different class, in a test that replaces the module.
         let _ = met.set(py, kind.unbind());
         return Ok(true);
     }
     value.is_instance(&class)
 }
 
-/// What stands beside arrays in most batches, and is no container.
+/// Whether a value is one of the common non-array values in a batch, which are not containers.
 fn is_plain(value: &Bound<'_, PyAny>) -> bool {
     value.is_exact_instance_of::<PyInt>()
         || value.is_exact_instance_of::<PyString>()
@@ -223,7 +224,7 @@ impl Shape {
         self.tree.visited(&visit)
     }
 
-    /// Put other arrays into the places of those that were taken out.
+    /// Put other arrays in the places of those that were taken out.
     fn unflatten<'py>(&self, leaves: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
         let mut rest = leaves.iter();
         let made = self.tree.make(leaves.py(), &mut rest)?;
@@ -235,14 +236,14 @@ impl Shape {
         }
     }
 
-    /// Whether both are the same containers, with equal values where there is no array.
+    /// Whether both trees have equal containers, and equal values apart from the arrays.
     ///
     /// Values that cannot be compared count as different.
     fn is_same(&self, other: &Bound<'_, Shape>) -> bool {
         self.tree.is_same(&other.get().tree, other.py())
     }
 
-    /// Where the array with this number stands, as it is written in Python; empty if there is none.
+    /// The path to the array with this index, as a Python expression; empty if there is none.
     fn path_of(&self, py: Python<'_>, index: usize) -> PyResult<String> {
         let mut left = index;
         Ok(self.tree.path(py, &mut left)?.unwrap_or_default())
@@ -250,7 +251,7 @@ impl Shape {
 }
 
 impl Node {
-    /// Shows the collector what this keeps alive.
+    /// Reports the references of this object to the garbage collector.
     fn visited(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
             Node::Array => Ok(()),
@@ -304,7 +305,7 @@ impl Node {
         }
     }
 
-    /// The path to the array with this number, which counts down on the way.
+    /// The path to the array with this index; `left` counts down on the way.
     fn path(&self, py: Python<'_>, left: &mut usize) -> PyResult<Option<String>> {
         match self {
             Node::Array if *left == 0 => return Ok(Some(String::new())),
@@ -363,7 +364,7 @@ impl Container {
         }
     }
 
-    /// How the value in this place is written in Python.
+    /// The Python expression for the key of this place.
     fn key(&self, py: Python<'_>, at: usize) -> PyResult<String> {
         Ok(match self {
             Container::Dict(names) => format!("[{}]", names[at].bind(py).repr()?),
@@ -382,19 +383,19 @@ impl Container {
     }
 }
 
-/// Whether two values are equal. The comparison is the user's code, and may fail.
+/// Whether two values are equal. The comparison is user code, and may fail.
 fn equal(one: &Py<PyAny>, other: &Py<PyAny>, py: Python<'_>) -> bool {
     one.is(other) || one.bind(py).eq(other).unwrap_or(false)
 }
 
-/// The user's class has a constructor that knows better.
+/// The error if the constructor of the user's class refuses the values.
 fn cannot_be_made(kind: &Bound<'_, PyType>, why: PyErr) -> PyErr {
     let py = kind.py();
     let name = kind
         .name()
         .map_or_else(|_| String::new(), |name| name.to_string());
     let error = PyTypeError::new_err(format!(
-        "a {name} cannot be made anew with other arrays in it ({}); give the arrays in a dict, a list or a tuple",
+        "a {name} cannot be rebuilt with other arrays in it ({}); give the arrays in a dict, a list or a tuple",
         why.value(py)
     ));
     error.set_cause(py, Some(why));

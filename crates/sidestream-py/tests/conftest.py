@@ -1,4 +1,4 @@
-"""Where the repository keeps what is looked at."""
+"""Paths and fixtures that the tests share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-# Tests and benches have planted programs in common.
+# Tests and benchmarks share the planted programs.
 sys.path.append(str(Path(__file__).parents[1] / "benches"))
 
 
 def needs_torch(file: Path) -> bool:
-    """Whether all tests of a file need PyTorch, which it then imports first thing."""
+    """Whether all tests of a file need PyTorch; such a file imports it first."""
     head, marks, _ = file.read_text(encoding="utf-8").partition("\npytestmark = ")
     return bool(marks) and "\nimport torch\n" in head
 
@@ -38,7 +38,7 @@ def traces() -> Path:
 
 @pytest.fixture
 def programs() -> Path:
-    """Stream programs, each racy one with its repaired twin."""
+    """Stream programs, each racy one with its fixed twin."""
     return EXAMPLES / "streams"
 
 
@@ -53,7 +53,8 @@ def ranks(tmp_path: Path) -> Path:
 
 
 def trace_of_rank(rank: int, world: int, compute_us: int) -> str:
-    """Six steps of a millisecond: it computes so long, and is in a collective until 0.91 ms are over."""
+    """Six steps of a millisecond each: rank `rank` computes for the given time, then is in a collective
+    until 0.91 ms."""
     events = []
 
     def event(category: str, name: str, start_us: int, duration_us: int, **args: int) -> None:
@@ -84,14 +85,14 @@ def trace_of_rank(rank: int, world: int, compute_us: int) -> str:
 
 @pytest.fixture
 def found() -> Iterator[sidestream.CheckedRun]:
-    """Two simulated GPUs, and what the check hears."""
+    """Two simulated GPUs, and the check that observes them."""
     with sidestream.check(simulate=2) as run:
         yield run
 
 
 @pytest.fixture
 def silent() -> Iterator[sidestream.CheckedRun]:
-    """A simulated GPU; whatever a test does, there is no race in it."""
+    """A simulated GPU, for tests in which no race may be found."""
     with sidestream.check(simulate=1) as run:
         yield run
     assert not run.races, str(run)
@@ -99,9 +100,8 @@ def silent() -> Iterator[sidestream.CheckedRun]:
 
 @pytest.fixture
 def feeders() -> Callable[[], list[threading.Thread]]:
-    """Say which threads of prefetchers run that the test itself began.
-    Those of other tests may just be ending.
-    """
+    """Return which threads of prefetchers run that this test itself started. Threads of other tests may
+    still be ending."""
     before = set(threading.enumerate())
 
     def running() -> list[threading.Thread]:
@@ -116,7 +116,7 @@ def feeders() -> Callable[[], list[threading.Thread]]:
 def on_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Run a program on a driver without a GPU, and return what it prints.
 
-    The driver is the crate `stand-in`. `cargo xtask python` builds it and says where it is.
+    The driver is the crate `stand-in`. `cargo xtask python` builds it and passes its path.
     """
     library = os.environ.get("SIDESTREAM_STAND_IN")
     if library is None:
@@ -124,7 +124,7 @@ def on_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
             "SIDESTREAM_STAND_IN names no library: `cargo xtask python` builds it and runs these tests"
         )
     folder = tmp_path_factory.mktemp("driver")
-    # It stands in for nvJPEG too.
+    # It is the stand-in for nvJPEG too.
     for name in ("libcuda.so.1", "libnvjpeg.so.13"):
         (folder / name).symlink_to(library)
 

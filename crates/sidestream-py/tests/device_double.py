@@ -1,8 +1,7 @@
-"""A GPU for PyTorch's build for the processor, on the driver that stands in: tensors in pinned memory that
-say they are on a device.
+"""A GPU for PyTorch's CPU build, on the stand-in driver: tensors in pinned memory that report a device.
 
-They can be read and written, and kernels of the driver reach them. Operators on them run at once on the
-processor; what the package itself gives the driver runs there, on the stream that is current.
+They can be read and written, and kernels of the driver can access them. PyTorch operators on them run on
+the processor immediately; work that the package itself gives the driver runs there, on the current stream.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import torch
 
 
 class Double:
-    """Takes the place of what ``sidestream.fetch`` asks of ``torch.cuda``."""
+    """Replaces the parts of ``torch.cuda`` that ``sidestream.fetch`` uses."""
 
     def __init__(self) -> None:
         self.current = sidestream.Stream("cuda:0", name="current")
         self._driver = ctypes.CDLL("libcuda.so.1")
         self.is_capturing = False
-        #: First addresses of memory of the device, with the bytes.
+        #: First addresses of device memory, with the size in bytes.
         self._device: dict[int, int] = {}
-        #: What was allocated for the host, so that a test sees what is used again.
+        #: The allocations of host memory, so that a test sees what is reused.
         self.pages: list[int] = []
         here: Any = ctypes.c_void_p()
         assert self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(here), 0) == 0
@@ -59,7 +58,7 @@ class Double:
         cuda.Stream = Stream
 
     def on_device(self, values: Any) -> Any:
-        """A copy of a tensor that says it is on the device."""
+        """Return a copy of a tensor that reports a device."""
         made = self._memory(values.shape, values.dtype)
         self._device[made.data_ptr()] = values.nbytes
         return made.copy_(values)

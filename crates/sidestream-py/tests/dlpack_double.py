@@ -1,4 +1,4 @@
-"""A library that takes capsules of DLPack, for memory that this process cannot read."""
+"""A library that consumes DLPack capsules, for memory that this process cannot read."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 def taken(capsule: Any, form: Any = Legacy) -> Any:
-    """Take what is in a capsule. Whoever does so calls its deleter."""
+    """Take the content of a capsule. The caller must call its deleter."""
     managed = ctypes.cast(_api.PyCapsule_GetPointer(capsule, form.name), ctypes.POINTER(form))
     _api.PyCapsule_SetName(capsule, form.used)
     return managed
 
 
 def delete(managed: Any) -> None:
-    """Say that nobody uses it any more."""
+    """Call the deleter: the content is not used any more."""
     managed.contents.deleter(managed)
 
 
@@ -71,11 +71,11 @@ def facts(managed: Any) -> tuple[Any, ...]:
 
 
 class Cuda:
-    """Replaces what ``sidestream.prefetch`` asks of ``torch.cuda`` by streams of ours,
-    on a driver without a GPU.
+    """Replaces the parts of ``torch.cuda`` that ``sidestream.prefetch`` uses with our streams, on a driver
+    without a GPU.
 
-    Tensors that come out have the shapes and types, and zeros for values. Each stream knows what it was given
-    and what it waits for, in `seen`: what is not in there may run beside it.
+    Imported tensors have the right shapes and types, and zeros as values. Each stream records in `seen` its
+    work and its waits: what is not in there may run concurrently.
     """
 
     def __init__(self, torch: Any) -> None:

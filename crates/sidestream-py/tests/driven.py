@@ -1,5 +1,5 @@
-"""The recorder of a check driven by hand: what the extension has with its feature `drive`,
-in the tests' build alone.
+"""Drives the recorder of a check by hand, with the calls that the extension has only in the tests' build,
+with its feature `drive`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidestream import _sidestream
 
-#: Addresses with sizes.
+#: Addresses and sizes.
 Ranges = list[tuple[int, int]]
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ else:
 def recorder(
     raises: bool = False, memory: int = 1 << 30, hidden: tuple[list[str], list[str]] | None = None
 ) -> Recorder:
-    """One that hears what it is told, and no operator of PyTorch."""
+    """Make a recorder that observes only these calls, and no PyTorch operators."""
 
     def plan(_: Any) -> Any:
         raise AssertionError("no operator of PyTorch runs here")

@@ -1,9 +1,9 @@
-"""Programs of Python, each in a process of its own, that need not load PyTorch first.
+"""Python programs, each in its own process, which need not load PyTorch first.
 
-To load PyTorch takes two to three seconds of a processor, and most programs of these tests take a tenth of
-one. So one process loads it, runs nothing, and forks for each program: what the program gets is what a fresh
-interpreter would have after ``import torch, numpy, sidestream``. What is about the start of an interpreter,
-about its options, or about what is imported when, has to start one.
+Loading PyTorch takes two to three seconds of processor time, and most programs of these tests take a tenth
+of a second. So one process loads it, runs nothing, and forks for each program: the program gets what a
+fresh interpreter would have after ``import torch, numpy, sidestream``. Tests of the start of an
+interpreter, of its options, or of what is imported when, have to start one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: The processes that fork, by where the system looks for libraries, which is settled when a process starts.
+#: The forking processes, by library search path, which is fixed when a process starts.
 _loaded: dict[str, subprocess.Popen[bytes]] = {}
 _LIBRARIES = "LD_LIBRARY_PATH"
 
@@ -32,8 +32,8 @@ _LIBRARIES = "LD_LIBRARY_PATH"
 def python(
     *arguments: str | Path, cwd: str | Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What ``subprocess.run([sys.executable, *arguments])`` would return.
-    The first argument is a script, ``-c`` or ``-m``.
+    """Like ``subprocess.run([sys.executable, *arguments])``. The first argument is a script, ``-c`` or
+    ``-m``.
     """
     env = os.environ if env is None else env
     libraries = env.get(_LIBRARIES, "")
@@ -64,8 +64,8 @@ def python(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Without another request it ends; it is waited for,
-    so that the time of its programs counts as that of the tests.
+    """End the process by closing its requests, and wait for it, so that the time of its programs counts as
+    that of the tests.
     """
     if process.stdin is not None:
         process.stdin.close()
@@ -73,15 +73,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _serve() -> None:
-    """Forks for each line, and answers how the program ended."""
+    """Fork for each line, and write how the program ended."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.dup(1)
     _load()
-    # What is there now is not looked through for garbage at the end of each program.
+    # The objects that exist now are not garbage-collected at the end of each program.
     gc.freeze()
     for line in requests:
         with warnings.catch_warnings():
-            # Python warns of threads that a fork leaves behind, from 3.12 on.
-            # Those of numpy's library for matrices know of forks.
+            # From 3.12 on, Python warns of threads that are lost in a fork. Those of numpy's matrix library
+            # can handle forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
@@ -96,7 +96,7 @@ def _serve() -> None:
 def _load() -> None:
     import sidestream  # noqa: F401
 
-    # Not everybody has these.
+    # These may not be installed.
     with contextlib.suppress(ImportError):
         import numpy  # noqa: F401
     with contextlib.suppress(ImportError):
@@ -104,7 +104,7 @@ def _load() -> None:
 
 
 def _become(request: Mapping[str, Any]) -> None:
-    """Runs a program. What is left to do is what an interpreter does at its end."""
+    """Run a program in this process, then do what an interpreter does at its end."""
     for to, name in zip((1, 2), request["to"], strict=True):
         file = os.open(name, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(file, to)

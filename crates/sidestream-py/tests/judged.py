@@ -1,8 +1,8 @@
-"""The programs of the five texts that docs/developers/judged.md judges: which one of its text each is, as the
-check finds them, and what it needs besides.
+"""The programs of the five texts that docs/developers/judged.md judges: the position of each in its text,
+as the check finds them, and what it needs to run.
 
-The texts are not part of this repository. Three of them have lost the marks of their blocks,
-and the indentation.
+The texts are not part of this repository. In three of them the marks of code blocks and the indentation are
+lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sidestream._check_text import blocks
 
-#: What the programs take for granted.
+#: What the programs assume to be defined.
 GIVEN = """
 import time
 import torch
@@ -40,9 +40,9 @@ class Block:
         name: Its name in the page.
         text: The number with which the name of the text's file begins.
         number: Which one of the programs that are found there.
-        verdict: What the check says of it: the kinds of its certain races, joined by commas, or `clean`.
-        given: What it takes for granted, as a program in front of it.
-        after: A program behind it.
+        verdict: The check's verdict: the kinds of its certain races, joined by commas, or `clean`.
+        given: Code that defines what the program assumes; it runs before the program.
+        after: Code that runs after the program.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Block:
     verdict: str
     given: str = ""
     after: str = ""
-    #: What is made smaller, so that it takes less time.
+    #: Replacements that make the program smaller, so that it takes less time.
     swap: dict[str, str] = field(default_factory=dict)
 
     def program(self, folder: Path) -> str:
-        """The program, as it can run."""
+        """The program in the form that can run."""
         file = next(folder.glob(f"{self.text}_*"))
         _, source = blocks(file.read_text(encoding="utf-8"))[self.number]
         for large, little in self.swap.items():

@@ -1,5 +1,5 @@
-"""Requests of many callers as batches of PyTorch, on a simulated GPU with the check listening: each ends
-once, with its own rows."""
+"""Requests of many callers as batches of PyTorch, on a simulated GPU under a check: each request ends once,
+with its own rows."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from sidestream._sidestream import Requests
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("silent")]
 
-#: Longer than any test takes: a batch that leaves earlier did so for another reason.
+#: Longer than any test takes: a batch that is launched earlier has another reason.
 FOREVER = 3000.0
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads leave to an event loop what is its own, however busy the machine is."""
+    """Threads leave an event loop's batches to it, however busy the machine is."""
     monkeypatch.setattr("sidestream._batcher._GRACE_S", FOREVER)
 
 
@@ -41,7 +41,7 @@ def row(value: float) -> Any:
 
 
 class Gate:
-    """A model that sums rows up, once it is let."""
+    """A model that sums up rows, once it is allowed to."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -88,7 +88,7 @@ def test_what_waits_leaves_as_one_batch_filled_up_to_the_next_size() -> None:
     assert batcher.statistics.batches == {1: 1, 4: 1, 8: 1} and batcher.statistics.padding_rows == 1
 
 
-def test_a_full_batch_waits_for_nobody() -> None:
+def test_a_full_batch_is_launched_at_once() -> None:
     with Batcher(lambda x: x.sum(1), (1, 4), FOREVER) as batcher:
         answers = [batcher.submit(row(n)) for n in range(4)]
         assert [answer.result(60).item() for answer in answers] == [0, 3, 6, 9]
@@ -174,7 +174,7 @@ def test_threads_wake_each_other_even_if_some_are_interrupted_or_impatient() -> 
             pass
         for thread in threads[2:5]:
             assert thread.ident is not None
-            # What a thread is sent while it sleeps it raises when it is woken.
+            # A thread raises an exception that it is sent while it sleeps when it wakes up.
             interrupt = ctypes.py_object(KeyboardInterrupt)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), interrupt)
         gate.opened.set()
@@ -184,7 +184,7 @@ def test_threads_wake_each_other_even_if_some_are_interrupted_or_impatient() -> 
     assert sorted(got) == sorted([-1.0] * 3 + [3.0 * (at // 2) for at in range(32) if at not in (2, 3, 4)])
 
 
-def test_a_loop_that_is_gone_leaves_nobody_waiting() -> None:
+def test_a_closed_loop_leaves_no_caller_waiting() -> None:
     async def leaves(batcher: Batcher[Any]) -> None:
         batcher.submit(row(1))
 
@@ -193,7 +193,7 @@ def test_a_loop_that_is_gone_leaves_nobody_waiting() -> None:
         assert batcher.submit(row(2)).result(60).item() == 6
 
 
-def test_a_loop_that_is_gone_keeps_no_other_loop_waiting() -> None:
+def test_a_closed_loop_keeps_no_other_loop_waiting() -> None:
     async def leaves(batcher: Batcher[Any]) -> sidestream.Answer[Any]:
         return batcher.submit(row(1))
 
@@ -204,7 +204,7 @@ def test_a_loop_that_is_gone_keeps_no_other_loop_waiting() -> None:
         left = asyncio.run(leaves(batcher))
         assert [asyncio.run(asks(batcher)) for _ in range(2)] == [6, 6]
         assert left.result(30).item() == 3
-        # Also if nobody asks behind it.
+        # Also if no later request comes.
         assert asyncio.run(leaves(batcher)).result(30).item() == 3
 
 
@@ -274,7 +274,7 @@ def test_a_request_that_fails_does_so_alone() -> None:
 
 
 class Panic(BaseException):
-    """What a panic of another extension in Rust is to Python."""
+    """Looks like a panic of another Rust extension to Python."""
 
 
 def fragile(kind: type[BaseException]) -> Any:
@@ -340,7 +340,7 @@ def test_a_queue_that_is_full_refuses_and_one_that_is_taken_back_is_not_computed
             batcher.submit(row(4))
         assert refused.value.reason == "full"
         assert third.cancel() and third.cancelled() and not first.cancel() and not third.cancel()
-        # Which makes room.
+        # This makes room.
         assert batcher.submit(row(4)).cancel()
         gate.opened.set()
         assert (first.result(60).item(), second.result(60).item()) == (3, 6)
@@ -365,7 +365,7 @@ def test_deadlines_are_looked_at_before_a_request_is_queued_and_before_it_leaves
         assert first.result(60).item() == 3 and kept.result(60).item() == 9
         with pytest.raises(RequestExpired):
             late.result(60)
-        # By what those batches took this cannot be kept, even if nobody is before it.
+        # By the time that those batches took, the deadline cannot be met, even with an empty queue.
         with pytest.raises(RequestRefused, match="by what batches took lately"):
             batcher.submit(row(4), deadline=1e-200)
         batcher.submit(row(4), deadline=FOREVER).result(60)
@@ -384,7 +384,7 @@ def test_a_deadline_is_a_number_of_seconds() -> None:
 
 
 def test_a_history_decides_what_is_taken() -> None:
-    """The same history as Rust's, with the same decisions."""
+    """The history is the one in Rust's tests, with equal decisions."""
     requests = Requests([1, 2, 4], 0.0005, 8, [0], 2, 0.005)
     batches = []
     history = Path(__file__).parents[2] / "sidestream" / "tests" / "data" / "admission.txt"
@@ -411,7 +411,7 @@ def test_a_history_decides_what_is_taken() -> None:
 
 @pytest.fixture
 def behind(monkeypatch: pytest.MonkeyPatch, patient: None) -> Iterator[Behind]:
-    """A device that is behind, and threads of batchers that do not hear of its end."""
+    """A device that is behind, while the batchers' threads do not notice the end of its work."""
     device = Behind()
     plain: Any = torch.cuda.Event
     query, synchronize = plain.query, plain.synchronize
@@ -421,14 +421,14 @@ def behind(monkeypatch: pytest.MonkeyPatch, patient: None) -> Iterator[Behind]:
             assert device.is_heard.wait(30)
         synchronize(event)
 
-    # To who asks once the simulated one is never over.
+    # A single query never finds the simulated work complete.
     monkeypatch.setattr(plain, "query", lambda event: device.is_over and (query(event) or query(event)))
     monkeypatch.setattr(plain, "synchronize", held)
     yield device
 
 
 class Behind:
-    """Whether the device is over with what it was given, and whether threads hear of it."""
+    """Whether the device has completed its work, and whether threads notice it."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -442,7 +442,7 @@ class Behind:
 
 
 async def turns() -> None:
-    """Let the event loop go on."""
+    """Let the event loop continue."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -451,13 +451,13 @@ async def awaited(answer: sidestream.Answer[Any]) -> float:
     return float((await answer).item())
 
 
-def test_an_event_loop_that_is_asked_ends_what_is_over_before_a_thread_does(behind: Behind) -> None:
+def test_an_event_loop_that_is_asked_ends_complete_work_before_a_thread_does(behind: Behind) -> None:
     async def main() -> None:
         async with Batcher(lambda x: x.sum(1), (1, 2), 0.0, graphs=False) as batcher, behind:
             tasks = [asyncio.ensure_future(awaited(batcher.submit(row(n)))) for n in range(2)]
             for behind.is_over in (False, True):
                 await turns()
-                with pytest.raises(RequestRefused, match="its deadline is over"):
+                with pytest.raises(RequestRefused, match="its deadline has passed"):
                     batcher.submit(row(9), deadline=0.0)
                 await turns()
                 assert all(task.done() is behind.is_over for task in tasks)
@@ -485,7 +485,7 @@ def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(
             with pytest.raises(RequestRefused):
                 batcher.submit(row(0), deadline=0.0)
             await asyncio.gather(*tasks)
-            # The last of them had its answer after a second, and what is accepted has some room.
+            # The last task had its answer after a second, and what is accepted has some margin.
             for deadline in (0.9, 1.1):
                 with pytest.raises(RequestRefused, match="by what batches took lately"):
                     batcher.submit(row(0), deadline=deadline)
@@ -495,7 +495,7 @@ def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(
             with pytest.raises(RequestRefused):
                 batcher.submit(row(0), deadline=0.0)
             assert await awaited(kept) == 6
-            # Only a batch says what batches take now: after a while one is tried again.
+            # Only a batch shows how long batches take now: after a while one is tried again.
             now[0] += 5.0
             batcher.submit(row(0), deadline=0.01)
             await turns()
@@ -554,7 +554,7 @@ def test_of_what_is_due_the_urgent_leaves_first() -> None:
     assert seen == [0, -1, 0]
 
 
-def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_does_not_affect_other_requests(caplog: pytest.LogCaptureFixture) -> None:
     called: list[bool] = []
 
     def fail(_: object) -> None:
@@ -582,7 +582,7 @@ def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -
         ({"classes": {}}, "classes is empty"),
     ],
 )
-def test_arguments_that_serve_nobody_are_refused(arguments: dict[str, Any], says: str) -> None:
+def test_useless_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Batcher(lambda x: x, **arguments)
 
@@ -655,11 +655,11 @@ def test_memory_that_is_not_there_leaves_no_slot_behind(monkeypatch: pytest.Monk
         assert [slot.device[0].shape for slot in batcher._classes[0].slots] == [(1, 3)] * 3
 
 
-def test_a_batcher_that_nobody_holds_ends_its_threads() -> None:
+def test_a_batcher_without_references_ends_its_threads() -> None:
     batcher = Batcher(lambda x: x.sum(1), (1,), 0.0)
     assert batcher.submit(row(1)).result(30).item() == 3
     threads, is_held = batcher._threads, weakref.ref(batcher)
-    # What was asked is answered before.
+    # The request is answered first.
     answered = threading.Event()
     batcher.submit(row(2)).add_done_callback(lambda answer: answered.set())
     del batcher
@@ -671,7 +671,7 @@ def test_a_batcher_that_nobody_holds_ends_its_threads() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
-def test_in_a_child_of_a_fork_a_batcher_says_so() -> None:
+def test_in_a_forked_child_a_batcher_refuses() -> None:
     gate = Gate()
     with Batcher(gate, (1,), 0.0, slots=1, graphs=False) as batcher:
         answer = batcher.submit(row(1))
@@ -706,7 +706,7 @@ def test_arguments_of_others_and_a_model_on_the_host_are_named() -> None:
 
 
 def test_whatever_callers_do_each_request_ends_once() -> None:
-    """Threads and an event loop draw what they do; the numbers are those of the seed."""
+    """Threads and an event loop make random calls; the seed determines the numbers."""
     for seed in range(8):
         print(f"seed {seed}")
         drawn = random.Random(seed)

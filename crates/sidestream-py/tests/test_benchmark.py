@@ -37,12 +37,12 @@ def test_it_calls_what_it_says_and_nothing_more() -> None:
     calls: list[int] = []
 
     def slow(value: int) -> None:
-        # Longer than a sample has to be.
+        # Longer than the minimum of a sample.
         sum(range(200_000))
         calls.append(value)
 
     result = sidestream.benchmark(slow, 7, warmup=2, repeat=4, device="cpu")
-    # Three calls find out how many make a sample.
+    # Three calls determine how many make a sample.
     assert len(calls) == 2 + 3 + 4 * result.calls and set(calls) == {7}
 
 
@@ -86,8 +86,8 @@ except ImportError as error:
 
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """PyTorch's double in the place of PyTorch, for one test."""
-    # Both are put back afterwards, whatever stood there.
+    """Replaces PyTorch with its double for one test."""
+    # Both modules are restored afterwards.
     for name in ("torch", "torch.cuda"):
         monkeypatch.setitem(sys.modules, name, None)
     torch_double.install()
@@ -133,8 +133,7 @@ def test_a_function_that_waits_for_the_device_is_not_made_to_wait_longer() -> No
 def test_a_host_that_is_busy_with_something_else_is_not_taken_for_one_that_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # For its first fifty calls in samples the function gets its turn again only when the device was let go
-    # long ago.
+    # For its first fifty calls in samples, the function is resumed only long after the device was released.
     preemptions = 0
 
     def preempted() -> None:
@@ -161,7 +160,7 @@ def test_a_function_that_puts_nothing_on_the_device_is_refused() -> None:
 
 
 def on_h200(median_ns: float, host_ns: float, roofline: Roofline | None = None) -> Benchmark:
-    """What a GPU would have given."""
+    """The result that a GPU would have given."""
     samples = (median_ns - 100.0, median_ns, median_ns + 100.0)
     return Benchmark("step", "cuda:0", "NVIDIA H200", 10, samples, (host_ns,) * 3, False, roofline, None)
 
@@ -276,7 +275,7 @@ def test_what_is_far_off_the_roofline_is_told_by_its_launch(
 
 
 def test_where_half_of_the_warps_fit_the_profiler_says_so_too(traces: Path) -> None:
-    """What is computed of registers is what PyTorch's profiler estimated on an H200."""
+    """What is computed from registers is what PyTorch's profiler estimated on an H200."""
     trace = json.loads(gzip.decompress((traces / "copy_bound.before.json.gz").read_bytes()))
     longest = max(
         (event for event in trace["traceEvents"] if event.get("cat") == "kernel"),

@@ -1,5 +1,5 @@
-"""Backward over several streams: what the engine orders and notes by itself,
-and what it leaves to the program.
+"""Backward over several streams: what the engine orders and records by itself, and what the program has to
+do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sidestream._check import CheckedRun
 
 pytestmark = pytest.mark.torch
 
-#: The mistakes of ``benches/planted/backward.py``, which run on a GPU as well, with the kinds that are found.
+#: The mistakes of ``benches/planted/backward.py``, which run on a GPU as well, with the kinds of races found.
 KINDS = {
     "what_the_forward_saved": {"UAF"},
     "a_gradient_that_a_leaf_adds_to": {"UAF"},
@@ -66,7 +66,8 @@ weights, use_again = partial(planting.weights, COUNT), partial(planting.use_agai
 
 
 def stages_on_streams_of_their_own() -> None:
-    """The backward of the first stage stands behind that of the second, so what it handed on may be freed."""
+    """The backward of the first stage is ordered after that of the second, so tensors that it passed on may
+    be freed."""
     side, main = side_and_main()
     w, v = weights(), weights()
     for _ in range(3):
@@ -78,7 +79,7 @@ def stages_on_streams_of_their_own() -> None:
         (hidden * v).sum().backward()
         del hidden, x
         use_again(main)
-        # What the second saved was the first's own.
+        # The tensor that the second model saved belongs to the first one's stream.
         side.wait_stream(main)
         use_again(side)
 
@@ -93,7 +94,7 @@ def gradients_over_several_passes() -> None:
             loss = model(torch.ones(2, 8, device="cuda")).sum()
         loss.backward()
         if step % 2:
-            # Backward leaves the gradients behind the stream that called it.
+            # Backward leaves the gradients ordered after the stream that called it.
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
 
@@ -139,7 +140,7 @@ def gradients_that_are_asked_for_at_an_edge() -> None:
 
 
 def gradients_that_are_asked_for(at_edge: bool = False) -> None:
-    """They are handed to the node of what they are asked for, which itself need not run."""
+    """The gradients are passed to the node of their input, which itself need not run."""
     from torch.autograd.graph import get_gradient_edge
 
     side, main = side_and_main()

@@ -1,4 +1,4 @@
-"""System calls that reach the kernel by functions that are looked up by name, on memory that a copy uses."""
+"""System calls through functions that are looked up by name, on memory that a copy uses."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ COUNT = 3 * PAGE
 
 
 def by_name(name: str, at: int, file: int) -> tuple[int, bytes | None]:
-    """Calls a function of the C library that is looked up by its name.
-    Returns its answer, and the bytes where they are known.
+    """Call a function of the C library that is looked up by name. Return its result, and the bytes if they
+    are known.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     call, room = getattr(libc, name), ctypes.c_void_p(at)

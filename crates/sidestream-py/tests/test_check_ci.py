@@ -1,5 +1,5 @@
-"""A check in the tests of a library: its fixture, what is suppressed, some steps only,
-and a program that is ended.
+"""A check in the tests of a library: its fixture, suppressions, checks of some steps only, and a program
+that is terminated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sidestream._check_suppress import Suppression, suppressions
 
 pytestmark = pytest.mark.torch
 
-#: Finds the recorder of the check that runs, and makes a race with it.
+#: Finds the recorder of the running check, and makes a race with it.
 RACE = """
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -48,7 +48,7 @@ def racy(tmp_path: Path) -> Path:
     return script
 
 
-def test_what_is_suppressed_is_no_race_and_what_is_for_nothing_is_said(racy: Path, tmp_path: Path) -> None:
+def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, tmp_path: Path) -> None:
     known = tmp_path / "known.txt"
     known.write_text(
         f"# looked at in May\n\ntrain.py:{TWO} the ring has a lock of its own\nother.py:3 gone since\n"
@@ -81,7 +81,7 @@ def test_a_suppression_needs_a_place_and_a_reason(line: str, why: str, tmp_path:
     assert ran.returncode == 2 and why in ran.stderr
 
 
-def test_a_call_that_mends_a_suppressed_race_and_others_stays() -> None:
+def test_a_call_that_fixes_a_suppressed_race_and_others_stays() -> None:
     def program(run: Any) -> None:
         run.operator("one", [], [(4096, 8), (8192, 8)], 0x100)
         run.operator("two", [(4096, 8)], [], 0x200)
@@ -91,8 +91,8 @@ def test_a_call_that_mends_a_suppressed_race_and_others_stays() -> None:
     with checking(pretend=True, suppress=(Suppression("test_check_ci.py", line, "known"),)) as found:
         program(found._recorder)
     assert [race.second.operator for race in found.races] == ["three"]
-    (mend,) = found.mends
-    assert mend.races == (0,) and mend.first == 0 and found.suppressed
+    (fix,) = found.mends
+    assert fix.races == (0,) and fix.first == 0 and found.suppressed
 
 
 def test_some_steps_only() -> None:
@@ -103,7 +103,7 @@ def test_some_steps_only() -> None:
     with checking(pretend=True, steps=steps) as found:
         for _ in range(6):
             (w * 2).sum().backward()
-            # The first one counts.
+            # The first optimizer counts.
             for optimizer in optimizers:
                 optimizer.step()
             heard.append(found.operations)
@@ -115,7 +115,7 @@ def test_some_steps_only() -> None:
 
 
 @pytest.mark.parametrize("steps", ["3", "5:3", "a:b"])
-def test_steps_that_are_none_are_refused(steps: str, racy: Path) -> None:
+def test_invalid_steps_are_refused(steps: str, racy: Path) -> None:
     ran = command("--steps", steps, racy)
     assert ran.returncode == 2 and f"--steps {steps}: " in ran.stderr
 
@@ -139,7 +139,7 @@ def test_each_rank_has_a_report_of_its_own(racy: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_a_program_that_is_ended_leaves_its_report(by: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    # The report in the file is renewed every ten seconds: here it is often enough.
+    # The report file is rewritten every ten seconds; here more often.
     script.write_text(RACE + "race()\nprint('raced', flush=True)\nimport signal\nsignal.pause()\n")
     report = tmp_path / "report.json"
     start = (
@@ -189,10 +189,10 @@ def test_the_fixture(tmp_path: Path) -> None:
         """)
     )
 
-    # Where the package is installed, pytest finds it by itself.
+    # If the package is installed, pytest finds the plugin by itself.
     is_installed = any(point.name == "sidestream" for point in entry_points(group="pytest11"))
     plugin = [] if is_installed else ["-p", "sidestream._pytest"]
-    # The process that these tests are forked from has the package already.
+    # The process from which these tests are forked has already imported the package.
     plugin += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
     def tested(*options: str) -> str:
@@ -203,7 +203,7 @@ def test_the_fixture(tmp_path: Path) -> None:
 
     out = tested()
     assert "ERROR test_library.py::test_racy" in out and "3 passed, " in out and "1 error" in out, out
-    assert "1 race in 2 operations; one call mends it" in out
+    assert "1 race in 2 operations; one call fixes it" in out
     (tmp_path / "known.txt").write_text(f"test_library.py:{TWO} known\n")
     again = tested("--sidestream-suppress", "known.txt")
     assert "3 passed in" in again, again

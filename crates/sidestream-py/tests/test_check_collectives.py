@@ -1,5 +1,5 @@
-"""Collectives under a check, by Gloo on a simulated GPU:
-until somebody waits for the work, its buffers are in use.
+"""Collectives under a check, by Gloo on a simulated GPU: until the work is waited for, its buffers are in
+use.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def reduced_to_one(dist: Any, x: Any, out: Any) -> Any:
     return dist.reduce(x, 0, async_op=True)
 
 
-#: The collective, what is used afterwards, and whether its use conflicts.
+#: The collective, the later use of a buffer, and whether it conflicts.
 CASES: list[tuple[Callable[..., Any], str, bool]] = [
     (reduced, "load x", True),
     (reduced, "store x", True),
@@ -85,7 +85,7 @@ def test_a_buffer_is_in_use_until_the_work_was_waited_for(
     for race in found.races:
         assert race.severity == "error" and race.first.stream.startswith("collectives"), str(race)
         assert race.fix.startswith("call `wait()` on the work that "), race.fix
-    assert [mend.call for mend in found.mends] == ["work.wait()"] * len(found.mends)
+    assert [fix.call for fix in found.mends] == ["work.wait()"] * len(found.mends)
     assert not found.races or "which variable holds the work" in found.patch()
     assert found.streams[-1].name == "default", found.streams
 
@@ -94,7 +94,7 @@ def test_what_the_collective_needs_was_there_when_it_was_called(found: sidestrea
     x, side = torch.ones(1024, device="cuda"), torch.cuda.Stream()
     for turn in range(3):
         x.add_(1)
-        # Without `async_op` the current stream waits for it.
+        # Without `async_op` the current stream waits for the collective.
         dist.all_reduce(x)
         x.mul_(2)
         side.wait_stream(torch.cuda.current_stream())
@@ -118,14 +118,14 @@ def test_another_stream_than_the_one_that_waited_has_to_wait_too(found: sidestre
     assert [race.kind for race in found.races] == ["RAW"], str(found)
 
 
-def test_memory_of_a_collective_that_nobody_waited_for_is_kept(found: sidestream.CheckedRun) -> None:
+def test_memory_of_a_collective_that_was_not_waited_for_is_kept(found: sidestream.CheckedRun) -> None:
     for _ in range(5):
         dist.all_reduce(torch.ones(1024, device="cuda"), async_op=True)
     torch.ones(1024, device="cuda").sum()
     assert found.races == (), str(found)
 
 
-def test_who_asks_for_the_future_is_taken_to_wait_for_it(found: sidestream.CheckedRun) -> None:
+def test_a_caller_that_takes_the_future_counts_as_waiting_for_it(found: sidestream.CheckedRun) -> None:
     x = torch.ones(1024, device="cuda")
     dist.all_reduce(x, async_op=True).get_future().wait()
     x.sum()
@@ -139,12 +139,12 @@ def test_work_of_the_processor_is_not_checked(found: sidestream.CheckedRun) -> N
     assert found.operations == 0 and x.sum().item() == 1024
 
 
-def test_what_two_send_each_other_is_heard(found: sidestream.CheckedRun) -> None:
+def test_sends_between_two_ranks_are_observed(found: sidestream.CheckedRun) -> None:
     class Work:
         def wait(self) -> bool:
             return True
 
-    # One process has nobody to send to: the call alone is looked at.
+    # A single process has no peer: only the call is examined.
     from sidestream import _check_collectives
 
     heard = _check_collectives._Collectives(found._recorder)
@@ -163,7 +163,7 @@ def test_what_two_send_each_other_is_heard(found: sidestream.CheckedRun) -> None
     assert len(found.races) == 1, str(found)
 
 
-def test_the_host_reads_behind_a_work_that_said_that_it_is_over(found: sidestream.CheckedRun) -> None:
+def test_the_host_reads_after_a_work_that_was_found_complete(found: sidestream.CheckedRun) -> None:
     x = torch.ones(1024, device="cuda")
     work = dist.all_reduce(x, async_op=True)
     while not work.is_completed():
@@ -181,13 +181,13 @@ def test_the_library_is_put_back() -> None:
     assert (dict(vars(dist.ProcessGroup)), dict(vars(dist.Work))) == before
 
 
-def test_each_collective_that_a_group_of_pytorch_has_is_heard() -> None:
+def test_each_collective_of_a_pytorch_group_is_observed() -> None:
     import re
 
     from sidestream._check_collectives import _BETWEEN_TWO, _FROM_TO, _IN_PLACE
 
     collective = re.compile("gather|reduce|scatter|all|send|recv|broadcast|barrier")
     has = [name for name in dir(dist.ProcessGroup) if collective.search(name)]
-    # It waits on the host for the other ranks, and touches no memory of the device.
+    # It waits on the host for the other ranks, and touches no device memory.
     heard = {*_IN_PLACE, *_FROM_TO, *_BETWEEN_TWO, "monitored_barrier"}
     assert [name for name in has if not name.startswith("__") and name not in heard] == []

@@ -1,4 +1,4 @@
-"""Programs of torch.compile under a check: what was compiled is what runs, forward and backward."""
+"""Programs with torch.compile under a check: the compiled code runs, forward and backward."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from sidestream._check import CheckedRun, checking
 
-# What Inductor imports is not all up to date.
+# Some imports of Inductor are deprecated.
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def compiled() -> Any:
-    """A function that Inductor makes C++ of, for the processor."""
+    """A function that Inductor compiles to C++, for the processor."""
     if shutil.which("g++") is None:
         pytest.skip("Inductor needs a C++ compiler")
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,7 +40,7 @@ def operators(found: CheckedRun) -> set[str]:
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
-def test_generated_kernels_and_library_calls_are_heard(waits: bool, compiled: Any) -> None:
+def test_generated_kernels_and_library_calls_are_observed(waits: bool, compiled: Any) -> None:
     x, w = torch.randn(64, 64), torch.randn(64, 64)
     with checking(pretend=True, host=False) as found:
         recorder: Any = found._recorder
@@ -53,7 +53,7 @@ def test_generated_kernels_and_library_calls_are_heard(waits: bool, compiled: An
         if waits:
             ordered(found, 7, 0)
         y + 1
-    # A product, and all the rest in one kernel: what is called one by one are seven.
+    # A product, and everything else in one kernel; uncompiled, there are seven operators.
     assert found.operations == 4, str(found)
     assert operators(found) == (set() if waits else {"add_", "mm", "compiled kernel", "add"}), str(found)
     assert all(race.severity == "error" for race in found.races), str(found)
@@ -65,7 +65,7 @@ def test_generated_kernels_and_library_calls_are_heard(waits: bool, compiled: An
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
-def test_a_compiled_backward_is_heard(waits: bool, compiled: Any) -> None:
+def test_a_compiled_backward_is_observed(waits: bool, compiled: Any) -> None:
     x, w = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
     with checking(pretend=True, host=False) as found:
         recorder: Any = found._recorder
@@ -84,5 +84,6 @@ def test_a_function_that_was_compiled_before_runs_as_it_is(compiled: Any) -> Non
     with checking(pretend=True, host=False) as found:
         again = compiled(x, w)
     assert torch.equal(again, wanted)
-    # Generated code for the processor that no check saw come is not heard, and PyTorch has it ready.
+    # A check that begins after the compilation does not observe generated processor code, which PyTorch
+    # reuses.
     assert found.races == () and 1 <= found.operations <= 2

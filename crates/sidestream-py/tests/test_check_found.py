@@ -1,5 +1,5 @@
-"""Texts whose blocks of code have lost their marks:
-what is taken for a program, and how far in its lines stand.
+"""Texts whose code blocks have lost their marks: what is recognized as a program, and how its lines are
+indented.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from forked import python
 from sidestream._check_text import blocks
 
-#: A page without its marks, and without the indentation of its code.
+#: A page without block marks, and without the indentation of its code.
 BLANKS = """\
 Streams for everyone
 Reading time: 5 min
@@ -74,7 +74,7 @@ return answers
 if __name__ == "__main__":
 print(len(Server(2).all([torch.ones(8).pin_memory()] * 3)))
 """
-#: What each of its programs is.
+#: The programs in the page.
 REBUILT = [
     """\
 import torch
@@ -127,7 +127,7 @@ if __name__ == "__main__":
     print(len(Server(2).all([torch.ones(8).pin_memory()] * 3)))
 """,
 ]
-#: Without blank lines, and with the prose behind a program glued to it.
+#: Without blank lines, and with the prose after a program glued to it.
 GLUED = """\
 The loop uploads a batch while the last one is computed.
 import torch
@@ -159,7 +159,7 @@ loss.backward()
 torch.cuda.current_stream().wait_stream(copying)
 model.zero_grad()And so on.
 """
-#: The indentation is there, and the marks are not.
+#: With indentation, but without block marks.
 KEPT = """\
 Prefetch like this:
 
@@ -182,7 +182,7 @@ torch
 def test_the_programs_of_a_text_without_marks_are_found_and_indented_again() -> None:
     found = blocks(BLANKS)
     assert [source for _, source in found] == REBUILT
-    # Each at the line where it stands.
+    # Each is at its line in the text.
     for before, source in found:
         assert BLANKS.splitlines()[before] == source.splitlines()[0] == "import torch"
 
@@ -208,12 +208,12 @@ def test_prose_that_is_glued_to_a_program_is_cut_off_and_suites_end_without_blan
     ]
 
 
-def test_indentation_that_is_there_is_kept_and_words_are_no_programs() -> None:
+def test_existing_indentation_is_kept_and_words_are_not_programs() -> None:
     ((before, source),) = blocks(KEPT)
     assert before == 2 and "    for _ in range(2):\n        x = x * 2\n    return x\n" in source
     prose = "references\n\ntorch\n\n- torch\n\ntorch.compile is fast.\n\n"
     assert blocks(f"{prose}```cpp\nimport_torch(torch);\n```\n") == []
-    # Where a block is marked, the rest is prose.
+    # If a text has marked blocks, the rest is prose.
     assert [source for _, source in blocks(KEPT + "\n```python\nx = 1\n```\n")] == ["x = 1\n"]
 
 

@@ -1,5 +1,5 @@
-"""Accesses of the host to memory that a copy uses, by numpy, C and the kernel: heard, and otherwise as
-without a check. No GPU and no PyTorch.
+"""Host accesses to memory that a copy uses, by numpy, C and the kernel: they are recorded, and otherwise
+behave as without a check. No GPU and no PyTorch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def checked(raises: bool = False) -> Iterator[Recorder]:
 
 
 def memory(size: int, after: int = 0) -> Any:
-    """Bytes that stand for pinned memory, `after` so many of a page."""
+    """Bytes that count as pinned memory, `after` bytes into a page."""
     return np.frombuffer(mmap.mmap(-1, size + after + PAGE), np.uint8)[after : after + size]
 
 
@@ -161,7 +161,7 @@ def test_a_download_used_too_early(wait: Callable[[Recorder], None], store: bool
     assert race["second"]["operator"].startswith("store" if store else "load")
 
 
-def test_a_source_may_be_read_and_a_page_is_told_once() -> None:
+def test_a_source_may_be_read_and_a_page_is_reported_once() -> None:
     with checked() as run:
         array = pinned(run, memory(SIZE))
         upload(run, array)
@@ -170,7 +170,7 @@ def test_a_source_may_be_read_and_a_page_is_told_once() -> None:
             array[PAGE + value] = value
         run.stream_synchronize(SIDE)
         (race,) = found(run)
-        # A copy later its pages are watched anew.
+        # After another copy, the pages are watched again.
         upload(run, array)
         array[PAGE] = 9
         assert race["count"] == 1 and len(found(run)) == 1
@@ -180,7 +180,7 @@ def test_a_source_may_be_read_and_a_page_is_told_once() -> None:
 
 @pytest.mark.parametrize("wait", [*WAITS, too_early])
 def test_small_tensors_of_one_page_are_compared(wait: Callable[[Recorder], None]) -> None:
-    """A store to a neighbour is none to the tensor."""
+    """A store to a neighbor is not a store to the tensor."""
     with checked() as run:
         page = memory(PAGE)
         tensors = [pinned(run, page[at : at + 100]) for at in range(0, PAGE, 512)]
@@ -255,19 +255,19 @@ def test_a_small_source_filled_again_between_two_copies_of_it() -> None:
     assert race["bytes"][0] == array.ctypes.data + 7
 
 
-def test_what_the_device_wrote_by_right_is_no_store_of_the_hosts() -> None:
+def test_what_the_device_may_write_is_not_a_store_of_the_host() -> None:
     """A buffer that is sent and then received into, on one stream."""
     with checked() as run:
         array = pinned(run, memory(100))
         upload(run, array)
-        array[:] = 3  # What the device has done by the time the call returns.
+        array[:] = 3  # The device has done this by the time the call returns.
         download(run, array)
         run.stream_synchronize(SIDE)
         assert found(run) == []
         assert json.loads(run.report())["host"]["unwatched_bytes"] == 200
 
 
-def test_memory_that_may_only_be_read_stays_so() -> None:
+def test_read_only_memory_stays_read_only() -> None:
     with checked() as run:
         array = pinned(run, np.frombuffer(mmap.mmap(-1, SIZE, prot=mmap.PROT_READ), np.uint8))
         assert mode(array) == "r--"
@@ -282,7 +282,7 @@ def test_a_download_into_what_was_uploaded_changes_it_by_right() -> None:
         array = pinned(run, memory(100))
         upload(run, array)
         download(run, array)
-        array[:] = 3  # What the device might have done.
+        array[:] = 3  # The device may have done this.
         run.stream_synchronize(SIDE)
         assert found(run) == []
 
@@ -317,7 +317,7 @@ def test_two_copies_of_one_range_are_both_waited_for() -> None:
     assert race["bytes"][0] == array.ctypes.data + PAGE
 
 
-def test_a_race_is_raised_by_what_is_heard_next() -> None:
+def test_a_race_is_raised_by_the_next_observed_call() -> None:
     with checked(raises=True) as run:
         array = pinned(run, memory(SIZE))
         upload(run, array)
@@ -353,7 +353,7 @@ long by_fwrite(const void *from, long n, const char *path) {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """C code, as an extension or the program itself has."""
+    """C code as in an extension or in the program itself."""
     folder = tmp_path_factory.mktemp("library")
     (folder / "calls.c").write_text(LIBRARY)
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", "calls.so", "calls.c"], cwd=folder, check=True)
@@ -481,13 +481,13 @@ def test_contents_that_are_written_under_a_download_are_those_without_a_check(
 
 
 def test_a_buffer_that_a_call_waits_to_fill_is_not_protected() -> None:
-    """The kernel writes into it when something comes, however late that is."""
+    """The kernel writes into it when data arrives, however late."""
     there, here = socket.socketpair()
     with there, here, checked() as run:
         array = pinned(run, memory(SIZE))
         thread = threading.Thread(target=here.recv_into, args=(memoryview(array), SIZE, socket.MSG_WAITALL))
         thread.start()
-        # It has begun once a part of what it waits for is there.
+        # The call has begun once a part of the data has arrived.
         there.sendall(bytes([5]) * PAGE)
         while array[PAGE - 1] != 5:
             pass
@@ -569,7 +569,7 @@ with checked() as run:
 def test_where_a_program_uses_io_uring_nothing_is_protected() -> None:
     done = ran(RING)
     assert done.returncode == 0, done.stderr
-    # A system may not let a program have one. What is small enough is compared all the same.
+    # A system may forbid the ring. Small ranges are compared all the same.
     assert done.stdout in ("none\n", "the program uses io_uring, whose reads would fail 1 0\n")
 
 
@@ -580,7 +580,7 @@ def test_a_call_with_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
         upload(run, array)
         pieces = [memoryview(array)[at * PAGE : at * PAGE + 100] for at in range(256)]
         assert os.readv(file.fileno(), pieces) == 25_600
-        # The rooms are free again: what is copied next is watched.
+        # The entries are free again: the next copy is watched.
         upload(run, array, THIRD, 0x100_0000)
         assert mode(array) == "r--"
         run.device_synchronize()
@@ -590,7 +590,7 @@ def test_a_call_with_more_pieces_than_there_is_room_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("c_code", [False, True])
 def test_memory_that_c_code_unmaps_under_its_copy_is_none_of_the_checks(c_code: bool, library: Any) -> None:
-    """What the system puts there next keeps its protection."""
+    """The next mapping there keeps its protection."""
     with checked() as run:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
@@ -625,7 +625,7 @@ def test_memory_that_c_code_unmaps_under_its_copy_is_none_of_the_checks(c_code: 
 
 
 def mode(array: Any) -> str:
-    """What may be done to the middle of an array."""
+    """Return the protection of the middle of an array."""
     at = array.ctypes.data + array.nbytes // 2
     for each in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(bound, 16) for bound in each.split()[0].split("-"))
@@ -634,7 +634,7 @@ def mode(array: Any) -> str:
     return "none"
 
 
-def test_a_child_of_a_fork_uses_the_memory_freely() -> None:
+def test_a_forked_child_uses_the_memory_freely() -> None:
     with checked() as run:
         array = pinned(run, memory(SIZE))
         upload(run, array)
@@ -645,7 +645,7 @@ def test_a_child_of_a_fork_uses_the_memory_freely() -> None:
             array[PAGE] = 3
             os._exit(0 if is_open else 1)
         assert os.waitpid(child, 0)[1] == 0
-        # The memory is shared, so that the child's store is there, and the parent's next one is heard.
+        # The memory is shared, so the child's store is visible, and the parent's next store is recorded.
         assert array[PAGE] == 3 and found(run) == []
         array[PAGE] = 4
         run.stream_synchronize(SIDE)
@@ -669,7 +669,7 @@ def test_many_threads_store_at_once_and_nothing_is_lost_of_it() -> None:
             threads = [threading.Thread(target=work, args=(array, turn + 1)) for array in arrays]
             for thread in threads:
                 thread.start()
-            # The pages are opened and closed meanwhile.
+            # The pages are opened and protected meanwhile.
             run.stream_synchronize(SIDE)
             for thread in threads:
                 thread.join()

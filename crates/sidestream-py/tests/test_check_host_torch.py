@@ -1,5 +1,5 @@
-"""Accesses of the host to memory that PyTorch copies, on the processor:
-tensors of numpy's bytes stand for pinned memory.
+"""Host accesses to memory that PyTorch copies, on the processor: tensors over numpy's bytes count as pinned
+memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_a_source_filled_again_by_numpy_names_tensor_and_line() -> None:
     assert found.host.guarded_bytes == 4 * COUNT == found.to_dict()["host"]["bytes"]
 
 
-def test_what_an_operator_tells_is_told_once() -> None:
+def test_what_an_operator_reports_is_reported_once() -> None:
     with checking(pretend=True) as found:
         host, array = pinned(found)
         x = torch.empty(COUNT)
@@ -106,7 +106,7 @@ def test_memory_that_is_registered_and_given_up_under_its_upload(monkeypatch: py
     assert done == [done[0]] * 2 + [done[2]] * 2
 
 
-def test_where_the_storage_is_gone_its_memory_is_anybodys() -> None:
+def test_once_a_storage_is_gone_its_memory_is_not_checked() -> None:
     with checking(pretend=True) as found:
         host, array = pinned(found)
         x = torch.empty(COUNT)
@@ -117,7 +117,7 @@ def test_where_the_storage_is_gone_its_memory_is_anybodys() -> None:
     assert found.races == ()
 
 
-def test_a_small_source_that_was_changed_is_told_before_its_storage_goes() -> None:
+def test_a_changed_small_source_is_reported_before_its_storage_is_gone() -> None:
     with checking(pretend=True) as found:
         host, array = pinned(found, 16)
         x = torch.empty(16)
@@ -180,7 +180,7 @@ def test_a_pageable_source_is_a_warning_and_is_not_protected() -> None:
         ("filled again behind a wait", False),
     ],
 )
-def test_a_large_pageable_source_that_goes_while_its_copy_may_read_it_is_a_warning(
+def test_a_large_pageable_source_that_is_freed_while_its_copy_may_read_it_is_a_warning(
     what: str, is_open: bool
 ) -> None:
     with checking(simulate=1) as found:
@@ -205,13 +205,13 @@ def test_a_large_pageable_source_that_goes_while_its_copy_may_read_it_is_a_warni
     if what == "freed":
         assert race.second.operator == "the end of the tensor"
         assert line(race.second) == "del x"
-        # A wait before the end of a source that one line makes, copies and drops would come too early.
+        # A wait before the end of a source that one line creates, copies and drops would come too early.
         assert race.fix.startswith("pin the source (`pin_memory()`")
-        assert [mend.call for mend in found.mends] == ["x = x.pin_memory()"]
+        assert [fix.call for fix in found.mends] == ["x = x.pin_memory()"]
 
 
 def line(side: Any) -> str:
-    """The line of one side of a race."""
+    """Return the line of one side of a race."""
     place = side.stack[0]
     source = Path(place.file).read_text(encoding="utf-8").splitlines()
     return source[int(place.line) - 1].strip()
@@ -228,7 +228,7 @@ def test_a_race_of_the_hosts_is_raised_by_the_next_operator_or_at_the_end() -> N
         host, array = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)
         array[2000] = 1
-    # What the program raises itself is not hidden by it.
+    # An exception of the program is not hidden by the race.
     with pytest.raises(ZeroDivisionError), checking(raises=True, pretend=True) as found:
         host, array = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)
@@ -236,13 +236,13 @@ def test_a_race_of_the_hosts_is_raised_by_the_next_operator_or_at_the_end() -> N
         _ = 1 / 0
 
 
-def test_without_it_the_host_is_not_heard_and_the_report_says_so() -> None:
+def test_without_the_guard_the_host_is_not_observed_and_the_report_says_so() -> None:
     with checking(pretend=True, host=False) as found:
         host, array = pinned(found)
         torch.empty(COUNT).copy_(host, non_blocking=True)
         array[2000] = 1
-    assert found.races == () and found.host.problem == "the check was told not to"
-    assert "are not heard: the check was told not to" in str(found)
+    assert found.races == () and found.host.problem == "the check was asked not to"
+    assert "are not observed: the check was asked not to" in str(found)
 
 
 def test_a_worker_of_a_loader_has_its_own_handler(capfd: pytest.CaptureFixture[str]) -> None:

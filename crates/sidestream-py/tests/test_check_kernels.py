@@ -1,5 +1,5 @@
-"""Kernels that are no operators, under a check:
-what Triton's intermediate representation says, and what a launch tells.
+"""Kernels that are not operators, under a check: what Triton's intermediate representation shows, and what
+a launch reports.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sidestream._sidestream import Recorder
 
 pytestmark = pytest.mark.torch
 
-#: What Triton 3.6 made of kernels of ours, whose sources are in `kernels.py` beside it.
+#: The output of Triton 3.6 for our kernels, whose sources are in `kernels.py` beside it.
 TEXTS = Path(__file__).parent / "ttir"
 
-#: By kernel and pointer: whether it is loaded from and stored to.
+#: By kernel and pointer: whether the pointer is loaded from and stored to.
 KNOWN = {
     "add": {"x_ptr": (True, False), "y_ptr": (True, False), "out_ptr": (False, True)},
-    # Pointers that a loop moves on.
+    # Pointers that a loop advances.
     "product": {"a_ptr": (True, False), "b_ptr": (True, False), "c_ptr": (False, True)},
     "histogram": {"x_ptr": (True, False), "bins_ptr": (True, True)},
-    # Of two branches, and through a function that is called.
+    # In two branches, and through a called function.
     "either": {
         "a_ptr": (True, False),
         "b_ptr": (True, False),
@@ -57,7 +57,7 @@ def test_a_kernel_that_this_triton_compiles_says_the_same(name: str) -> None:
     signature = {each: pointer if each.endswith("ptr") else "i32" for each in function.arg_names}
     signature["BLOCK"] = "constexpr"
     source = compiler.ASTSource(fn=function, signature=signature, constexprs={"BLOCK": 16})
-    # Triton 3.9 warns where the program leaves this open.
+    # Triton 3.9 warns if the program leaves this option open.
     options, target = {"enable_fp_fusion": True}, backends.GPUTarget("cuda", 90, 32)
     kernel = compiler.compile(source, target=target, options=options)
     assert _check_triton._pointers(kernel) == KNOWN[name]
@@ -68,7 +68,7 @@ def test_a_kernel_that_this_triton_compiles_says_the_same(name: str) -> None:
     [
         ("%0 = tt.load %x : !tt.ptr<f32>", {"x": (True, False), "y": (False, False)}),
         ("tt.store %x, %v : !tt.ptr<f32>", {"x": (False, True), "y": (False, False)}),
-        # An address out of memory may be any.
+        # An address that is loaded from memory may be any.
         (
             "%0 = tt.int_to_ptr %n : i64 -> !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>",
             {"x": (True, True), "y": (True, True)},
@@ -77,7 +77,7 @@ def test_a_kernel_that_this_triton_compiles_says_the_same(name: str) -> None:
             "%0 = arith.select %c, %x, %y : !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>",
             {"x": (False, True), "y": (False, True)},
         ),
-        # Code that is not Triton's may do anything with what it gets.
+        # External code may do anything with its arguments.
         (
             '%0 = tt.extern_elementwise %x {symbol = "f"} : (!tt.ptr<f32>) -> f32',
             {"x": (True, True), "y": (False, False)},
@@ -101,7 +101,7 @@ def test_where_an_address_comes_from(body: str, known: dict[str, tuple[bool, boo
     assert _check_triton.pointers_of(f"module {{\n{head}\n{body}\ntt.return\n}}\n}}", None) == known
 
 
-def test_constants_are_no_arguments_of_the_function() -> None:
+def test_constants_are_not_arguments_of_the_function() -> None:
     renamed = text("add").replace("x_ptr", "arg0").replace("y_ptr", "arg1").replace("out_ptr", "arg2")
     signature = {"BLOCK": "constexpr", "x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"}
     assert _check_triton.pointers_of(renamed, signature) == KNOWN["add"]
@@ -137,7 +137,7 @@ def test_any_text_is_read_or_refused() -> None:
 
 
 class Kernel:
-    """A compiled kernel of Triton, as far as it is asked."""
+    """A compiled Triton kernel, with the attributes that are read."""
 
     def __init__(self, name: str) -> None:
         self.asm = {"ttir": text(name)}
@@ -167,7 +167,7 @@ def launched(
         ("add", (4, 1, 1), {"n": 0}, []),
         ("add", (4, 1, 1), {}, []),
         ("add", (0, 1, 1), {"n": 4096}, []),
-        # Addresses of i32 that would be too large: nothing is certain of these programs.
+        # Addresses that do not fit in i32: nothing is certain for these programs.
         ("add", (1 << 30, 1, 1), {"n": 1 << 30}, [(2, 0, 32768)]),
         ("product", (1, 1, 1), {"K": 64}, [(2, 0, 16 * 128)]),
         ("histogram", (1, 1, 1), {"n": 64}, []),
@@ -197,7 +197,7 @@ STORE = "tt.store %x, %v : !tt.ptr<f32>"
         (f"{HEAD}scf.for %i = %c0 to %c8 step %c8  : i32 {{\n{STORE}\n}}", [(0, 0, 4)]),
         (f"{HEAD}scf.for %i = %c8 to %c8 step %c8  : i32 {{\n{STORE}\n}}", []),
         (f"{HEAD}scf.for %i = %c0 to %n step %c8  : i32 {{\n{STORE}\n}}", []),
-        # The first round of a loop, and not what its address has become afterwards.
+        # The first iteration of a loop counts, and not the value of its address afterwards.
         (
             f"{HEAD}%r = scf.for %i = %c0 to %c8 step %c8 iter_args(%p = %x) -> (!tt.ptr<f32>)  : i32 {{\n"
             "%q = tt.addptr %p, %c8 : !tt.ptr<f32>, i32\ntt.store %q, %v : !tt.ptr<f32>\n"
@@ -225,7 +225,7 @@ STORE = "tt.store %x, %v : !tt.ptr<f32>"
         ("%m = tt.load %x : !tt.ptr<i1>\ntt.store %x, %v, %m : !tt.ptr<f32>", []),
     ],
 )
-def test_a_store_that_may_be_passed_by_is_not_certain(body: str, known: list[tuple[int, int, int]]) -> None:
+def test_a_store_that_may_be_skipped_is_not_certain(body: str, known: list[tuple[int, int, int]]) -> None:
     head = "tt.func public @k(%x: !tt.ptr<f32>, %v: f32, %c: i1, %n: i32) {"
     assert Recorder.stores(f"module {{\n{head}\n{body}\ntt.return\n}}\n}}", (1, 1, 1), {}) == known
 
@@ -249,7 +249,7 @@ def test_two_kernels_that_may_store_elsewhere_stay_a_warning() -> None:
     x, out = torch.ones(4096), torch.ones(4096)
     with checking(pretend=True, host=False) as found:
         launched(found, 7, "add", (1,), x_ptr=x, y_ptr=x, out_ptr=out[1024:], n=1024)
-        # Of all of it nothing is stored here but the first block.
+        # Only the first block of the range is stored here.
         launched(found, 8, "add", (1,), x_ptr=x, y_ptr=x, out_ptr=out, n=4096)
     assert [(race.kind, race.severity) for race in found.races] == [("WAW", "warn")]
 
@@ -272,7 +272,9 @@ def test_a_race_with_a_kernel_is_a_warning_that_names_the_argument(waits: bool) 
             (race.kind, race.severity, race.first.operator, race.second.operator)
             == ("RAW", "warn", "add", "sum")
         )
-        assert race.doubt == "the kernel `add` gets all of it by its argument `out_ptr`, and may touch less"
+        assert race.doubt == (
+            "the kernel `add` receives all of it as its argument `out_ptr`, and may touch only a part"
+        )
         assert race.fix.startswith("call `torch.cuda.default_stream().wait_stream(stream")
 
 
@@ -309,7 +311,7 @@ def module(name: str, **contents: Any) -> types.ModuleType:
     return made
 
 
-def test_launches_of_triton_and_inductor_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_of_triton_and_inductor_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     import inspect
 
     def add(x_ptr: Any, y_ptr: Any, out_ptr: Any, n: int, BLOCK: int = 8) -> None: ...
@@ -341,9 +343,9 @@ def test_launches_of_triton_and_inductor_are_heard(monkeypatch: pytest.MonkeyPat
         assert found.operations == 0
         JITFunction().run(x, x, grid=(1,), warmup=False, out_ptr=out, n=1024)
         recorder.pretend_stream(8)
-        # What is stored to a result of its own is all of it.
+        # A store to a result of its own covers all of it.
         CachingAutotuner().run(x, out, 1024, stream=8)
-    # So is what a kernel of the program's own stores, where its text, its numbers and its grid say so.
+    # So does a store of a kernel in the program, if its text, its arguments and its grid show it.
     assert [(race.kind, race.first.operator, race.severity) for race in found.races] == [
         ("WAW", "add", "error")
     ]
@@ -359,8 +361,8 @@ def test_launches_of_triton_and_inductor_are_heard(monkeypatch: pytest.MonkeyPat
     assert (JITFunction.run, CachingAutotuner.run) == plain
 
 
-def test_kernels_of_cupy_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a module that has what CuPy documents; CuPy itself did not run here."""
+def test_kernels_of_cupy_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with CuPy's documented interface; CuPy itself was not run here."""
     class Memory:
         def __init__(self, ptr: int) -> None:
             self.ptr = ptr

@@ -1,5 +1,5 @@
-"""A check that is left where it was not entered, or used twice:
-it says so, and the checks after it hear everything.
+"""A check that is left where it was not entered, or used twice: it is refused, and later checks observe
+everything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def racy() -> None:
 
 
 def on_another_thread(what: Callable[[], Any]) -> Any:
-    """What it gives or raises there."""
+    """Return or raise what the call does there."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(what).result(60)
 
@@ -62,7 +62,7 @@ def test_left_on_another_thread(through: str) -> None:
     racy()
     with pytest.raises(RuntimeError, match=ELSEWHERE):
         on_another_thread(lambda: entered.__exit__(None, None, None))
-    # What was heard until then stays.
+    # What was observed until then is kept.
     assert len(found.races) == 2
     hears_all()
 
@@ -113,7 +113,8 @@ def test_left_by_another_thread_after_the_one_that_entered_it_has_ended() -> Non
 
 
 def test_a_thread_of_an_earlier_check_can_enter_one() -> None:
-    """It has the recorder of the earlier one in its stack, which must neither hear nor run anything."""
+    """The thread has the recorder of the earlier check in its stack, which must neither observe nor run
+    anything."""
     go, seen = threading.Event(), []
 
     def work() -> None:
@@ -133,7 +134,7 @@ def test_a_check_is_entered_once() -> None:
     entered = checking(pretend=True)
     with pytest.raises(RuntimeError, match="was not entered; use it in a `with` statement"):
         entered.__exit__(None, None, None)
-    # One that was refused may be entered later.
+    # A check that was refused may be entered later.
     with checking(pretend=True), pytest.raises(RuntimeError, match="entered already"):
         entered.__enter__()
     with entered:
@@ -151,7 +152,7 @@ def test_a_check_is_entered_once() -> None:
 def test_where_no_mode_is_called_a_check_refuses() -> None:
     with (
         torch._C._DisableTorchDispatch(),
-        pytest.raises(RuntimeError, match="operators cannot be heard here"),
+        pytest.raises(RuntimeError, match="operators cannot be observed here"),
         checking(pretend=True),
     ):
         pass
@@ -159,7 +160,7 @@ def test_where_no_mode_is_called_a_check_refuses() -> None:
 
 
 @pytest.mark.parametrize("left", ["tensor", "stream", "event", "graph"])
-def test_what_an_earlier_check_has_left_tells_a_later_one_nothing_when_it_dies(left: str) -> None:
+def test_objects_of_an_earlier_check_report_nothing_to_a_later_one_when_they_die(left: str) -> None:
     def make() -> Any:
         if left == "tensor":
             return torch.ones(1000, device="cuda")
@@ -186,5 +187,5 @@ def test_what_an_earlier_check_has_left_tells_a_later_one_nothing_when_it_dies(l
         right.wait_event(event)
         with torch.cuda.stream(right):
             _ = x + 2
-    # The side stream races, and the one that waits does not.
+    # The side stream races; the one that waits does not.
     assert [race.kind for race in found.races] == ["RAW"], str(found)

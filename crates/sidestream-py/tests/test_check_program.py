@@ -1,4 +1,4 @@
-"""``sidestream.check_program`` on the examples, and on texts that are no programs."""
+"""``sidestream.check_program`` on the examples, and on texts that are not programs."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_report_survives_a_pickle() -> None:
         (RACE.replace("kernel", "kernal"), "line 5, op 1 (`kernal`)"),
     ],
 )
-def test_what_is_no_program_is_refused_with_its_place(text: str, why: str, tmp_path: Path) -> None:
+def test_a_text_that_is_not_a_program_is_refused_with_its_place(text: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(sidestream.ProgramError) as raised:
         sidestream.check_program(text=text)
     assert why in str(raised.value)
@@ -131,7 +131,7 @@ def test_what_is_no_program_is_refused_with_its_place(text: str, why: str, tmp_p
     assert str(of_file.value) == f"{path}: {raised.value}"
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "program.yaml"
     path.write_bytes(b"name: \xff\n")
     with pytest.raises(sidestream.ProgramError, match="not UTF-8"):

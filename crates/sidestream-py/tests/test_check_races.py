@@ -1,4 +1,4 @@
-"""Planted races and their repaired twins, with made-up addresses: no GPU and no PyTorch."""
+"""Planted races and their fixed twins, with made-up addresses: no GPU and no PyTorch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def wait(run: Recorder, stream: int, source: int, event: int = 1) -> None:
     run.event_wait(event, stream)
 
 
-# Each has a mistake unless it is `right`, and the kinds that are found with it.
+# Each has a mistake unless it is `right`; the kinds are those of the races found with it.
 CASES: dict[str, tuple[Callable[[Recorder, bool], None], set[str]]] = {}
 
 
@@ -299,7 +299,7 @@ def the_default_stream_does_not_wait_for_pytorchs_streams(run: Recorder, right: 
 def a_copy_across_devices_read_too_early(run: Recorder, right: bool) -> None:
     run.operator("write", [], [(X, SIZE)], 0x400, 1)
     run.device_copy(X, Y, SIZE, 0x400, SIDE, (1, 0))
-    # The target's stream waits by itself; a third one does not.
+    # The target's stream waits by itself; a third stream does not.
     read(run, SIDE, Y)
     if right:
         wait(run, THIRD, SIDE)
@@ -343,8 +343,7 @@ def captured(run: Recorder, graph: int, stream: int, memory: int) -> None:
 
 @case("WAW")
 def two_graphs_that_were_captured_on_one_stream(run: Recorder, right: bool) -> None:
-    """`torch.cuda.graph` captures all on one stream, unless it is told another;
-    cuBLAS has one workspace for it.
+    """By default, `torch.cuda.graph` captures everything on one stream, for which cuBLAS has one workspace.
     """
     captured(run, 7, THIRD, X)
     captured(run, 8, 0x400 if right else THIRD, Y)
@@ -408,7 +407,7 @@ def test_two_halves_do_not_meet() -> None:
 
 
 def test_a_query_that_said_no_orders_nothing() -> None:
-    """The recorder is told of those that said yes only."""
+    """Only queries that returned true are reported to the recorder."""
     run = recorder()
     write(run, SIDE)
     run.event_record(1, SIDE)
@@ -416,8 +415,8 @@ def test_a_query_that_said_no_orders_nothing() -> None:
     assert [race["kind"] for race in found(run)] == ["RAW"]
 
 
-def test_memory_that_went_back_to_the_driver_is_no_race() -> None:
-    """Its next tenant has another home, which the allocator never does by itself."""
+def test_memory_that_was_returned_to_the_driver_does_not_race() -> None:
+    """The next tenant belongs to another stream, which the allocator never does by itself."""
     run = recorder()
     run.allocated(X, SIDE)
     write(run, SIDE)
@@ -458,7 +457,7 @@ def test_a_workspace_is_named_by_the_stream_of_the_captures() -> None:
     (race,) = found(run)
     assert race["workspace"] == "stream0" and race["shape"] is None
     assert race["fix"].startswith(
-        "capture each graph on a stream of its own (`torch.cuda.graph(graph, stream="
+        "capture each graph on a separate stream (`torch.cuda.graph(graph, stream="
     )
     assert race["fix"].endswith("or call `stream2.wait_stream(torch.cuda.default_stream())` before {second}")
 
@@ -482,7 +481,7 @@ def test_the_second_access_raises_where_that_is_asked_for() -> None:
 
 
 def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
-    """The numbers of tenancies are used again: 50 kB would do for 40 of them."""
+    """Tenancy numbers are reused: 50 kB are enough for 40 of them."""
     run = recorder(memory=200_000)
     for _ in range(20_000):
         run.allocated(X, MAIN)

@@ -1,4 +1,4 @@
-"""What is left of a racy program: the shortest stream program that still has the race."""
+"""The reduction of a racy program: the shortest stream program that still has the race."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def ops(left: Path) -> list[str]:
 
 
 def numberless(lines: list[str]) -> list[str]:
-    """Another version of PyTorch may make other calls in between."""
+    """Remove call numbers: another version of PyTorch may make other calls in between."""
     return [re.sub(r"# call \d+", "# call N", line) for line in lines]
 
 
@@ -115,13 +115,13 @@ def test_a_racy_program_is_cut_to_the_calls_that_race(
     checked = command("check", str(left))
     assert checked.returncode == 1 and f"fix: {fix}   before op {before}" in checked.stdout, checked.stdout
     assert "late" in command("run", str(left), "--explore", "20").stdout
-    # With the fix in it, the program is silent.
+    # With the fix applied, the program is silent.
     lines = left.read_text(encoding="utf-8").splitlines()
     lines.insert(lines.index(kept[before]), fix)
-    mended = tmp_path / "mended.yaml"
-    mended.write_text("\n".join(line for line in lines if not line.startswith("expect:")), encoding="utf-8")
-    assert sidestream.check_program(mended).is_clean
-    # The same run leaves the same.
+    fixed = tmp_path / "fixed.yaml"
+    fixed.write_text("\n".join(line for line in lines if not line.startswith("expect:")), encoding="utf-8")
+    assert sidestream.check_program(fixed).is_clean
+    # An equal run gives an equal result.
     first = left.read_text(encoding="utf-8")
     assert reduced(tmp_path, text)[0].read_text(encoding="utf-8") == first
 
@@ -149,13 +149,13 @@ def test_what_cannot_be_written_is_refused_before_the_program_runs(tmp_path: Pat
         )
 
 
-def test_the_blocks_of_a_text_are_told_with_their_verdicts_by_the_command_too(tmp_path: Path) -> None:
+def test_the_command_too_reports_the_blocks_of_a_text_with_their_verdicts(tmp_path: Path) -> None:
     text = tmp_path / "notes.md"
     text.write_text(
         f"# Notes\n\n```python{RACY}```\n\n```python\nimport torch\ntorch.ones(2, device='cuda')\n```\n",
         encoding="utf-8",
     )
-    # The Python of the command, where none is named.
+    # The command's Python, if none is named.
     ran = command("check", str(text))
     assert ran.returncode == 1, ran.stderr
     assert f"{text}:4: python: race\n  2 races in 101 operations on a simulated GPU" in ran.stdout, ran.stdout

@@ -1,6 +1,6 @@
-"""What a check says of a program that does not race: streams made again and again, errors that come late,
-waits that nothing needs, memory that is freed and cannot be used again. Each with a twin of which it is not
-said.
+"""What a check remarks on in a program that does not race: streams created again and again, errors that
+surface late, waits that nothing needs, memory that is freed but cannot be reused. Each with a twin that
+gets no remark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def said(found: CheckedRun, code: str) -> list[str]:
 
 
 def line_of(found: CheckedRun, code: str) -> str:
-    """The line that is named."""
+    """Return the line that is named."""
     (lint,) = [lint for lint in found.lints if lint.code == code]
     place = lint.stack[0]
     return Path(place.file).read_text(encoding="utf-8").splitlines()[place.line - 1].strip()
@@ -72,13 +72,13 @@ def test_streams_that_are_kept_or_never_used_are_not(uses: bool) -> None:
 ASSERTED = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
 
 
-#: What the operator below fails with.
+#: The text of the error that the operator below raises.
 _text = ""
 _library: Any = None
 
 
 def fails(text: str) -> None:
-    """The operator ``late`` fails with this text, as one that comes behind the fault does."""
+    """Make the operator ``late`` fail with this text, like an operator after the fault."""
     global _text, _library
     _text = text
     if _library is None:
@@ -102,7 +102,7 @@ def test_an_error_that_comes_late_names_the_calls_that_it_may_belong_to() -> Non
             second = second - 1
         with pytest.raises(RuntimeError, match="device-side assert"):
             torch.ops.sidestream_test.late(second)
-        # The first is the one that counts.
+        # The first error is the one that counts.
         with pytest.raises(RuntimeError, match="device-side assert"):
             torch.ops.sidestream_test.late(first)
     (text,) = said(found, "LATE_ERROR")
@@ -133,7 +133,7 @@ def test_a_wait_that_raises_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         run: Any = None
 
         def synchronize() -> None:
-            # PyTorch tells of a wait before it waits.
+            # PyTorch reports a wait before it waits.
             run.device_synchronize()
             if broken:
                 raise RuntimeError(ASSERTED)
@@ -187,14 +187,14 @@ def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_no
     assert ("WAIT_NOT_NEEDED" in ran.stderr) is not needed, ran.stderr
     if not needed:
         assert (
-            "no access that was heard in this run needs this wait of side for main: "
+            "no access that was observed in this run needs this wait of side for main: "
             "5 of 5 such waits were followed"
             in ran.stderr
         )
         assert f"({program}:11)" in ran.stderr
 
 
-def test_behind_the_last_step_that_is_checked_a_wait_may_be_needed(tmp_path: Path) -> None:
+def test_after_the_last_checked_step_a_wait_may_be_needed(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     step = "    optimizer.zero_grad()\n    parameter.sum().backward()\n    optimizer.step()\n"
     begin = (
@@ -271,7 +271,7 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
             note(run, x, side)
             run.on_memory_deallocation(at)
             freed.append((at, size))
-            # It is looked in front of an operator.
+            # The check looks before an operator.
             torch.ones(1)
     if pending:
         (text,) = said(found, "MEMORY_HELD")
@@ -301,7 +301,7 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
 def test_much_pinned_memory_is_remarked_on(
     where: str, line: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host's memory is made up: nobody has to pin a quarter of a real one."""
+    """The host's memory size is made up: no machine has to pin a quarter of a real one."""
     for module in (_check_pinned, _check_remarks):
         monkeypatch.setattr(module, "memory_bytes", lambda: 256 << 20)
     count = 4 if where == "less" else 6
@@ -342,7 +342,7 @@ def test_much_pinned_memory_is_remarked_on(
         ("more queued at the end", False),
     ],
 )
-def test_a_clock_that_starts_behind_queued_work_is_named_with_both_lines(what: str, is_said: bool) -> None:
+def test_a_clock_that_starts_after_queued_work_is_named_with_both_lines(what: str, is_said: bool) -> None:
     with sidestream.check(simulate=True) as found:
         host = torch.zeros(64, pin_memory=True)
         x = torch.zeros(64, device="cuda")
@@ -374,8 +374,8 @@ def test_a_clock_that_starts_behind_queued_work_is_named_with_both_lines(what: s
     assert source[before - 1].endswith("x.add_(1)  # before") and source[second - 1].endswith("# second")
 
 
-@pytest.mark.parametrize("mended", [None, "the host waits", "its stream waits"])
-def test_held_memory_is_named_on_a_simulated_gpu_too(mended: str | None) -> None:
+@pytest.mark.parametrize("fixed", [None, "the host waits", "its stream waits"])
+def test_held_memory_is_named_on_a_simulated_gpu_too(fixed: str | None) -> None:
     mib = 1 << 20
     with sidestream.check(simulate=True) as found:
         main, side = torch.cuda.current_stream(), torch.cuda.Stream()
@@ -384,16 +384,16 @@ def test_held_memory_is_named_on_a_simulated_gpu_too(mended: str | None) -> None
             side.wait_stream(main)
             with torch.cuda.stream(side):
                 x.mul_(2)
-            if mended == "its stream waits":
+            if fixed == "its stream waits":
                 main.wait_stream(side)
             else:
                 x.record_stream(side)
             del x
-            if mended == "the host waits":
+            if fixed == "the host waits":
                 side.synchronize()
         torch.ones(8, device="cuda")
     assert found.races == (), str(found)
-    if mended is None:
+    if fixed is None:
         (text,) = said(found, "MEMORY_HELD")
         held = f"{64 * mib:,} bytes that were freed could not be used again when the check looked"
         assert held in text and "notes side for them, and the host has not waited for side since" in text

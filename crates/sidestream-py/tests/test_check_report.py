@@ -1,4 +1,4 @@
-"""What a check says of what it found: by the calls that mend it, as a patch, and no more than helps."""
+"""What a check reports: the calls that fix what it found, as a patch, and no more than helps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIDE = 0x100
 
 
 class Stream:
-    """A stream of PyTorch's, where there is no GPU."""
+    """A PyTorch stream where there is no GPU."""
 
     def __init__(self, handle: int) -> None:
         self.cuda_stream = handle
@@ -40,7 +40,7 @@ def on(run: Any, stream: int) -> Iterator[None]:
         run.pretend_stream(0)
 
 
-#: A loop that two waits mend. `on(…)` stands for `with torch.cuda.stream(…)`.
+#: A loop that two waits fix. `on(…)` stands for `with torch.cuda.stream(…)`.
 LOOP = """
 import torch
 
@@ -72,19 +72,19 @@ def ran(folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Ch
     return found, file
 
 
-def test_races_that_one_call_mends_are_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_races_that_one_call_fixes_are_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = ran(tmp_path, LOOP, monkeypatch)
-    assert [(mend.call, mend.place and mend.place.line) for mend in found.mends] == [
+    assert [(fix.call, fix.place and fix.place.line) for fix in found.mends] == [
         ("side.wait_stream(torch.cuda.default_stream())", 9),
         ("torch.cuda.default_stream().wait_stream(side)", 11),
     ]
-    assert sorted(at for mend in found.mends for at in mend.races) == list(range(len(found.races)))
+    assert sorted(at for fix in found.mends for at in fix.races) == list(range(len(found.races)))
     text = str(found)
     assert text.startswith(
-        f"{len(found.races)} races in {found.operations:,} operations; 2 calls mend them\n"
+        f"{len(found.races)} races in {found.operations:,} operations; 2 calls fix them\n"
     )
     assert "by one `side.wait_stream(torch.cuda.default_stream())` before loop.py:9\n" in text
-    # What is read too early is told first, with both lines.
+    # Reads that come too early are reported first, with both lines.
     waits = text[
         text.index("`torch.cuda.default_stream().wait_stream(side)` before loop.py:11") :
     ].splitlines()
@@ -94,17 +94,17 @@ def test_races_that_one_call_mends_are_one_entry(tmp_path: Path, monkeypatch: py
     assert waits[2] == "    first:  add_ on side at loop.py:9: buffers[step % 2].add_(1)"
     assert waits[3] == "    second: mul on default at loop.py:11: buffers[step % 2] * 2"
     assert "streams: side = 0x100 on cuda:0" in text
-    # No pair is told in more than three lines, and each call and each pair once.
+    # No pair is reported in more than three lines, and each call and each pair once.
     assert len(text.splitlines()) <= 6 + 2 * len(found.mends) + 3 * len(found.races)
     assert found.to_dict()["mends"][0]["races"] == list(found.mends[0].races)
 
 
-def test_the_change_is_a_patch_that_mends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_change_is_a_patch_that_fixes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, file = ran(tmp_path, LOOP, monkeypatch)
     patch = found.patch()
     assert patch.splitlines()[:2] == ["--- loop.py", "+++ loop.py"]
     added = [line for line in patch.splitlines() if re.match(r"\+(?!\+)", line)]
-    # A statement of several lines has the call in front of its first.
+    # For a statement of several lines, the call comes before its first line.
     assert added == [
         "+            side.wait_stream(torch.cuda.default_stream())",
         "+        torch.cuda.default_stream().wait_stream(side)",
@@ -115,16 +115,16 @@ def test_the_change_is_a_patch_that_mends(tmp_path: Path, monkeypatch: pytest.Mo
         ["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False
     )
     assert applied.returncode == 0, applied.stderr
-    mended = file.read_text()
-    assert mended.index("default_stream().wait_stream(side)") < mended.index("result = (")
-    # As CUDA would have it, told to the check by hand.
-    mended = mended.replace(
+    fixed = file.read_text()
+    assert fixed.index("default_stream().wait_stream(side)") < fixed.index("result = (")
+    # Reported to the check by hand, as CUDA would.
+    fixed = fixed.replace(
         "side.wait_stream(torch.cuda.default_stream())", "run.event_record(1, 0); run.event_wait(1, 0x100)"
     )
-    mended = mended.replace(
+    fixed = fixed.replace(
         "torch.cuda.default_stream().wait_stream(side)", "run.event_record(2, 0x100); run.event_wait(2, 0)"
     )
-    assert "side." not in mended and ran(tmp_path, mended, monkeypatch)[0].races == ()
+    assert "side." not in fixed and ran(tmp_path, fixed, monkeypatch)[0].races == ()
 
 
 @pytest.mark.parametrize(
@@ -172,15 +172,15 @@ def test_a_record_stream_is_one_call_for_all_uses_and_is_not_placed() -> None:
         run.on_memory_deallocation(0x1000)
         run.allocated(0x1000, 0)
         run.operator("fill_", [], [(0x1000, 512)], 0)
-    (mend,) = found.mends
-    assert (mend.kind, mend.call) == ("record_stream", "x.record_stream(stream1)")
+    (fix,) = found.mends
+    assert (fix.kind, fix.call) == ("record_stream", "x.record_stream(stream1)")
     assert re.search(
-        r"`x.record_stream\(stream1\)` behind \S+:\d+, where x is the tensor that is used there\n", str(found)
+        r"`x.record_stream\(stream1\)` after \S+:\d+, where x is the tensor that is used there\n", str(found)
     )
     assert "# not placed: x.record_stream(stream1) at " in found.patch()
 
 
-def test_lines_of_the_program_are_told_and_not_those_of_libraries(tmp_path: Path) -> None:
+def test_lines_of_the_program_are_reported_and_not_those_of_libraries(tmp_path: Path) -> None:
     library = str(Path(textwrap.__file__))
     mine = Place(str(tmp_path / "train.py"), 3, "train")
     assert _check_fix.own((Place(library, 1, "wrap"), mine)) == mine
@@ -189,7 +189,8 @@ def test_lines_of_the_program_are_told_and_not_those_of_libraries(tmp_path: Path
 
 
 def test_waits_in_a_loop_are_those_of_the_program(tmp_path: Path) -> None:
-    """Not those of a module that moves its parameters, of a profiler, or of a library; and each line once."""
+    """Not those of a module that moves its parameters, of a profiler, or of a library; and each line
+    once."""
     package = tmp_path / "site-packages"
     package.mkdir()
     (package / "somebodys.py").write_text("def value(x):\n    return x.item()\n")
@@ -222,7 +223,7 @@ def test_waits_in_a_loop_are_those_of_the_program(tmp_path: Path) -> None:
 
 
 def test_what_a_program_asked_for_at_its_end_is_done_before_the_process_ends() -> None:
-    """With a GPU the command ends the process itself, so that nothing is said after the report."""
+    """With a GPU the command ends the process itself, so that nothing is printed after the report."""
     code = """
         import atexit, sys, threading, types
         torch = types.ModuleType("torch")
@@ -248,7 +249,7 @@ def test_what_a_program_asked_for_at_its_end_is_done_before_the_process_ends() -
     assert "the end" in ran.stdout and "a thread" in ran.stdout and ran.stdout.endswith("at exit\n")
 
 
-def test_a_clock_that_is_read_before_the_work_is_over_is_named_with_both_lines() -> None:
+def test_a_clock_that_is_read_before_the_work_is_complete_is_named_with_both_lines() -> None:
     import logging
     import time
 
@@ -268,7 +269,7 @@ def test_a_clock_that_is_read_before_the_work_is_over_is_named_with_both_lines()
         right = time.perf_counter()
         (x * 2).sum().item()
         time.perf_counter() - right
-        # A library's own reading is its affair.
+        # A library's own reading is not reported.
         start = time.perf_counter()
         run.device_synchronize()
         x * 2
@@ -312,9 +313,9 @@ def test_a_report_counts_as_people_do() -> None:
         with torch.cuda.stream(side):
             x += 1
         x *= 2
-    # Two races of one simulated GPU.
+    # Two races on one simulated GPU.
     assert str(found).startswith("2 races in 3 operations on a simulated GPU"), str(found)
-    assert " mends it" not in str(found)
+    assert " fixes it" not in str(found)
 
 
 #: Names of streams: a variable, an attribute, one variable for two streams, and none.
@@ -348,8 +349,8 @@ def test_streams_are_called_in_the_report_as_the_program_calls_them(tmp_path: Pa
     said = python("-m", "sidestream.check", "--simulate", program).stderr
     assert "by `main.wait_stream(loader.copying)` before " in said, said
     assert "first:  mul_ on loader.copying at " in said and "second: sum on main at " in said, said
-    # Two streams of one name cannot be told apart by it,
-    # and where that name holds both one call does for them.
+    # Two streams with one name cannot be told apart by it, and where that name means both, one call fixes
+    # both races.
     assert "add_ on stream2 at " in said and "by `stream.wait_stream(main)` before " in said, said
     assert re.search(
         r"streams: main = the default stream of cuda:0, loader.copying = 0x\w+ on cuda:0, "
@@ -376,7 +377,7 @@ def test_to_ask_for_a_name_keeps_no_tensor_alive(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (1, "None\n"), ran.stderr
 
 
-#: The host reads in a loop what the device copies to it.
+#: In a loop, the host reads results that the device copies to it.
 READS = """
 import torch
 x = torch.ones(1 << 10, device="cuda")
@@ -389,7 +390,7 @@ for step in range(6):
 
 
 @pytest.mark.parametrize("between", [True, False])
-def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behind_it(
+def test_a_wait_of_the_host_in_a_loop_is_for_an_event_if_work_can_continue_after_it(
     tmp_path: Path, between: bool
 ) -> None:
     program = tmp_path / "loop.py"
@@ -404,7 +405,7 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behin
         assert (
             added == [f"+    {stream}.synchronize()"]
             and "loop.py:7: " in patch
-            and "the next check will say SYNC_IN_LOOP of it" in patch
+            and "the next check will report it as SYNC_IN_LOOP" in patch
         ), patch
     applied = subprocess.run(
         ["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False
@@ -414,12 +415,12 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behin
     assert again.returncode == 0 and again.stdout.splitlines() == [
         f"{2.0**step if between else 1.0}" for step in range(6)
     ], again.stderr
-    # What stands in between is queued while the host waits.
+    # The statements in between are enqueued while the host waits.
     assert ("SYNC_IN_LOOP" in again.stderr) is not between, again.stderr
 
 
 def test_no_name_of_a_program_moves_the_cursor() -> None:
-    """What a file, a function, a thread or a source line is called comes from anyone."""
+    """File, function and thread names and source lines are untrusted."""
     file = "\x1b[31mevil\nno race in 3 operations\u202e.py"
     program = compile(
         "def work(x):\n    with on(run, 0x100):\n        x.add_(1)\n    x.sum()\n"
@@ -452,7 +453,7 @@ def test_no_name_of_a_program_moves_the_cursor() -> None:
         )
 
 
-#: Streams that are made in each step, and a line with two statements.
+#: Streams that are created in each step, and a line with two statements.
 BRANCHES = """
 import torch
 from torch import nn
@@ -511,7 +512,7 @@ for _ in range(1): größe = "größe"; x.add_(1)
         (HEAD, ['for _ in range(1): D.wait_stream(side); größe = "größe"; x.add_(1)']),
     ],
 )
-def test_calls_by_the_programs_own_names_mend_it(tmp_path: Path, program: str, calls: list[str]) -> None:
+def test_calls_by_the_programs_own_names_fix_it(tmp_path: Path, program: str, calls: list[str]) -> None:
     file = tmp_path / "own.py"
     file.write_text(program, encoding="utf-8")
     racy = python("-m", "sidestream.check", "--simulate", "--fix", file.name, cwd=tmp_path)
@@ -519,7 +520,7 @@ def test_calls_by_the_programs_own_names_mend_it(tmp_path: Path, program: str, c
     assert sorted(added) == sorted(call.replace("D", "torch.cuda.default_stream()") for call in calls), (
         racy.stdout + racy.stderr
     )
-    said = "; one call mends" if len(calls) == 1 else f"; {len(calls)} calls mend them"
+    said = "; one call fixes" if len(calls) == 1 else f"; {len(calls)} calls fix them"
     assert said in racy.stderr and "# not placed" not in racy.stdout, racy.stdout + racy.stderr
     applied = subprocess.run(
         ["git", "apply", "-p0"], input=racy.stdout, text=True, cwd=tmp_path, capture_output=True, check=False

@@ -1,5 +1,5 @@
-"""Host threads under a check: what they hand over orders them,
-and what only their timing orders is a warning.
+"""Host threads under a check: what they hand over orders them, and what only their timing orders is a
+warning.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from forked import python
 from sidestream import _check_threads
 from sidestream._check import checking
 
-# Functions that give nothing are called one after the other in a lambda.
+# Functions that return nothing are called in sequence in a lambda.
 # mypy: disable-error-code="func-returns-value"
 
 pytestmark = pytest.mark.torch
 
-#: What one thread calls when it is done, and what another calls first.
+#: The call of one thread when it is done, and the first call of another.
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def unheard() -> Pair:
-    """Orders two threads by a lock of the interpreter's own, which nobody hears."""
+    """Order two threads by a lock of the interpreter that the check does not observe."""
     lock = _thread.allocate_lock()
     lock.acquire()
     return lock.release, lock.acquire
@@ -73,7 +73,7 @@ def by_lock(kind: Any) -> Pair:
     release, acquire = unheard()
 
     def done() -> None:
-        # It is held by another thread before.
+        # Another thread takes the lock first.
         with lock:
             pass
         release()
@@ -116,7 +116,7 @@ def by_loop() -> Pair:
     loop = asyncio.new_event_loop()
 
     def first() -> None:
-        # It ends with the call that the other thread asks for.
+        # It ends with the call that the other thread requests.
         loop.run_forever()
         loop.close()
 
@@ -168,12 +168,12 @@ def test_what_is_handed_over_orders_two_threads(kind: str | None, found: sidestr
         == ("RAW", "warn", "add_", "sum")
     )
     assert (race.first.thread, race.second.thread) == ("MainThread", "reader")
-    assert race.doubt == "no order of the two threads was heard" and found.is_clean
+    assert race.doubt == "no order between the two threads was observed" and found.is_clean
     assert race.bytes is not None and race.bytes[1] - race.bytes[0] == 4096
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_thread_that_was_joined_is_over(waits: bool, found: sidestream.CheckedRun) -> None:
+def test_a_joined_thread_has_ended(waits: bool, found: sidestream.CheckedRun) -> None:
     x = torch.zeros(1024, device="cuda")
     release, acquire = unheard()
     thread = threading.Thread(target=lambda: (x.add_(1), release()))
@@ -233,7 +233,7 @@ def test_two_that_put_into_one_queue_are_not_ordered_by_it(found: sidestream.Che
     assert len(found.races) == 1, str(found)
 
 
-def test_who_fills_a_place_again_comes_behind_who_emptied_it(found: sidestream.CheckedRun) -> None:
+def test_refilling_a_place_is_ordered_after_emptying_it(found: sidestream.CheckedRun) -> None:
     x = torch.zeros(1024, device="cuda")
     items: queue.Queue[int] = queue.Queue(1)
     thread = threading.Thread(target=lambda: (x.add_(1), items.get()))
@@ -268,7 +268,7 @@ def test_a_wait_that_ended_too_early_orders_nothing(found: sidestream.CheckedRun
     assert len(found.races) == 1, str(found)
 
 
-def test_a_race_whatever_the_threads_do_is_told_once_and_is_certain(found: sidestream.CheckedRun) -> None:
+def test_a_race_for_any_timing_is_reported_once_and_is_certain(found: sidestream.CheckedRun) -> None:
     side = torch.cuda.Stream()
     x = torch.zeros(1024, device="cuda")
     release, acquire = unheard()
@@ -303,7 +303,7 @@ def test_memory_that_is_handed_out_again_is_another_tensor(found: sidestream.Che
     assert found.races == (), str(found)
 
 
-def test_the_threads_of_backward_act_for_who_called_it() -> None:
+def test_the_threads_of_backward_act_for_its_caller() -> None:
     def by_another(call: Callable[[], None]) -> None:
         release, acquire = unheard()
         _thread.start_new_thread(lambda: (call(), release()), ())
@@ -316,7 +316,7 @@ def test_the_threads_of_backward_act_for_who_called_it() -> None:
         by_another(lambda: recorder.operator("mul", [], [(4096, 64)], 0))
         recorder.leave_backward(before)
         recorder.operator("add", [(4096, 64)], [], 0)
-        # A thread that nobody heard of, beside backward, is left out.
+        # Beside backward, a thread that was never observed is left out.
         by_another(lambda: recorder.operator("sub", [], [(4096, 64)], 0))
         recorder.operator("add", [(4096, 64)], [], 0)
     assert found.races == (), str(found)
@@ -340,7 +340,7 @@ x.sum()
     ran = python("-m", "sidestream.check", "--simulate", path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.startswith("no race and 1 warning in 3 operations on a simulated GPU\n"), ran.stderr
-    assert "no order of the two threads was heard" in ran.stderr and "thread writer" in ran.stderr
+    assert "no order between the two threads was observed" in ran.stderr and "thread writer" in ran.stderr
 
 
 def test_all_is_put_back() -> None:
@@ -376,7 +376,7 @@ def test_all_is_put_back() -> None:
         )
         raise ZeroDivisionError
     assert [dict(vars(owner)) for owner in owners] == before
-    # What was made meanwhile goes on working.
+    # Objects that were created meanwhile continue to work.
     lock, again, items, condition, simple = made
     with lock, again, again, condition:
         condition.notify_all()
@@ -390,7 +390,7 @@ def test_all_is_put_back() -> None:
     thread.join()
 
 
-def test_the_documentation_and_the_help_list_what_is_heard() -> None:
+def test_the_documentation_and_the_help_list_what_is_observed() -> None:
     page = (Path(__file__).parents[3] / "docs" / "python.md").read_text(encoding="utf-8")
     assert _check_threads.HEARD in page
     ran = subprocess.run(

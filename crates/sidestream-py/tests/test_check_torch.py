@@ -1,4 +1,4 @@
-"""Operators of PyTorch under a check, on the processor: what they touch, and that nothing else changes."""
+"""PyTorch operators under a check, on the processor: what they touch, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 
 
 def planned(name: str) -> tuple[str, list[str], list[str], list[bool]]:
-    """The class of an operator, what it reads, what it writes, and which results are new."""
+    """Return the class of an operator, what it reads, what it writes, and which results are new."""
     packet, overload = name.split(".")
     func = getattr(getattr(torch.ops.aten, packet), overload)
     _, _, kind, arguments, results = _check_plan.plan(func)
@@ -188,7 +188,7 @@ def test_a_check_inside_a_check_is_refused() -> None:
 
 
 def race(found_by: Any) -> Any:
-    """A tensor that a made-up stream writes while an operator on the default stream reads it."""
+    """Make a tensor that a made-up stream writes while an operator on the default stream reads it."""
     x = torch.ones(16)
     run = found_by._recorder
     run.event_record(1, 0)
@@ -234,12 +234,12 @@ def test_a_race_is_raised_at_the_operator() -> None:
     with pytest.raises(sidestream.RaceError, match=r"RAW on float32\[16\]"):
         with checking(raises=True, pretend=True) as found:
             race(found)
-    # The text is for people.
+    # The text is for users.
     with checking(raises=True, pretend=True) as found, pytest.raises(sidestream.RaceError, match="return x"):
         race(found)
 
 
-def test_threads_that_start_meanwhile_are_heard() -> None:
+def test_threads_that_start_meanwhile_are_observed() -> None:
     with checking(pretend=True) as found:
         thread = threading.Thread(target=race, args=(found,), name="loader")
         thread.start()
@@ -271,12 +271,12 @@ def test_classes_of_tensors_with_and_without_a_dispatch_of_their_own() -> None:
         before = found.operations
         wrapped = Wrapped(x) + 1
     assert plain.tolist() == wrapped.tolist() == [2.0] * 4
-    # What the class makes of the operator is heard.
+    # The operator that the class calls is observed.
     assert found.operations > before > 0
 
 
 def test_columns_that_interleave_do_not_meet() -> None:
-    """More rows than are told one by one: the checker was told the span."""
+    """There are more rows than are reported one by one: the checker got the span."""
     with checking(pretend=True) as found:
         x = torch.zeros(64, 8)
         run = found._recorder
@@ -297,7 +297,7 @@ def test_columns_that_interleave_do_not_meet() -> None:
 
 
 class other_stream:
-    """What is called inside runs on a stream of its own, as far as the recorder knows."""
+    """Calls inside run on another stream, as far as the recorder knows."""
 
     def __init__(self, run: Any) -> None:
         self.run = run
@@ -355,7 +355,7 @@ def test_a_race_is_exit_code_1(tmp_path: Path) -> None:
     )
     ran = command("--fix", str(script))
     assert ran.returncode == 1, ran.stderr
-    assert "RAW" in ran.stderr and "; one call mends it\n" in ran.stderr
+    assert "RAW" in ran.stderr and "; one call fixes it\n" in ran.stderr
     # The patch is on standard output, and here nothing can be placed.
     assert (
         ran.stdout.startswith("# not placed: stream1.wait_stream(stream0) at ")
@@ -368,7 +368,7 @@ def test_the_module_can_be_called_like_the_function() -> None:
 
     importlib.import_module("sidestream.check")
     try:
-        with sidestream.check() as found:  # The module has taken the function's place.
+        with sidestream.check() as found:  # The module replaces the function.
             pass
         assert type(found) is CheckedRun and found.races == ()
         with pytest.raises(ValueError, match="on_race is 'maybe'"):
@@ -445,7 +445,7 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
         (["--memory", "-5", "train.py"], "--memory -5: give a number of bytes, 0 or more"),
     ],
 )
-def test_wrong_arguments_are_no_races(arguments: list[str], why: str) -> None:
+def test_wrong_arguments_do_not_count_as_races(arguments: list[str], why: str) -> None:
     ran = python("-m", "sidestream.check", *arguments)
     assert ran.returncode == 2 and why in ran.stderr and "Traceback" not in ran.stderr
 
@@ -467,12 +467,12 @@ def test_a_program_without_work_on_a_gpu_is_not_called_checked(tmp_path: Path) -
     assert "nothing was checked, since nothing ran on a GPU" in ran.stderr
 
 
-def test_an_option_behind_the_script_is_said_to_be_the_programs(tmp_path: Path) -> None:
+def test_an_option_after_the_script_is_said_to_be_the_programs(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text("import sys\nprint(sys.argv[1:])\n")
     ran = command(str(script), "--simulate", "--epochs", "2", "--json=x", "--simulate")
     assert ran.stdout == "['--simulate', '--epochs', '2', '--json=x', '--simulate']\n"
-    assert ran.stderr.startswith(f"--simulate, --json stand behind {script}, so the program gets them"), (
+    assert ran.stderr.startswith(f"--simulate, --json come after {script}, so the program gets them"), (
         ran.stderr
     )
     assert ran.stderr.count("--simulate, --json") == 1
@@ -482,7 +482,7 @@ def test_an_option_behind_the_script_is_said_to_be_the_programs(tmp_path: Path) 
 
 @pytest.mark.parametrize("ends", ["capture_end", "capture_end_pre"])
 def test_a_capture_ends_however_pytorch_ends_it(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a class that has what PyTorch 2.15 has; no graph is captured without a GPU."""
+    """The class has what PyTorch 2.15 has; no graph is captured without a GPU."""
     import torch
 
     class Graph:
@@ -505,7 +505,7 @@ def test_a_capture_ends_however_pytorch_ends_it(ends: str, monkeypatch: pytest.M
         getattr(graph, ends)()
         x.add_(1)
         recorder.pretend_stream(7)
-        # What was captured has not run.
+        # The captured work has not run.
         y.sum()
         x.sum()
     (race,) = found.races

@@ -11,7 +11,7 @@ import sidestream
 
 pytestmark = pytest.mark.torch
 
-#: What the loops below work with.
+#: The definitions that the loops below use.
 GIVEN = """
 import logging, queue, time, torch
 from torch import nn
@@ -26,7 +26,7 @@ torch.cuda.synchronize()
 
 
 def remarks(loop: str) -> list[tuple[str, str]]:
-    """The lines of the loop that are remarked on, and what is said."""
+    """Return the lines of the loop that get a remark, and the remarks."""
     source = GIVEN + textwrap.dedent(loop)
     with sidestream.check(simulate=True) as found, contextlib.redirect_stdout(io.StringIO()):
         exec(compile(source, "loop.py", "exec"), {"__name__": "__main__"})
@@ -70,9 +70,8 @@ def test_a_read_that_waits_in_a_loop_is_remarked_on_with_what_to_do(read: str, a
 
 
 @pytest.mark.parametrize("around", ["clock", "events", "wait", "side"])
-def test_what_stands_around_a_read_does_not_excuse_it(around: str) -> None:
-    """That the loop is timed as a whole, that the program waits right before, that another stream has work.
-    """
+def test_what_surrounds_a_read_does_not_excuse_it(around: str) -> None:
+    """A loop that is timed as a whole, a wait right before the read, or work on another stream."""
     ((line, _),) = remarks(f"""
     t0 = time.perf_counter()
     start.record()
@@ -103,7 +102,7 @@ def test_a_wait_that_nothing_needs_is_remarked_on(wait: str) -> None:
         y = model(batch.to("cuda", non_blocking=True))
         {wait}
     """)
-    assert line == wait and "nothing was heard that needs it" in text
+    assert line == wait and "nothing was observed that needs it" in text
 
 
 @pytest.mark.parametrize(
@@ -120,11 +119,11 @@ def test_what_reads_no_value_in_a_loop_is_left_alone(line: str) -> None:
 
 
 def test_a_print_outside_of_a_loop_is_no_loop() -> None:
-    """Though it reads many values."""
+    """Although it reads many values."""
     assert remarks("print(model(x)); print(x)") == []
 
 
-#: Each is right as it is.
+#: Each is correct as it is.
 RIGHT = {
     "a time by events": """
     for batch in batches:

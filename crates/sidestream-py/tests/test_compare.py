@@ -1,4 +1,4 @@
-"""Which of two functions takes less time: what the interval says, and what is not compared at all."""
+"""Which of two functions takes less time: what the interval shows, and what is not compared at all."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from sidestream._moves import Moved
 
 
 def told(difference: float, noise: float, drawn: random.Random) -> str | None:
-    """What is said of two functions that are so far apart, measured with so much noise,
-    as ``compare`` looks at it.
+    """Return what ``compare`` says of two functions with this difference, measured with this much noise.
     """
     groups: list[float] = []
     for look in LOOKS:
         while len(groups) < look:
-            # Times have a tail: something comes in between now and then.
+            # Times have a tail: now and then there is an interruption.
             tail = drawn.expovariate(1 / noise) if drawn.random() < 0.1 else 0.0
             groups.append((1 + difference) * math.exp(drawn.gauss(0, noise) + tail * drawn.choice((-1, 1))))
         verdict = judged(*interval(groups))
@@ -57,9 +56,9 @@ def test_little_noise_is_decided_and_much_noise_is_not() -> None:
 
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's double in the place of PyTorch, for one test. It has no operators that could be looked at."""
+    """Replaces PyTorch with its double for one test. The double has no operators that could be observed."""
     monkeypatch.setattr("sidestream._compare.moved", lambda call: (call(), Moved())[1])
-    # Both are put back afterwards, whatever stood there.
+    # Both modules are restored afterwards.
     for name in ("torch", "torch.cuda"):
         monkeypatch.setitem(sys.modules, name, None)
     torch_double.install()
@@ -88,7 +87,7 @@ def test_device_times_are_told_apart_in_both_directions() -> None:
     assert str(other).startswith("longer takes 1.030 times as long as shorter (from 1.0")
     assert not one.includes_host and one.calls[0] > 1
     same = sidestream.compare(shorter, shorter, device="cuda:0", seconds=20.0)
-    # Where this process is held up between two calls, the device's clock goes on.
+    # If this process is stalled between two calls, the device's clock continues.
     assert same.verdict == "equal" and 0.005 <= same.smallest < 0.01
     with pytest.raises(
         ValueError, match=r"calls of <function spin at .* took no time on the current stream of cuda:0"
@@ -101,7 +100,7 @@ def spin(count: int) -> int:
 
 
 def test_twice_the_work_is_told_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A clock of its own: beside other programs a real one may see any ratio.
+    # A separate clock: next to other programs a real one may show any ratio.
     now = 0
     monkeypatch.setattr(_benchmark, "time", SimpleNamespace(perf_counter_ns=lambda: now))
 
@@ -123,7 +122,7 @@ def test_twice_the_work_is_told_on_the_processor(monkeypatch: pytest.MonkeyPatch
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-def test_too_little_time_says_that_nobody_can_tell() -> None:
+def test_too_little_time_gives_no_verdict() -> None:
     result = sidestream.compare(spin, spin, 2_000, device="cpu", seconds=1e-6)
     assert result.verdict == "unknown" and result.names == ("f", "g")
     first, second = str(result).split("\n")
@@ -146,7 +145,7 @@ def test_what_would_have_been_seen_is_stated() -> None:
         "more time (seconds=)"
     )
     assert str(made).split("\n")[0] == says.format(times)
-    # The other way round the bounds are those of the other ratio.
+    # In the other order, the bounds are those of the inverse ratio.
     other = "a takes 1.004 times as long as b (from 0.990 to 1.020 times)"
     turned = replace(made, ratio=1 / 1.004, interval=(1 / 1.02, 1 / 0.99))
     assert str(turned).split("\n")[0] == says.format(other)

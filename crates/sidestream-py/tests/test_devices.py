@@ -1,4 +1,4 @@
-"""What each function takes as a device, and how it refuses what it does not."""
+"""What each function accepts as a device, and how it refuses what it does not accept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidestream import DeviceError, Event, Pipeline, Stream, prefetch
 
 Takes = Callable[[Any], object]
 
-#: All that have an argument of that name.
+#: All functions that have an argument of that name.
 EVERY: dict[str, Takes] = {
     "Stream": Stream,
     "Stream.of": lambda device: Stream.of(Stream("sim:h200"), device=device),
@@ -22,7 +22,7 @@ EVERY: dict[str, Takes] = {
     "Pipeline": lambda device: Pipeline([abs], device=device),
     "benchmark": lambda device: sidestream.benchmark(sum, range(10_000), device=device),
 }
-#: Those that run functions of Python.
+#: The functions that run Python functions.
 ON_TORCH = ("Pipeline", "benchmark")
 
 
@@ -39,14 +39,14 @@ on_streams = pytest.mark.parametrize("takes", fixtures(("Stream", "Event", "over
 
 
 class Named:
-    """What has a number as its ``__index__``, as numpy's have."""
+    """Has a number as its ``__index__``, as numpy's integers do."""
 
     def __index__(self) -> int:
         return 99
 
 
 class OfTorch:
-    """What looks as a ``torch.device`` does."""
+    """Looks like a ``torch.device``."""
 
     def __init__(self, type: str, index: int | None) -> None:
         self.type, self.index = type, index
@@ -56,7 +56,7 @@ class OfTorch:
 
 
 class Several:
-    """What has a number only where it holds one thing, as numpy's arrays."""
+    """Has a number only if it has one element, like numpy's arrays."""
 
     def __index__(self) -> int:
         raise TypeError("only integer scalar arrays can be converted to a scalar index")
@@ -95,12 +95,12 @@ def test_a_loop_without_a_gpu_is_led_to_the_processor_and_not_to_a_simulated_gpu
         prefetch([], "cuda:99")
     first = (
         'device "cuda:99" cannot be opened; in a training loop give "cpu", '
-        "where batches are read ahead and stay on the host, or leave the device out,"
+        "where batches are read ahead and stay on the host, or omit the device,"
     )
     assert str(refused.value).startswith(first) and "sim:" not in str(refused.value)
 
 
-# Whether or not PyTorch is installed, where the function can do without.
+# With or without PyTorch, if the function does not need it.
 @pytest.mark.parametrize(
     "takes",
     [

@@ -1,4 +1,4 @@
-"""``sidestream.diagnose`` on traces of an H200, and on files that are none."""
+"""``sidestream.diagnose`` on traces of an H200, and on files that are not traces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_figures_are_those_of_the_trace(copy_bound: Diagnosis) -> None:
 def test_a_finding_says_what_it_is_worth_and_where_it_shows(copy_bound: Diagnosis) -> None:
     (finding,) = copy_bound.findings
     assert finding.code == "COPY_ON_COMPUTE_STREAM"
-    assert finding.text.startswith("copies of 154.1 MB in a step stand in the stream of the kernels")
+    assert finding.text.startswith("copies of 154.1 MB in a step are in the stream of the kernels")
     saving = finding.saving_ns
     assert 0 < saving.low <= saving.likely <= saving.high < 4656878
     assert finding.share == pytest.approx(0.598, abs=0.001)
@@ -71,7 +71,7 @@ def test_prefetching_is_predicted_as_it_came_out(traces: Path) -> None:
     report = sidestream.diagnose(traces / "copy_bound.before.json.gz", what_if="prefetch=2")
     (prediction,) = report.what_if
     assert isinstance(prediction, Prediction) and isinstance(prediction.step_ns, Estimate)
-    # It was 2.79 ms instead of 4.64 ms.
+    # The step took 2.79 ms instead of 4.64 ms.
     assert 0.57 < prediction.ratio < 0.63
     assert prediction.step_ns.low <= prediction.step_ns.likely <= prediction.step_ns.high
 
@@ -88,7 +88,7 @@ def test_the_json_holds_all_of_it(copy_bound: Diagnosis, traces: Path) -> None:
     assert report == copy_bound.to_dict()
     assert report["schema"] == "sidestream.diagnose/2"
     assert report["file"] == copy_bound.file == str(traces / "copy_bound.before.json.gz")
-    # The fields of the classes are those of the JSON, none forgotten.
+    # The fields of the classes are those of the JSON; none is missing.
     assert json.loads(json.dumps([dataclasses.asdict(d) for d in copy_bound.devices])) == report["devices"]
     assert json.loads(json.dumps([dataclasses.asdict(f) for f in copy_bound.findings])) == report["findings"]
     assert json.loads(json.dumps([dataclasses.asdict(p) for p in copy_bound.what_if])) == report["what_if"]
@@ -99,7 +99,7 @@ def test_what_was_handed_out_can_be_changed_without_harm(copy_bound: Diagnosis) 
     assert len(copy_bound.to_dict()["findings"]) == len(copy_bound.findings) == 1
 
 
-def test_a_later_field_of_the_schema_is_passed_over(copy_bound: Diagnosis) -> None:
+def test_a_later_field_of_the_schema_is_skipped(copy_bound: Diagnosis) -> None:
     report = copy_bound.to_dict()
     for part in (report, report["steps"], report["devices"][0], report["findings"][0]):
         part["of_later_years"] = 1
@@ -124,7 +124,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(copy_bound: Diagnosis) 
 
 
 def test_it_survives_a_pickle(copy_bound: Diagnosis) -> None:
-    assert copy_bound.findings  # Parsed before: that is not part of the pickle.
+    assert copy_bound.findings  # Parsed first: the parsed findings are not part of the pickle.
     other = pickle.loads(pickle.dumps(copy_bound))
     assert other == copy_bound and hash(other) == hash(copy_bound)
     assert (other.findings, str(other)) == (copy_bound.findings, str(copy_bound))
@@ -135,14 +135,14 @@ def test_it_survives_a_pickle(copy_bound: Diagnosis) -> None:
     ("content", "why"),
     [
         (b"", "the file is empty; was the trace written to its end?"),
-        (b"no trace", "the file is no trace; give the JSON of PyTorch's profiler"),
+        (b"no trace", "the file is not a trace; give the JSON of PyTorch's profiler"),
         (b'{"a": 1}', "the file is JSON without a member `traceEvents`"),
         (b'{"traceEvents": []}', "was the profiler asked for CUDA activity?"),
-        (gzip.compress(b"no trace"), "the file is no trace; give the JSON of PyTorch's profiler"),
+        (gzip.compress(b"no trace"), "the file is not a trace; give the JSON of PyTorch's profiler"),
         (b"SQLite format 3\0and no more", "nsys"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_name_and_remedy(
+def test_a_file_that_is_not_a_trace_is_refused_with_name_and_remedy(
     content: bytes, why: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.json"
@@ -152,7 +152,7 @@ def test_what_is_no_trace_is_refused_with_name_and_remedy(
     assert str(raised.value).startswith(f"{path}: ")
     assert why in str(raised.value)
     assert isinstance(raised.value, ValueError)
-    # Worker processes hand their exceptions on.
+    # Worker processes pass their exceptions on.
     assert repr(pickle.loads(pickle.dumps(raised.value))) == repr(raised.value)
 
 
@@ -198,8 +198,8 @@ def test_options_of_another_kind_are_refused_and_all_means_the_usual_changes(tra
 
 
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])
-def test_what_is_no_speed_is_refused(speed: float, traces: Path) -> None:
-    with pytest.raises(ValueError, match="link_gbps is .*, which is no speed"):
+def test_an_invalid_link_speed_is_refused(speed: float, traces: Path) -> None:
+    with pytest.raises(ValueError, match="link_gbps is .*, which is not the speed of a link"):
         sidestream.diagnose(traces / "copy_bound.before.json.gz", link_gbps=speed)
 
 
@@ -212,7 +212,7 @@ def test_an_unknown_change_is_refused_with_those_there_are(traces: Path) -> None
 
 
 def test_other_threads_run_during_a_diagnosis(tmp_path: Path) -> None:
-    # Long enough that the middle of the call is far from its ends.
+    # The trace is long enough that the middle of the call is far from its ends.
     kernel = (
         '{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {}, "dur": 5, '
         '"args": {{"device": 0}}}}'
@@ -239,13 +239,13 @@ def test_other_threads_run_during_a_diagnosis(tmp_path: Path) -> None:
         third = (end - start) / 3
         return any(start + third < moment < end - third for moment in moments)
 
-    # The machine may stop for a while and take all threads with it, but not each time.
+    # The machine may stall for a while with all threads, but not each time.
     assert any(runs_meanwhile() for _ in range(20))
 
 
 def test_other_threads_run_during_a_check(programs: Path, tmp_path: Path) -> None:
-    # What is read comes through a pipe from another thread of Python, and is more than the pipe holds:
-    # a call that kept the interpreter to itself would wait for ever.
+    # The input comes through a pipe from another Python thread, and is longer than the pipe's buffer: a
+    # call that kept the GIL would wait forever.
     source = tmp_path / "long.yaml"
     source.write_text((programs / "hello_race.yaml").read_text() + "# and so on\n" * 20_000)
     assert source.stat().st_size > 65536
@@ -305,7 +305,7 @@ def test_a_table_is_the_one_that_the_command_prints(traces: Path, tmp_path: Path
     assert len(table) == len(rows) == 5 and table[0] == rows[0]
     hosts = [row.host_self_ns for row in rows]
     assert hosts == sorted(hosts, reverse=True) and hosts[0] > 0
-    # Rows that shapes tell apart have one name.
+    # Rows that differ only in shapes have one name.
     shaped = [row for row in report.table("operators", limit=1000, by_shape=True) if row.shapes]
     assert len({row.name for row in shaped}) < len({(row.name, row.shapes) for row in shaped})
     assert report.table("kernels", limit=1)[0] == report.kernels[0]

@@ -13,12 +13,12 @@ import pytest
 
 pytestmark = pytest.mark.torch
 
-# What each of the two runs: three epochs over its shard, by a plain loop and prefetched.
+# The program of each process: three epochs over its shard, with a plain loop and prefetched.
 RANK = """
 import contextlib, datetime, json, os, sys, threading, time
 from pathlib import Path
 import torch
-# Before there is a process group, or that is never freed and its threads run while Python ends.
+# Imported first: otherwise the process group is never freed, and its threads run while Python ends.
 import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -27,7 +27,7 @@ import sidestream
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
-# The two meet in a file: no port is taken, and gloo picks free ones for itself.
+# The two meet through a file: no port is needed, and gloo picks free ones itself.
 dist.init_process_group(
     "gloo",
     init_method=f"file://{folder}/meet",
@@ -68,7 +68,7 @@ try:
         "prefetched": train(0, True),
         "from workers": train(1, True),
     }
-    # Threads of the loader's and of ours end; those of gloo are none of Python's.
+    # The threads of the loader and of the prefetcher end; gloo's threads are not Python's.
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
             thread.join(60)
@@ -79,7 +79,7 @@ finally:
 def of_gloo():
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # It has just ended.
+        with contextlib.suppress(OSError):  # The process has just ended.
             names.append(path.read_text())
     return [name for name in names if "gloo" in name]
 
@@ -109,8 +109,8 @@ def test_two_ranks_train_as_without_prefetching(tmp_path: Path) -> None:
 
 
 def both_ranks(folder: Path) -> list[dict[str, Any]]:
-    """Run the two, and return what each says. Neither outlives this call."""
-    # The name of the machine may not lead to an address of it.
+    """Run both processes, and return what each prints. Neither outlives this call."""
+    # The machine's name may not resolve to one of its addresses.
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
@@ -132,7 +132,7 @@ def both_ranks(folder: Path) -> list[dict[str, Any]]:
     finally:
         for rank in ranks:
             if rank.poll() is None:
-                # With the processes of its loader.
+                # Includes the processes of its loader.
                 os.killpg(rank.pid, 9)
             rank.communicate()
     return said

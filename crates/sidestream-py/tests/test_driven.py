@@ -1,4 +1,4 @@
-"""The calls by which tests drive a recorder are typed as the extension has them."""
+"""Checks that the type stub of the calls that drive a recorder agrees with the extension."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every script of examples/python, at a small size on the processor, as a person would run it."""
+"""Runs every script of examples/python, at a small size on the processor, as a user would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 
-# What a person has to see. A script that is not listed here fails.
+# What the output must contain. A script that is not listed here fails.
 SAYS = {
     "augmentation": ["transform beside the step:", "the sums are the same", "this is the processor"],
     "branches": [
@@ -70,7 +70,7 @@ SAYS = {
     "three_stages": ["2 inputs through three stages:", "the results are those of a plain loop", "serial: "],
 }
 
-# These read and simulate, and ask for PyTorch only where they look for a GPU.
+# These read and simulate, and use PyTorch only to look for a GPU.
 WITHOUT_TORCH = {"check_racy_loop", "diagnose_trace", "overlap"}
 
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -83,7 +83,7 @@ def test_the_example_says_what_it_measured(name: str) -> None:
     said = run(name)
     missing = [text for text in SAYS[name] if text not in said]
     assert not missing, said
-    # What an example says where its results are wrong.
+    # What an example prints if its results are wrong.
     assert not any(word in said for word in ("DIFFER", "WRONG")), said
 
 
@@ -104,7 +104,7 @@ def test_an_example_that_needs_a_gpu_says_why_a_simulated_one_will_not_do() -> N
 
 @pytest.mark.torch
 def test_a_server_answers_clients_with_their_own_rows_and_refuses_what_it_cannot_do() -> None:
-    """The example as it is, behind a socket, with a client that knows nothing of it."""
+    """The example runs unchanged, behind a socket, with a client that knows nothing of it."""
     import httpx
     import sidestream
     import torch
@@ -159,12 +159,12 @@ def test_the_bench_of_the_texts_runs_without_a_race() -> None:
 
 
 def run(name: str) -> str:
-    """Run an example for two steps on the processor, and return what it prints."""
+    """Run an example for two steps on the processor, and return its output."""
     script = str(EXAMPLES / f"{name}.py")
     options = ["--device", "cpu", "--steps", "2"]
     match name:
         case "distributed":
-            # The name of the machine may not lead to an address of it.
+            # The machine's name may not resolve to one of its addresses.
             here = ["--standalone", "--local-addr", "127.0.0.1"]
             command = ["-m", "torch.distributed.run", *here, "--nproc-per-node", "2", script, *options]
         case "diagnose_trace":
@@ -172,7 +172,7 @@ def run(name: str) -> str:
         case "overlap":
             command = [script, "--device", "cpu", "--steps", "8"]
         case "serve_http":
-            # The usual port may be somebody's.
+            # The usual port may be in use.
             command = [script, *options, "--port", "0"]
         case _:
             command = [script, *options]
@@ -180,7 +180,8 @@ def run(name: str) -> str:
         ran = python(*command)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
-    # One thread each: the machine may be small, and a thread that spins for work takes it from the others.
+    # One thread each: the machine may be small, and a thread that spins takes the processor from the
+    # others.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with subprocess.Popen(
         [sys.executable, *command],
@@ -188,7 +189,7 @@ def run(name: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A group of its own, so that the ranks of a run that hangs end with it.
+        # A separate process group, so that the ranks of a run that hangs end with it.
         start_new_session=True,
     ) as process:
         try:

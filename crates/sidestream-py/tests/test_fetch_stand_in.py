@@ -1,4 +1,4 @@
-"""Small results that a kernel brings to the host, on a driver without a GPU."""
+"""Small results that a kernel writes to host memory, on a driver without a GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ for values in (
         with double.on(stream):
             x = double.on_device(values)
             fetched = sidestream.fetch(x)
-            # In the order of the stream: the host has not to wait for anything else.
+            # In stream order: the host need not wait for anything else.
             stream.synchronize()
             assert fetched.done()
             x.zero_()
@@ -66,7 +66,7 @@ waiting = []
 for at in range(1500):
     x.fill_(at)
     waiting.append(sidestream.fetch(x))
-    # The double writes at once, and the kernel reads when the stream comes to it.
+    # The double writes at once, and the kernel reads when it runs.
     double.current.synchronize()
 assert [int(one.result()) for one in waiting] == list(range(1500))
 assert len(double.pages) == 12, double.pages
@@ -108,11 +108,11 @@ gc.collect()
 assert home() is not None
 stream.synchronize()
 other, kept = posted()
-assert home() is None, "what is over is let go of by the next one"
+assert home() is None, "the next fetch drops the owner of complete work"
 other.synchronize()
 assert other.query()
 del other
-assert kept() is None, "nobody waits for what is known to be over"
+assert kept() is None, "the owner of work that is known to be complete is dropped at once"
 assert target.tolist() == [1.0] * 4
 print("ok")
 """

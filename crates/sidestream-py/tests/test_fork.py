@@ -1,5 +1,5 @@
-"""A child of a fork has the handles of its parent, and neither its threads nor its devices:
-it is told so, and nothing hangs.
+"""A forked child has the handles of its parent, but neither its threads nor its devices: it gets an error,
+and nothing hangs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 OnStandIn = Callable[[str], str]
 
-#: Forks while the thread of a prefetcher takes and gives back the locks of the device.
+#: Forks while the thread of a prefetcher takes and releases the locks of the device.
 #: A child that hangs is killed by its alarm.
 PROGRAM = """
 import gc, os, signal, sys
@@ -59,7 +59,7 @@ def look(streams):
     refused(lambda: batches.statistics)
     array.record_stream(streams[0])
     batches.close()
-    # What the parent has kept is the parent's.
+    # The parent's cached memory stays the parent's.
     sidestream.empty_cache()
     assert sidestream._sidestream.cached_bytes() == (0, 0)
 
@@ -89,7 +89,7 @@ def child(act, streams):
     finally:
         os._exit(code)
 
-# What is left of it is kept, and the child has none of it.
+# The rest is cached in the parent, and the child has none of it.
 list(sidestream.prefetch([np.ones(500)], device))
 kept = sidestream._sidestream.cached_bytes()
 assert kept[0] > 0 and kept[1] > 0

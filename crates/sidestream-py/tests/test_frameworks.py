@@ -1,4 +1,4 @@
-"""Prefetching around the loaders of other frameworks, with these as they are.
+"""Prefetching around the loaders of other frameworks, which are unmodified.
 
 They are installed by `cargo xtask python --frameworks`, and run on the processor and a simulated GPU.
 """
@@ -21,7 +21,7 @@ from sidestream import DeviceArray, prefetch
 
 pytestmark = [
     pytest.mark.frameworks,
-    # What these say among themselves is theirs.
+    # Warnings among these libraries are not ours.
     pytest.mark.filterwarnings("ignore"),
 ]
 
@@ -29,13 +29,13 @@ DEVICES = ["cpu", "sim:h200"]
 
 
 def tensors(batch: Any) -> Any:
-    """Arrays of a simulated GPU as tensors of the host."""
+    """Convert arrays of a simulated GPU to host tensors."""
     return [torch.from_numpy(each.numpy()) if isinstance(each, DeviceArray) else each for each in batch]
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """A warning of ours fails the test."""
+    """Make any of our warnings fail the test."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="each of the|accelerate accumulates")
         yield
@@ -59,7 +59,7 @@ def _forgets() -> Iterator[None]:
 
 
 def accelerated(size: int, accumulate: int, wrap: Callable[[Any], Any]) -> list[Any]:
-    """Train two epochs and return what happened at each batch, and the weights."""
+    """Train two epochs. Return what happened at each batch, and the weights."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
@@ -133,7 +133,7 @@ def test_a_prefetcher_in_a_prefetcher_tells_accelerate_of_what_is_taken_at_last(
         assert not accelerator.gradient_state.in_dataloader
 
 
-def test_a_loader_that_accelerate_does_not_know_is_said_to_be_none_of_its_own(
+def test_a_loader_that_accelerate_does_not_know_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from accelerate import Accelerator
@@ -150,7 +150,7 @@ def test_a_loader_that_accelerate_does_not_know_is_said_to_be_none_of_its_own(
             with accelerator.accumulate(model):
                 pass
 
-    # A loop that accumulates nothing, alone and within one over a loader that accelerate knows.
+    # A loop that accumulates nothing, alone and inside one over a loader that accelerate knows.
     with silence():
         list(batches)
         for _ in accelerator.prepare(plain):
@@ -181,7 +181,7 @@ def test_a_state_of_accelerate_says_what_was_taken() -> None:
         return [y.tolist() for _, y in batches]
 
     for taken in range(1, 5):
-        # What is checkpointed is the loader that accelerate knows.
+        # The loader that accelerate knows is checkpointed.
         known = loader()
         batches = prefetch(known, "cpu", 3)
         first = ids(itertools.islice(batches, taken))
@@ -205,7 +205,7 @@ import sidestream, torch
 
 
 def two_ranks(tmp_path: Path, code: str) -> list[str]:
-    """Run a program on two ranks and return what each prints last."""
+    """Run a program on two ranks and return the last line of each."""
     import socket
 
     with socket.socket() as free:
@@ -359,7 +359,7 @@ def test_a_trainer_of_transformers_trains_as_without_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stateful_loader_goes_on_behind_the_batch_that_was_taken(workers: int, device: str) -> None:
+def test_a_stateful_loader_continues_after_the_batch_that_was_taken(workers: int, device: str) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     def loader() -> Any:
@@ -449,7 +449,7 @@ def test_a_tensor_dict_comes_out_with_its_batch_size() -> None:
 
     given = [{"td": one(at)} for at in range(3)]
     assert [each is other for each, other in zip(prefetch(given, "cpu"), given, strict=True)] == [True] * 3
-    # Where arrays are no tensors it cannot hold them.
+    # Arrays that are not tensors cannot be put in it.
     for at, batch in enumerate(prefetch(given, "sim:h200")):
         td = batch["td"]
         assert type(td) is dict and (td["x"].numpy() == at).all() and td["inner"]["z"].shape == (2, 3)

@@ -33,7 +33,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def few(samples: Path, tmp_path: Path) -> Path:
-    """A list of five of them, of which the fourth is cut short."""
+    """A list of five of them, of which the fourth is truncated."""
     cut = tmp_path / "cut.jpg"
     cut.write_bytes((samples / "sea/03.jpg").read_bytes()[:2000])
     names = [samples / f"sea/0{number}.jpg" for number in (0, 1, 2)]
@@ -51,7 +51,7 @@ def test_the_classes_of_operators_are_those_of_the_table() -> None:
 
 
 def digest(loader: Loader) -> list[tuple[list[int], bytes]]:
-    """The rest of the epoch."""
+    """Return the rest of the epoch."""
     found = []
     for batch in loader:
         view = batch.view
@@ -94,7 +94,7 @@ def test_a_state_resumes_and_says_where_it_does_not_fit(samples: Path) -> None:
     rest = digest(loader)
     resumed = Loader(samples, batch_size=8, seed=3, workers=1)
     resumed.load_state_dict(state)
-    resumed.set_epoch(0)  # As loops do; it is in that epoch.
+    resumed.set_epoch(0)  # As loops do; the loader is in that epoch already.
     assert digest(resumed) == rest
     with pytest.raises(
         ValueError, match="the state has seed 3, and this loader 4; make the loader with the same options"
@@ -102,7 +102,7 @@ def test_a_state_resumes_and_says_where_it_does_not_fit(samples: Path) -> None:
         Loader(samples, seed=4).load_state_dict(state)
     with pytest.raises(ValueError, match="the files or their labels have changed since"):
         Loader(samples, seed=3, classes=["sea", "city"]).load_state_dict(state)
-    with pytest.raises(ValueError, match="this is no state of a loader"):
+    with pytest.raises(ValueError, match="this is not the state of a loader"):
         loader.load_state_dict({"epoch": 1})
 
 
@@ -150,7 +150,7 @@ def test_a_state_belongs_to_its_augmentation(samples: Path) -> None:
     plain = Loader(samples, batch_size=8).state_dict()
     with pytest.raises(ValueError, match=r"this loader has an augmentation, Compose\(.*, and the state none"):
         saving.load_state_dict(plain)
-    # Of a version that did not say it.
+    # From a version that did not record it.
     del state["augment"]
     with pytest.raises(
         ValueError,
@@ -271,7 +271,7 @@ def test_slabs_may_be_tensors_that_pytorch_made(samples: Path, monkeypatch: pyte
     assert len({batch.slab.data_ptr() for batch in batches}) == 5
     assert {batch.slab.data_ptr() for batch in batches} <= {tensor.data_ptr() for tensor in made}
     assert [batch.samples for batch in batches] == [samples for samples, _ in expected]
-    # Its workers ask the interpreter for tensors: nobody may hold on to that while they end.
+    # The loader's workers call into the interpreter for tensors: while they end, no thread may keep it.
     del loader, batches
     gc.collect()
 
@@ -299,7 +299,7 @@ def test_other_threads_run_while_one_waits(samples: Path) -> None:
 
 
 def test_a_loader_may_be_left_behind_at_exit(samples: Path) -> None:
-    """Neither a loader that still works nor one that waits holds up the end of the interpreter."""
+    """Neither a working loader nor a waiting one blocks the end of the interpreter."""
     script = f"""
 from sidestream.images import Loader
 kept = iter(Loader({str(samples)!r}, batch_size=4))
@@ -327,14 +327,14 @@ except KeyboardInterrupt:
     assert ended.returncode == 7
 
 
-def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_picture(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never.jpg")
     (tmp_path / "list.txt").write_text("never.jpg\n")
     with pytest.raises(ImageError, match="it is not a file"):
         next(iter(Loader(tmp_path / "list.txt")))
 
 
-def test_a_child_of_a_fork_makes_its_own_loader(samples: Path) -> None:
+def test_a_forked_child_makes_its_own_loader(samples: Path) -> None:
     loader = Loader(samples, batch_size=4)
     next(iter(loader))
     child = os.fork()
@@ -491,7 +491,7 @@ def test_arguments_are_refused_by_name(
         Loader(samples, **given)
 
 
-def test_what_is_no_data_is_refused(samples: Path) -> None:
+def test_invalid_data_is_refused(samples: Path) -> None:
     nothing: Any
     for nothing in (5, None, [], [5], b"train"):
         with pytest.raises(

@@ -1,5 +1,5 @@
-"""Pictures that a GPU's engines decode: on a simulated GPU, where the processor stands in for them,
-and by a stand-in for nvJPEG.
+"""Pictures that a GPU's engines decode: on a simulated GPU, where the processor does their work, and on a
+stand-in for nvJPEG.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images.write_samples(folder / "samples", 1)
     files = sorted((folder / "samples").rglob("*.jpg"))
     for at in (3, 13, 23):
-        # The frame header says extended coding: the same data, and nothing for engines.
+        # The frame header says extended coding: the data is equal, but engines cannot decode it.
         bytes_ = files[at].read_bytes()
         files[at].write_bytes(bytes_.replace(b"\xff\xc0\x00\x11", b"\xff\xc1\x00\x11"))
     (folder / "list.txt").write_text("".join(f"{file},{label}\n" for label, file in enumerate(files)))
@@ -37,12 +37,12 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damage(mixed: Path, folder: Path, *, hidden: int, cut: int) -> Path:
-    """The same list with two broken files: of one only a decoder notices it, the other ends early."""
+    """Copy the list with two broken files: one is noticed only by a decoder, the other is truncated."""
     lines = mixed.read_text().splitlines()
     for at, name in ((hidden, "hidden.jpg"), (cut, "cut.jpg")):
         file = bytearray(Path(lines[at].rsplit(",", 1)[0]).read_bytes())
         if name == "hidden.jpg":
-            # More codes of one bit than there are.
+            # There are more one-bit codes than possible.
             file[file.index(b"\xff\xc4") + 5] = 9
         (folder / name).write_bytes(file if name == "hidden.jpg" else file[: len(file) // 2])
         lines[at] = f"{folder / name},{at}"
@@ -62,7 +62,7 @@ def loader(data: Path, **more: Any) -> Loader:
 
 
 def epoch(loader: Loader, device: str) -> list[tuple[Any, list[int]]]:
-    """The rest of it, from a loop as people write it."""
+    """Return the rest of the epoch, from an ordinary loop."""
     return [(pictures.cpu().clone(), labels.tolist()) for pictures, labels in loader.prefetch(device)]
 
 
@@ -84,11 +84,11 @@ def test_pictures_and_their_order_are_those_of_the_processor(mixed: Path, silent
 
 
 def test_without_the_wait_for_the_engines_it_races(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the check is told of the engines is enough to find it."""
+    """The check gets enough information on the engines to find the race."""
     from sidestream.images import _engines
 
     monkeypatch.setattr(_engines.OnDevice, "take", lambda self: self.pixels)
-    # Nor does the thread that reads ahead wait, which would do for most batches.
+    # The reading-ahead thread does not wait either, which would be enough for most batches.
     monkeypatch.setattr(_engines.Engines, "wait", lambda self: None)
     with sidestream.check(simulate=1) as run, loader(mixed, decode="gpu") as racy:
         for _ in racy.prefetch("cuda"):
@@ -110,7 +110,7 @@ def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(
                 match=r"engines refused a batch of pictures \(it is damaged.*Loader.refused counts",
             ) as said:
                 found = epoch(engines, "cuda")
-            # It is said where the loop stands.
+            # The warning names the line of the loop.
             assert [warning.filename for warning in said] == [__file__]
             assert same(found, expected)
             assert (engines.refused, engines.broken) == (1, lost) == (1, 2)
@@ -164,8 +164,8 @@ def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, silent: Any) ->
 def test_what_engines_are_at_is_neither_counted_nor_kept(
     mixed: Path, silent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop is left while its thread has the engines decode: its batch was given by the loader, and comes
-    again.
+    """A loop is left while its thread has the engines decode: the loader has returned this batch, and
+    returns it again.
     """
     with loader(mixed, decode="gpu") as whole:
         expected = epoch(whole, "cuda")
@@ -187,7 +187,7 @@ def test_what_engines_are_at_is_neither_counted_nor_kept(
         assert entered.wait(60)
         assert left.state_dict()["seen"] == 12
         may_go_on.set()
-        with pytest.raises(ValueError, match="this is no state of a loader"):
+        with pytest.raises(ValueError, match="this is not the state of a loader"):
             left.load_state_dict(left.state_dict() | {"data": 1})
         with pytest.raises(
             RuntimeError,
@@ -220,7 +220,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(mixed: Path) -> None:
 def test_a_stand_in_for_nvjpeg_decodes_to_where_pictures_belong(
     mixed: Path, tmp_path: Path, on_stand_in: Callable[[str], str]
 ) -> None:
-    """The calls of the library, by addresses in memory of the device, as tensors of PyTorch would give them.
+    """Call the library with addresses in device memory, as PyTorch tensors would give them.
     """
     printed = on_stand_in(
         f"""
@@ -236,7 +236,7 @@ context = ctypes.c_void_p()
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
 engines = _engines._opened(0, "13.0")
 whole = dict(batch_size=16, seed=3, pin_memory=False)
-# All of each picture is wanted.
+# All of each picture is needed.
 augment = images.Compose([images.Resize((20, 20))])
 
 def put(batch):
@@ -296,7 +296,7 @@ print(len(again), put(again)[:2], [broken.name.rsplit("/", 1)[1] for broken in a
 def test_cuda_is_asked_for_enough_connections(
     monkeypatch: pytest.MonkeyPatch, mixed: Path, answer: int | None, set_to: str | None
 ) -> None:
-    """CUDA reads the variable when it starts: later there is nothing to be done but to say so."""
+    """CUDA reads the variable when it starts: later, a warning is all that is possible."""
 
     class Driver:
         def __init__(self, name: str) -> None:

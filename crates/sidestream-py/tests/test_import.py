@@ -1,4 +1,4 @@
-"""The package alone: nothing else has to be installed."""
+"""Imports the package alone: nothing else has to be installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCKED = "import sys; sys.modules.update(dict.fromkeys(['torch', 'numpy']))\n"
 
 
 def python(*args: str) -> str:
-    """Run a fresh interpreter, away from the sources, and return what it prints."""
+    """Run a fresh interpreter, outside the sources, and return its output."""
     ran = subprocess.run(
         [sys.executable, *args], capture_output=True, text=True, check=False, cwd=Path(sys.prefix)
     )
@@ -61,7 +61,7 @@ def test_what_is_listed_is_what_people_call() -> None:
     listed = dir(sidestream)
     assert not [name for name in listed if name.startswith("_") and name != "__version__"]
     assert {"prefetch", "Pipeline", "check", "diagnose"} < set(listed) and len(listed) < 30
-    # A result is there to be named, and is not listed.
+    # A result class exists for annotations, and is not listed.
     assert "Diagnosis" not in listed and hasattr(sidestream, "Diagnosis")
 
 

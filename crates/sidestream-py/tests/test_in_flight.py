@@ -1,4 +1,4 @@
-"""A limit on what work in the background may have in flight."""
+"""A limit on the background work in flight."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import sidestream
 
 
 class Background(sidestream.Stream):
-    """A stream whose pieces of work are complete when somebody waited for them, and not before."""
+    """A stream whose work is complete only after a wait for it."""
 
     pieces = 0
     log: list[str]
 
     def __new__(cls, log: list[str]) -> Background:
-        """Make one on a simulated device, of which no PyTorch knows."""
+        """Make one on a simulated device, which PyTorch does not know."""
         stream = super().__new__(cls, "sim:h200")
         stream.log = log
         return stream
 
     def __enter__(self) -> Background:
-        """Begin a piece."""
+        """Begin a piece of work."""
         Background.pieces += 1
         self.log.append(f"piece {Background.pieces}")
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """End the piece."""
 
     def record_event(self, event: Any = None) -> Any:
-        """Give an event that says when it is waited for."""
+        """Return an event that logs when it is waited for."""
         number, log = Background.pieces, self.log
 
         class Recorded:
@@ -43,12 +43,12 @@ class Background(sidestream.Stream):
 
 @pytest.fixture
 def log() -> list[str]:
-    """What happens, in its sequence."""
+    """The calls in order."""
     Background.pieces = 0
     return []
 
 
-def test_a_piece_waits_for_the_one_that_is_so_many_before_it(log: list[str]) -> None:
+def test_a_piece_waits_for_the_one_that_the_limit_says(log: list[str]) -> None:
     limit, streams = sidestream.InFlight(2), [Background(log), Background(log)]
     for at in range(5):
         # They share the limit.
@@ -83,7 +83,7 @@ def test_other_threads_wait_for_a_turn(log: list[str]) -> None:
 
 
 @pytest.mark.parametrize("stream", ["x", None, sidestream.Stream])
-def test_what_is_no_stream_is_refused(stream: Any) -> None:
+def test_an_object_that_is_not_a_stream_is_refused(stream: Any) -> None:
     with pytest.raises(TypeError, match=r"^stream is .*; give a Stream or a torch.cuda.Stream$"):
         with sidestream.InFlight(2)(stream):
             raise AssertionError("it is not entered")

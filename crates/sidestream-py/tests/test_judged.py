@@ -1,5 +1,5 @@
-"""What docs/developers/judged.md says of the programs of five texts. The texts are not here: with
-`SIDESTREAM_TEXTS`, the folder that they are in, each program is judged again.
+"""Checks docs/developers/judged.md, which judges the programs of five texts. The texts are not here: with
+`SIDESTREAM_TEXTS`, the folder that has them, each program is judged again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What overlap is worth, and the command from the wheel."""
+"""What overlap gains, and the command from the wheel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-m", "sidestream"]
 
 
 def command(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command of the wheel."""
+    """Run the command from the wheel."""
     return subprocess.run([*COMMAND, *args], capture_output=True, text=True, check=False)
 
 
@@ -54,7 +54,7 @@ def test_a_batch_may_be_a_number_of_bytes() -> None:
         ({"count": 100_001}, "count is 100001: 100001 is not in 1..=100000"),
         ({"count": "a"}, "count is 'a'; give the number"),
         ({"work": -1}, "work is -1; give"),
-        ({"batch": "much"}, 'batch is much: "much" is no size'),
+        ({"batch": "much"}, 'batch is much: "much" is not a size'),
         ({"batch": "-4MiB"}, "batch is -4MiB"),
         ({"batch": "--help"}, "batch is --help"),
         ({"count": 10**25}, "count is 10000000000000000000000000"),
@@ -193,7 +193,7 @@ def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
 def test_ctrl_c_ends_the_command() -> None:
     running = subprocess.Popen([*COMMAND, "check", "-"], stdin=subprocess.PIPE)
     assert running.stdin is not None
-    # More than a pipe holds: once it is written, the command is reading, and waits for the rest.
+    # More than a pipe's buffer: once it is written, the command is reading, and waits for the rest.
     running.stdin.write(b"# A comment of a program that does not go on.\n" * 10_000)
     running.stdin.flush()
     running.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Branches of a model side by side: the same values and gradients, no race, and streams only where they pay.
+"""Concurrent branches of a model: equal values and gradients, no race, and streams only where they pay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 
 
 def trained(mode: Any, device: str = "cuda") -> tuple[list[Any], list[float]]:
-    """Five steps of a stem, three branches and a head with one optimizer: parameters and losses."""
+    """Train a stem, three branches and a head for five steps with one optimizer: parameters and losses."""
     torch.manual_seed(3)
 
     def mlp(width: int) -> Any:
@@ -105,8 +105,7 @@ def test_the_first_calls_are_measured_and_both_ways_are_right(found: sidestream.
         one, other = both(x)
         calls += 1
         assert torch.equal(one, x.sin()) and torch.equal(other, x.cos())
-        # A device that answers in no time: the clock is what ends the segments,
-        # and each has ten calls at least.
+        # A device that answers at once: the segments end by the clock, and each has at least ten calls.
         assert calls < 10_000_000
     choice = both.choice
     assert (
@@ -131,7 +130,7 @@ def test_it_is_a_module_like_others() -> None:
     assert trained("auto", "cpu")[1] == trained("streams", "cpu")[1]
 
 
-def test_what_is_no_branch_is_refused() -> None:
+def test_an_object_that_is_not_a_branch_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no branch"):
         sidestream.parallel()  # type: ignore[call-overload]
     with pytest.raises(

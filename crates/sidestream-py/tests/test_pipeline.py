@@ -25,7 +25,7 @@ def add(amount: int) -> Callable[[Any], Any]:
 
 
 class Model:
-    """A frozen encoder and a decoder that is trained, with dropout, as two stages."""
+    """A frozen encoder and a decoder in training, with dropout, as two stages."""
 
     def __init__(self) -> None:
         torch.manual_seed(7)
@@ -100,7 +100,7 @@ def test_items_and_results_may_be_anything() -> None:
     assert kinds[1:] == [None, 3]
 
 
-def test_results_come_in_order_and_behind_as_many_items_as_are_in_flight() -> None:
+def test_results_come_in_order_and_after_as_many_items_as_are_in_flight() -> None:
     asked: list[int] = []
 
     def items() -> Iterator[int]:
@@ -164,7 +164,7 @@ def test_a_run_can_be_left_and_the_pipeline_used_again() -> None:
     left = pipe(range(100))
     assert next(left) == 1
     assert list(pipe(range(3))) == [1, 2, 3]
-    # A run that was left ends with the next one, and whoever goes on with it is told.
+    # A run that was left ends with the next one, and continuing it is an error.
     with pytest.raises(RuntimeError, match="ended by another one of the same pipeline; use one at a time"):
         next(left)
     over = pipe(range(1))
@@ -194,7 +194,7 @@ def test_a_pipeline_says_why_it_cannot_be_pickled() -> None:
         pickle.dumps(Pipeline([len], device="cpu"))
 
 
-def test_nothing_is_kept_once_a_run_is_over() -> None:
+def test_nothing_is_kept_once_a_run_has_ended() -> None:
     pipe = Pipeline([add(1), add(1)], device="cpu")
     tensors = [torch.ones(2) for _ in range(5)]
     watched = [weakref.ref(tensor) for tensor in tensors]
@@ -280,12 +280,12 @@ def test_a_pipeline_without_pytorch_says_what_to_install(monkeypatch: pytest.Mon
         sidestream.Pipeline([add(1)])
 
 
-def test_only_a_loader_that_may_write_to_its_batches_again_is_held_up() -> None:
+def test_only_a_loader_that_may_write_to_its_batches_again_is_blocked() -> None:
     from sidestream._pipeline._pipeline import may_refill
     from torch.utils.data import DataLoader
 
     items = [torch.zeros(2)]
-    # Whoever has changed it may have changed that.
+    # A caller that has changed one may have changed the other.
     refilling = type("Refilling", (DataLoader,), {})
     assert not may_refill(items)
     assert not may_refill(tuple(items))
@@ -320,14 +320,14 @@ def test_a_run_has_a_length_where_its_items_have_one() -> None:
     run = pipe([torch.zeros(1)] * 3)
     assert len(run) == 3 and run
     assert len(list(run)) == 3
-    with pytest.raises(TypeError, match="the run is over"):
+    with pytest.raises(TypeError, match="the run has ended"):
         len(run)
     with pytest.raises(TypeError, match="has no len"):
         len(pipe(x for x in [torch.zeros(1)]))
     assert not len(pipe([])) and pipe([])
 
 
-def test_a_run_says_whose_it_is() -> None:
+def test_a_run_names_its_pipeline() -> None:
     run = Pipeline([Stage(lambda x: x, name="same")], device="cpu")([torch.zeros(1)])
     assert repr(run) == "<Run of <Pipeline same: serial>, under way>"
     list(run)
@@ -356,19 +356,19 @@ def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails(
     def fails(item: Any) -> Any:
         raise ValueError("of its own")
 
-    # The stage got what it takes, and has a mistake of its own.
+    # The stage got what it accepts, and has a mistake of its own.
     with pytest.raises(sidestream.StageError, match="of its own$"):
         list(Pipeline([fails], device="cpu")(batch))
     weight = torch.ones(3, requires_grad=True)
     with pytest.raises(sidestream.StageError, match=r"torch.no_grad\(\)`$"):
         list(Pipeline([lambda item: item * weight], device="cpu")(batch))
-    # Of a loader, or behind the first item, it is no such mistake.
+    # With a loader, or after the first item, it is not this mistake.
     for items in (iter(batch), [(1, 2), (3, 4)]):
         with pytest.raises(sidestream.StageError, match="of its own$"):
             list(Pipeline([fails], device="cpu")(items))
 
 
-def test_one_tensor_is_no_list_of_items() -> None:
+def test_one_tensor_is_not_a_list_of_items() -> None:
     rows = torch.zeros(4, 3)
     pipe = Pipeline([lambda x: x], device="cpu")
     for items in (rows, rows.numpy()):

@@ -1,5 +1,4 @@
-"""What measuring costs a pipeline's first epoch, and what it has chosen by the third, on a clock that is
-computed.
+"""What measuring costs a pipeline's first epoch, and what it has chosen by the third, on a simulated clock.
 """
 
 from __future__ import annotations
@@ -16,25 +15,24 @@ CAPTURED = (SERIAL_GRAPHS, GRAPHS)
 
 @dataclass
 class Job:
-    """Stages for which the device takes so long an item, in the steady state, and the host so long to issue
-    it.
+    """Stages with given times per item for the device, in the steady state, and for the host to issue it.
     """
 
     items: int
     device: dict[str, float]
-    #: By how much an item differs from the next one, and the mean of 25 items from that of the next 25, as a
-    #: part of their time.
+    #: The variation from one item to the next, and of the mean from 25 items to the next 25, as a
+    #: fraction of their time.
     noise: float
     right: str | None
     host: dict[str, float] = field(default_factory=dict)
-    #: What the first items on streams of their own cost beside: memory.
+    #: The extra cost of the first items on separate streams, for memory.
     memory: float = 0.0
-    #: What it costs the host to capture the stages for one slot.
+    #: The host's cost of capturing the stages for one slot.
     capture: float = 0.0
-    #: What is tried to be captured turns out not to be.
+    #: Whether an attempted capture turns out to be impossible.
     fails: bool = False
     has_length: bool = True
-    #: The epoch by the end of which the mode is found.
+    #: The epoch by whose end the mode is chosen.
     by: int = 3
 
     @property
@@ -43,7 +41,7 @@ class Job:
 
 
 class Machine:
-    """A host that runs ahead of a device, and what is there on it already."""
+    """A host that runs ahead of a device, with the device's pending work."""
 
     def __init__(self, job: Job, seed: int) -> None:
         self.job, self.drawn = job, random.Random(seed)
@@ -61,7 +59,7 @@ class Machine:
         overlaps = [one in (STREAMS, GRAPHS) for one in (mode, self.mode)]
         if self.mode is not None and overlaps[0] != overlaps[1]:
             self.drain()
-        # The first stage of the first item has nothing beside it.
+        # The first stage of the first item runs alone.
         takes = job.device[SERIAL if self.fresh and overlaps[0] and mode == STREAMS else mode] * factor
         host = job.host.get(mode, 1e-4) * factor
         if overlaps[0] and self.seen[STREAMS] + self.seen.get(GRAPHS, 0) < DEPTH:
@@ -71,7 +69,7 @@ class Machine:
             host += job.capture
             self.captured += 1
         self.seen[mode] += 1
-        # The device begins with the first kernel, and cannot be done before the last one is launched.
+        # The device begins with the first kernel, and cannot finish before the last one is launched.
         begins = max(self.now + min(host, 1e-4), self.over)
         self.now += host
         self.over = max(begins + takes, self.now)

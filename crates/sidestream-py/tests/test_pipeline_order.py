@@ -1,5 +1,5 @@
-"""What a pipeline issues on which stream, judged by the checker:
-a double of PyTorch's streams tells it each call.
+"""What a pipeline issues on which stream, judged by the checker: a double of PyTorch's streams reports each
+call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def memory(number: int) -> int:
 
 
 class Gpu:
-    """Streams and events that run nothing. What they are told goes to the checker."""
+    """Streams and events that run nothing. All calls are reported to the checker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.checker = run = recorder()
@@ -52,7 +52,8 @@ class Gpu:
                 run.stream_synchronize(self.stream_id)
 
             def query(self) -> bool:
-                # Asked where the machine is slow. That work is over would order what follows.
+                # A query is made where the machine is slow. A query that finds the work complete would
+                # order what follows.
                 return False
 
             def wait_stream(self, other: Stream) -> None:
@@ -92,13 +93,13 @@ class Gpu:
         monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
 
     def works(self, name: str, reads: list[int], writes: list[int]) -> None:
-        """Something runs on the current stream."""
+        """Record work on the current stream."""
         self.checker.operator(
             name, [(at, SIZE) for at in reads], [(at, SIZE) for at in writes], self.current[0]
         )
 
     def stage(self, name: str, offset: int) -> Callable[[Any], Any]:
-        """A stage that changes its parameters, reads its item and writes its result beside it."""
+        """Make a stage that changes its parameters, reads its item and writes its result."""
 
         def run(item: Any) -> Any:
             at = getattr(item, "at", item)
@@ -151,8 +152,9 @@ def test_a_change_of_mode_and_of_stream_at_once_is_ordered(gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("mode", ["serial", "streams"])
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_run_that_failed_is_over_when_the_next_one_begins(gpu: Gpu, mode: Any, leaves: bool) -> None:
-    """The item of the error is held by nobody once the error is gone, so the next run may get its memory."""
+def test_a_failed_run_has_ended_when_the_next_one_begins(gpu: Gpu, mode: Any, leaves: bool) -> None:
+    """No reference to the error's item is left once the error is gone, so the next run may reuse its
+    memory."""
 
     def fails(item: int) -> int:
         gpu.works("before it fails", [item], [PARAMETERS["second"]])
@@ -168,8 +170,7 @@ def test_a_run_that_failed_is_over_when_the_next_one_begins(gpu: Gpu, mode: Any,
     else:
         with pytest.raises(Exception, match="ArithmeticError: no"):
             list(run)
-    # Another stream of the allocator's fills the memory anew;
-    # the host saw the run end, so nothing has to wait.
+    # Another stream of the allocator reuses the memory; the host saw the run end, so nothing has to wait.
     with gpu.on(0x50):
         gpu.works("fill", [], [memory(2), memory(2) + 0x2000])
     assert gpu.races() == []
@@ -180,7 +181,7 @@ def test_what_is_hidden_in_an_object_waits_for_the_caller(gpu: Gpu) -> None:
 
     def items() -> Iterator[Any]:
         for number in range(8):
-            # The caller makes each on its stream.
+            # The caller makes each on its own stream.
             gpu.works("make", [], [memory(number)])
             yield types.SimpleNamespace(at=memory(number))
 
@@ -190,8 +191,7 @@ def test_what_is_hidden_in_an_object_waits_for_the_caller(gpu: Gpu) -> None:
 
 
 class Timed:
-    """Stages that turn the clock of the pipelines by 10 ms on a stream of their own, and by 20 on the
-    caller's.
+    """Stages that advance the pipelines' clock by 10 ms on a side stream, and by 20 on the caller's.
     """
 
     def __init__(self, gpu: Gpu, clock: types.SimpleNamespace) -> None:
@@ -223,7 +223,7 @@ def epoch(stage: Any, item: Any, pipe: Pipeline | None = None) -> Pipeline:
 def test_what_was_measured_is_known_to_later_pipelines_of_these_stages(gpu: Gpu, clock: Any) -> None:
     import torch
 
-    # The double copies nothing: it has no place for what is on the host.
+    # The double copies nothing: it has no memory on the host.
     small, large = (torch.zeros(size, device="meta") for size in (3, 4))
     timed = Timed(gpu, clock)
     first = epoch(timed.stage, small)
@@ -236,7 +236,7 @@ def test_what_was_measured_is_known_to_later_pipelines_of_these_stages(gpu: Gpu,
     assert clock.now - before == pytest.approx(40 * 0.01)
     note = "an earlier pipeline of these stages measured it, with items of these shapes"
     assert again.choice.to_dict() == measured.to_dict() | {"notes": [note]}
-    # Of other shapes and types, another method and another object nothing is known.
+    # Other shapes and types, another method and another object are unknown.
     for stage, item in (
         (timed.stage, large),
         (timed.stage, small.to(torch.float16)),
@@ -244,16 +244,16 @@ def test_what_was_measured_is_known_to_later_pipelines_of_these_stages(gpu: Gpu,
         (Timed(gpu, clock).stage, small),
     ):
         assert not epoch(stage, item).choice.measured
-    # What is measured anew is forgotten for those that come, too.
+    # A new measurement also replaces the result for later pipelines.
     again.remeasure()
     assert not epoch(timed.stage, small, again).choice.measured
     assert not epoch(timed.stage, small).choice.measured
 
 
-def test_a_pipeline_for_each_epoch_goes_on_where_the_one_before_ended(gpu: Gpu, clock: Any) -> None:
+def test_a_pipeline_for_each_epoch_continues_where_the_previous_one_ended(gpu: Gpu, clock: Any) -> None:
     timed = Timed(gpu, clock)
     first = epoch(timed.stage, memory(0))
-    # One that is still there measures by itself.
+    # A pipeline that still exists measures by itself.
     second = epoch(timed.stage, memory(0))
     assert not first.choice.measured and not second.choice.measured
     del first, second

@@ -1,4 +1,4 @@
-"""Tables over the sizes of a batch, for stages of one's own."""
+"""Tables over batch sizes, for the user's own stages."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_two_stages_are_compared_at_each_size_and_a_pipeline_knows_it(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
 
     class Stages:
-        """Side by side they take half as long where a batch is small, and otherwise as long as ever."""
+        """Concurrently they take half as long if a batch is small, and otherwise as long as serially."""
 
         def encode(self, batch: Any) -> Any:
             clock.now += 0.01 if gpu.current != (0, 0, 1) and batch.shape[0] < 16 else 0.02
@@ -91,7 +91,7 @@ def test_two_stages_are_compared_at_each_size_and_a_pipeline_knows_it(
     assert small.samples_per_s == pytest.approx(400)
     assert large.steps_per_s == {"serial": pytest.approx(25), "streams": pytest.approx(25)}
     assert large.verdict.startswith("do not bother: ") and large.samples_per_s == pytest.approx(64 * 25)
-    # A pipeline of these stages needs no measurement of its own, at these sizes.
+    # A pipeline of these stages needs no measurement at these sizes.
     for size, mode, measured in ((8, "streams", True), (64, "serial", True), (9, "serial", False)):
         pipe = Pipeline(steps, device="cuda:0")
         assert len(list(pipe([make_batch(size)] * 12))) == 12
@@ -116,13 +116,13 @@ def test_without_cuda_a_sweep_has_the_serial_figures_and_compares_nothing() -> N
         assert row.samples_per_s == row.size * row.steps_per_s["serial"] > 0
         why = "the device is cpu, so the stages run one after the other on the processor"
         assert row.verdict == f"nothing was compared: {why}"
-    # It trained.
+    # The model was trained.
     assert not torch.equal(layer.weight, before)
 
 
 def test_a_size_that_does_not_fit_has_no_figures_and_any_other_error_is_raised() -> None:
     class OutOfMemoryError(RuntimeError):
-        """As PyTorch names its own."""
+        """The name is that of PyTorch's class."""
 
     def step(size: int) -> int:
         if size > 8:
@@ -155,12 +155,16 @@ def test_what_makes_no_sweep_is_refused_with_the_remedy(
 
 
 def test_the_sweep_that_the_page_shows_runs_as_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[3] / "docs/guide/python.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-    (block,) = [block for block in blocks if "Pipeline.sweep(" in block]
-    exec(compile(block, "docs/guide/python.md", "exec"), {})
+    page = "docs/guide/pipelines.md"
+    text = (Path(__file__).parents[3] / page).read_text()
+    # The block uses the stages of the blocks before it, and the setup that the page does not show.
+    blocks = re.findall(r"^(?:```python|<!-- python)\n(.*?)^(?:```|-->)$", text, re.M | re.S)
+    (last,) = [index for index, block in enumerate(blocks) if "Pipeline.sweep(" in block]
+    exec(compile("\n".join(blocks[: last + 1]), page, "exec"), {})
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("augment > train on ") and printed[1].split()[:2] == ["batch", "serial"]
+    while not printed[0].startswith("encode > train on "):
+        del printed[0]
+    assert printed[1].split()[:2] == ["batch", "serial"]
     assert [line.split()[0] for line in printed[2:5]] == ["8", "32", "128"]
 
 
@@ -168,7 +172,7 @@ def test_graphs_that_were_found_faster_are_known_to_the_next_pipeline_and_comput
     clock: Any,
 ) -> None:
     def double(x: Any) -> Any:
-        # A graph does what it launches, and not this.
+        # A graph replays what it launched, and not this line.
         clock.now += 0.01
         return x * 2
 
@@ -192,6 +196,6 @@ def test_graphs_that_were_found_faster_are_known_to_the_next_pipeline_and_comput
         known = Pipeline([double, plus], capture=True)
         assert [float(result[0]) for result in known(items(24))] == expected
     assert known.choice.mode in ("graphs", "serial-graphs") and known.choice.measured
-    # It warms up, captures a graph for each slot, and replays these.
+    # It warms up, captures a graph for each slot, and replays the graphs.
     assert clock.now - before < 24 * 0.001 + (3 + 3 + 0.5) * 0.02
     assert not found.races, str(found)

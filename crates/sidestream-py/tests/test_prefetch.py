@@ -1,4 +1,4 @@
-"""Prefetching of numpy arrays: to a simulated GPU, and ahead on the processor."""
+"""Prefetching of numpy arrays: to a simulated GPU, and ahead of the loop on the processor."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_simulated_gpu_gives_arrays_that_say_what_they_are() -> None:
     ):
         image.__dlpack__()
     assert not hasattr(image, "__cuda_array_interface__")
-    with pytest.raises(TypeError, match=r"only streams of sidestream\.Stream"):
+    with pytest.raises(TypeError, match=r"accepts only a sidestream\.Stream"):
         image.record_stream(7)
 
 
@@ -114,8 +114,8 @@ def test_pinned_memory_is_shown_and_limited() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            r"a batch of 1000 bytes is packed .* there may be 999 bytes \(max_pinned, limit_pinned\); "
-            "raise that, give more, smaller"
+            r"a batch of 1000 bytes does not fit into 999 bytes of pinned memory \(max_pinned, limit_pinned\); "
+            "raise the limit, give more, smaller"
         ),
     ):
         next(iter(prefetch(loader, "sim:h200", max_pinned=999)))
@@ -124,7 +124,7 @@ def test_pinned_memory_is_shown_and_limited() -> None:
 
 
 def cached() -> tuple[int, int]:
-    """What is kept for the next prefetcher, of device memory and of pinned memory."""
+    """Return the device and pinned memory that is kept for the next prefetcher."""
     return sidestream._sidestream.cached_bytes()
 
 
@@ -156,7 +156,7 @@ def test_what_a_prefetcher_leaves_is_the_next_ones_however_it_ended(end: str, fe
         gc.collect()
         assert all(ended(thread) for thread in feeders())
         left.append(cached())
-    # The second and all later ones had enough of what the first has left.
+    # The second and later ones found enough memory left by the first.
     assert left == [left[0]] * 4 and 0 < left[0][0] <= 2 * 21000 and left[0][1] == 2 * 20488
     sidestream.empty_cache()
     assert cached() == (0, 0)
@@ -183,7 +183,7 @@ def test_batches_that_are_kept_stay_what_they_are_and_take_memory_of_their_own()
     assert all(same(given, batch(index)) for index, given in enumerate(kept))
     assert batches.statistics.slots == 12 and batches.statistics.grown == 10
     del kept
-    # What was let go is used again.
+    # Memory that was released is reused.
     again = prefetch((batch(index) for index in range(12)), "sim:h200", 2)
     held = [next(iter(again))]
     assert len(held) == 1
@@ -239,7 +239,7 @@ def broken(good: int, error: BaseException) -> Iterator[Any]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [KeyError, SystemExit, GeneratorExit])
-def test_an_error_of_the_loader_comes_behind_the_good_batches_with_its_traceback(
+def test_an_error_of_the_loader_comes_after_the_good_batches_with_its_traceback(
     device: str, kind: type[BaseException]
 ) -> None:
     error = kind("the disk is gone")
@@ -286,7 +286,7 @@ def test_an_iteration_that_is_left_early_ends_its_thread(device: str, feeders: F
         assert same(given, batch(0))
         break
     (thread,) = feeders()
-    # Nobody has the iterator any more.
+    # No reference to the iterator is left.
     gc.collect()
     assert ended(thread)
 
@@ -442,7 +442,7 @@ def test_the_time_of_the_steps_counts_for_the_verdict() -> None:
             clock.append(time.perf_counter() - start)
             sum(range(20_000))
         assert 0 < ahead.statistics.elapsed_s <= time.perf_counter() - start
-        # The step behind the last batch is nobody's, those between two count.
+        # The step after the last batch is not counted, those between two batches are.
         assert ahead.statistics.elapsed_s >= clock[-1] - clock[0]
 
 
@@ -461,7 +461,7 @@ def test_the_statistics_print_themselves_and_can_be_exported() -> None:
     assert str(ahead.statistics).startswith("2 batches read ahead on the processor\nwaited ")
 
 
-def test_arrays_in_an_object_that_nobody_can_take_apart_are_said_to_stay() -> None:
+def test_arrays_in_an_object_that_cannot_be_taken_apart_are_said_to_stay() -> None:
     class Sample:
         def __init__(self) -> None:
             self.image = np.ones(9)
@@ -553,7 +553,7 @@ STUCK = """
 import atexit, os, signal, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the background of a shell ignores it.
 waits, waiting = [], threading.Event()
-atexit.register(lambda: print(waits))  # What is registered later runs before.
+atexit.register(lambda: print(waits))  # Functions that are registered later run first.
 import numpy as np
 from sidestream import _feed, prefetch
 waited = _feed.Feed._wait
@@ -582,13 +582,13 @@ for one in kept:
 """
     closed, *at_the_end = json.loads(run(STUCK + code))
     assert closed == 0.01
-    # One was waited for already, and the time for the others is one time.
+    # One loader was waited for already, and the others share one time limit.
     assert len(at_the_end) == 4 and sum(wait > 0.0 for wait in at_the_end) == 1
 
 
 def test_a_second_interrupt_ends_the_wait_for_a_loader_that_does_not_return() -> None:
     code = """
-# A wait that goes on ends with the limit of the test.
+# A wait that does not end is stopped by the time limit of the test.
 _feed.PATIENCE_S = 3600.0
 try:
     with prefetch(loader(interrupts=True), "sim:h200") as batches:
@@ -621,7 +621,7 @@ def test_a_prefetcher_that_was_closed_gives_back_its_memory_when_the_loader_retu
     (feeder,) = feeders()
     for _ in range(2):
         batches.close()
-        # The loader may be asked for what lies in this memory.
+        # The loader may still be reading this memory.
         assert batches.statistics.slots > 0
     goes_on.set()
     assert ended(feeder)
@@ -666,7 +666,7 @@ def test_a_program_ends_with_an_endless_loader_and_batches_in_hand(device: str) 
 
 def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
     code = LOADER + (
-        # A job in the background of a shell ignores it.
+        # A background job of a shell ignores it.
         "import queue, signal\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "has_one = queue.SimpleQueue()\n"
@@ -701,7 +701,7 @@ def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
         limit.cancel()
 
 
-def test_a_child_of_a_fork_is_told_to_iterate_anew() -> None:
+def test_a_forked_child_is_told_to_iterate_anew() -> None:
     code = LOADER + (
         "iteration = iter(sidestream.prefetch([[np.ones(9)]] * 9, 'cpu', depth=1))\n"
         "next(iteration)\n"
@@ -733,9 +733,10 @@ class Wants(list[Any]):
         super().__init__(values)
 
 
-def test_a_class_that_cannot_be_made_anew_is_named() -> None:
+def test_a_class_that_cannot_be_rebuilt_is_named() -> None:
     with pytest.raises(
-        TypeError, match="a Wants cannot be made anew .*missing 1 required.*give the arrays in a dict"
+        TypeError,
+        match="a Wants cannot be rebuilt with other arrays .*missing 1 required.*give the arrays in a dict",
     ):
         list(prefetch([Wants([np.ones(2)], 3)], "sim:h200"))
 
@@ -745,12 +746,12 @@ def test_an_end_that_an_interrupt_took_out_is_still_the_end() -> None:
     next(iteration)
     feed = iteration._feed  # type: ignore[attr-defined]
     feed.join()
-    # As where an interrupt comes between the two halves of a take.
+    # As if an interrupt comes between the two halves of a take.
     assert feed._ready.get() is None
     assert list(iteration) == []
 
 
-def test_a_child_of_a_fork_leaves_the_device_alone() -> None:
+def test_a_forked_child_leaves_the_device_alone() -> None:
     code = LOADER + (
         "import gc\n"
         "batches = sidestream.prefetch([[np.ones(9)]] * 5, 'sim:h200')\n"

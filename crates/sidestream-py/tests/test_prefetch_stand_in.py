@@ -25,7 +25,7 @@ x, empty = batch["x"], batch["empty"]
 assert (x.numpy() == 0).all() and x.__dlpack_device__() == (2, 0)
 
 for stream in (None, 1, 2, -1, sidestream.Stream("cuda:0").cuda_stream):
-    x.__dlpack__(stream=stream)  # Nobody takes these.
+    x.__dlpack__(stream=stream)  # These capsules are not consumed.
 expected = ((2, 0), (2, 32, 1), (3, 4), (4, 1))
 for form, arguments in (
     (Legacy, {}),
@@ -52,7 +52,7 @@ assert (interface["version"], interface["typestr"], interface["shape"]) == (3, "
 assert interface["data"][0] % 512 == 0 and interface["stream"] > 2
 assert empty.__cuda_array_interface__["data"] == (0, False)
 
-# Of this batch only what another library took is left: its memory is not used again.
+# Only the arrays that another library took are left of this batch: its memory is not reused.
 managed = taken(x.__dlpack__())
 del batch, x, empty
 gc.collect()
@@ -98,7 +98,7 @@ print(batches.statistics.batches, batches.statistics.slots, batches.statistics.d
 
 
 @pytest.mark.torch
-def test_a_transform_is_issued_behind_the_step_before_it_and_waits_for_the_one_before_that(
+def test_a_transform_is_issued_after_the_previous_step_and_waits_for_the_one_before(
     on_stand_in: OnStandIn,
 ) -> None:
     assert on_stand_in(
@@ -113,7 +113,7 @@ main.seen.add("before")
 issued = []
 
 def issue(what):
-    # What this may run beside: what it does not wait for.
+    # Work for which this does not wait, and with which it may run concurrently.
     issued.append((what, frozenset(cuda.current[-1].seen)))
     cuda.current[-1].seen.add(what)
 
@@ -124,10 +124,10 @@ def transform(x):
 count = 8
 for at, x in enumerate(sidestream.prefetch([torch.ones(100)] * count, "cuda", transform=transform)):
     issue(("step", at))
-    # Whoever counts on the device's work so far finds it in the current stream.
+    # Code that relies on the device's work so far finds it in the current stream.
     assert ("transform", at) in main.seen
 
-# In the sequence of a plain loop, in which random numbers are drawn, too.
+# In the order of a plain loop, which is also that of the random numbers.
 assert [what for what, _ in issued] == [(what, at) for at in range(count) for what in ("transform", "step")]
 for (what, at), seen in issued:
     steps = {other for other in range(count) if ("step", other) in seen}
@@ -136,7 +136,7 @@ for (what, at), seen in issued:
     if what == "step":
         assert steps == set(range(at)) and transforms == set(range(at + 1)), (at, steps, transforms)
     else:
-        # Beside the step before it.
+        # Concurrent with the previous step.
         assert steps == set(range(at - 1)) and transforms == set(range(at)), (at, steps, transforms)
 print("ok")
 """
@@ -226,7 +226,7 @@ print(*(str(one.message) for one in said), sep=chr(10))
 """
         ).splitlines()
         == [
-            "what a Stays holds stays on the host, since nobody knows how to make one anew: "
+            "what a Stays holds stays on the host, since it is not known how to rebuild one: "
             "let the loader give a dictionary or a dataclass"
         ]
         * 2
@@ -333,7 +333,7 @@ for epoch in range(5):
     for at, x in enumerate(sidestream.prefetch(loader, "cuda", transform=lambda x: x)):
         if epoch == 2 and at == 1:
             break
-    # The stream of transforms, like the rest, is the next one's.
+    # The next prefetcher reuses the stream of transforms, like the rest.
     del x
     ended()
     if epoch != 2:
@@ -344,7 +344,7 @@ both = [iter(sidestream.prefetch(loader, "cuda", transform=lambda x: x)) for _ i
 assert next(both[0]) is not next(both[1]) and len(made) == 2
 both.clear()
 ended()
-# PyTorch's allocator says so when it has no memory left.
+# PyTorch's allocator reports that it has no memory left.
 (observer,) = observers
 assert sum(sidestream._sidestream.cached_bytes())
 observer(0, 1, 1, 0)

@@ -1,4 +1,4 @@
-"""Prefetching beside PyTorch's DataLoader, on the processor and on a simulated GPU."""
+"""Prefetching with PyTorch's DataLoader, on the processor and on a simulated GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.torch,
     # Workers are forked while the prefetchers of other tests have threads.
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
-    # Two of them, also where there is one processor.
+    # Two workers, even with one processor.
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 
@@ -30,7 +30,7 @@ Feeders = Callable[[], list[threading.Thread]]
 
 
 class Squares:
-    """A data set of PyTorch's, by its protocol."""
+    """A PyTorch data set, by its protocol."""
 
     def __init__(self, size: int, fails_at: int | None = None, dies_at: int | None = None) -> None:
         self.size = size
@@ -55,7 +55,7 @@ def loader(data: Any, **options: Any) -> Any:
     return DataLoader(data, **options)
 
 
-def test_a_model_is_no_loader() -> None:
+def test_a_model_is_not_a_loader() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     for given in (model, model[0], torch.nn.ModuleDict({"a": model})):
         with pytest.raises(TypeError, match="give .*such as a DataLoader|whose keys would be the items"):
@@ -82,7 +82,7 @@ def test_a_data_set_is_taken_with_a_word_on_what_a_loader_is() -> None:
         def __iter__(self) -> Iterator[Any]:
             return iter([torch.ones(4)])
 
-    # What such a one gives may be batches; it and a loader are taken without a word.
+    # Its items may be batches; such a data set and a loader are accepted without a warning.
     assert len(list(prefetch(Batches(), "cpu"))) == 1
     assert len(list(prefetch(loader(Batches(), batch_size=None, num_workers=0), "cpu"))) == 1
 
@@ -131,7 +131,7 @@ def test_an_epoch_that_is_left_early_is_followed_by_a_whole_one(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_error_in_a_worker_comes_behind_the_good_batches_with_its_traceback(device: str) -> None:
+def test_an_error_in_a_worker_comes_after_the_good_batches_with_its_traceback(device: str) -> None:
     batches = iter(prefetch(loader(Squares(40, fails_at=9)), device))
     check(next(batches), 0, 4)
     check(next(batches), 4, 4)
@@ -143,9 +143,9 @@ def test_an_error_in_a_worker_comes_behind_the_good_batches_with_its_traceback(d
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_worker_that_is_killed_is_reported_and_the_program_ends(device: str) -> None:
-    # A program of its own: a worker that dies while it writes may leave the loader, and so the thread,
-    # waiting for ever. It dies before it has given any batch, whose memory might be asked of it at that
-    # moment.
+    # A separate program: a worker that dies while it writes may leave the loader, and so the thread,
+    # waiting forever. It dies before it has returned any batch, whose memory might be requested from it at
+    # that moment.
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -197,7 +197,7 @@ def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
         parameter,
         whole.to(torch.complex64).conj(),
     ]
-    # The sign of this one is not in its memory.
+    # The sign of this tensor is not in its memory.
     kinds.append(torch.tensor([1 + 2j]).conj().imag)
     assert kinds[-1].is_neg() and kinds[-1].is_contiguous()
     given = next(iter(prefetch([kinds], "sim:h200")))
@@ -207,7 +207,7 @@ def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
     assert (half.dtype, half.nbytes) == ("bfloat16", 48)
     with pytest.raises(
         TypeError,
-        match=r"numpy has no type bfloat16: .* cannot reach a simulated device; convert it in the loader",
+        match=r"numpy has no type for bfloat16: .* cannot reach a simulated device; convert it in the loader",
     ):
         half.numpy()
 
@@ -222,7 +222,7 @@ def test_what_is_not_dense_is_refused_with_its_place() -> None:
         next(iter(prefetch([torch.ones(3, device="meta")], "sim:h200")))
 
 
-def test_who_holds_a_tensor_is_known() -> None:
+def test_the_owners_of_a_tensor_are_known() -> None:
     from sidestream._leaves import is_sole_owner
 
     if not hasattr(torch.UntypedStorage, "resizable"):
@@ -236,7 +236,7 @@ def test_who_holds_a_tensor_is_known() -> None:
     assert [is_sole_owner(leaves, at) for at in range(3)] == [True, True, True]
 
 
-def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
+def test_batches_of_a_loader_have_no_other_owner() -> None:
     from sidestream._leaves import is_sole_owner, makes_each_anew
     from sidestream._tree import flatten
 
@@ -258,13 +258,13 @@ def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
             yield {"x": torch.from_numpy(memory)}
 
     assert sole(iter(loader(Squares(8), num_workers=0)))
-    # Memory that is shared with a worker has an owner that nobody counts, but each batch has its own.
+    # Memory that is shared with a worker has an owner that is not counted, but each batch has its own.
     assert makes_each_anew(loader(Squares(8))) and not makes_each_anew(loader(Squares(8), num_workers=0))
     assert not sole(reused())
     assert not sole(of_numpy())
 
 
-def test_the_loader_sees_the_modes_and_variables_of_whoever_iterates() -> None:
+def test_the_loader_sees_the_modes_and_variables_of_the_iterating_thread() -> None:
     import contextvars
 
     variable = contextvars.ContextVar("variable", default="unset")
@@ -280,7 +280,7 @@ def test_the_loader_sees_the_modes_and_variables_of_whoever_iterates() -> None:
         assert list(prefetch(seen(), "cpu")) == [(False, True, "set")]
 
 
-def test_the_loader_sees_autocast_and_the_default_device_of_whoever_iterates() -> None:
+def test_the_loader_sees_autocast_and_the_default_device_of_the_iterating_thread() -> None:
     from torch.overrides import TorchFunctionMode
 
     left, right = torch.ones(2, 2), torch.ones(2, 2)
@@ -307,7 +307,7 @@ def test_the_loader_sees_autocast_and_the_default_device_of_whoever_iterates() -
     with torch.device("meta"):
         both()
         assert [device for _, device, _ in prefetch(seen(), "cpu")] == ["meta"] * 3
-        # What the thread entered it has left, and nothing of it is anybody's else.
+        # The thread has left what it entered, and none of it is seen by other threads.
         assert torch.zeros(2).device.type == "meta"
     torch.set_default_device("meta")
     try:
@@ -322,7 +322,7 @@ def test_the_loader_sees_autocast_and_the_default_device_of_whoever_iterates() -
 
 
 class Stuck:
-    """A data set whose later samples never come."""
+    """A data set whose later samples never arrive."""
 
     def __len__(self) -> int:
         return 40
@@ -338,7 +338,7 @@ class Stuck:
 def test_a_wait_for_workers_ends_with_the_iteration(
     device: str, options: dict[str, Any], feeders: Feeders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So long the loader itself waits for workers that it has told to end.
+    # The loader itself waits this long for workers that it has told to end.
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)
     with prefetch(loader(Stuck(), **options), device) as batches:
         iteration = iter(batches)
@@ -346,11 +346,11 @@ def test_a_wait_for_workers_ends_with_the_iteration(
     assert not feeders()
 
 
-def test_a_terminal_ends_a_program_with_workers_as_it_ends_one_without_the_prefetcher() -> None:
-    # Its interrupt goes to all processes of the program. The limit only ends a test that failed.
+def test_a_terminal_interrupt_ends_a_program_with_workers_as_without_the_prefetcher() -> None:
+    # The terminal's interrupt goes to all processes of the program. The limit only ends a test that failed.
     code = f"""
 import os, signal, sys
-# What runs in the background inherits that it is ignored.
+# A background process inherits that the signal is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_prefetch_torch import Stuck, loader, prefetch
@@ -390,7 +390,7 @@ def test_objects_with_tensors_are_said_to_stay_where_nothing_can_move_them() -> 
 def test_record_stream_still_does_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
     from sidestream._hand_over import _note_streams_of_our_memory
 
-    # A prefetcher of another test may have been there before.
+    # A prefetcher of another test may have replaced it before.
     before = torch._C.TensorBase.record_stream
     monkeypatch.setattr(torch.Tensor, "record_stream", before)
     _note_streams_of_our_memory(torch)

@@ -1,4 +1,4 @@
-"""PyTorch's profiler around a block. Without a GPU a diagnosis has nothing to explain, and says so."""
+"""PyTorch's profiler around a block. Without a GPU a diagnosis has nothing to explain, and reports that."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_no_steps_are_refused() -> None:
         ({"path": "/no/such/folder/trace.json"}, FileNotFoundError, "/no/such/folder/trace.json"),
         ({"what_if": "magic"}, ValueError, "there is no change `magic`"),
         ({"link_gbps": -1.0}, ValueError, "link_gbps is -1"),
-        ({"with_stacks": True}, TypeError, "none of torch.profiler.profile: .*with_stacks"),
+        ({"with_stacks": True}, TypeError, "torch.profiler.profile has no such option: .*with_stacks"),
     ],
 )
 def test_what_its_end_would_refuse_is_refused_before_it(
@@ -103,7 +103,7 @@ def test_on_a_machine_without_cuda_it_says_what_is_missing(capfd: pytest.Capture
 
 
 def steps_of(path: Path) -> list[str]:
-    """Return the names of the steps in a trace, in their order."""
+    """Return the names of the steps in a trace, in order."""
     events = json.loads(path.read_text())["traceEvents"]
     marks = {
         (event["ts"], event["name"]) for event in events if event.get("name", "").startswith("ProfilerStep#")
@@ -124,7 +124,7 @@ def test_the_trace_is_kept_with_its_steps_where_a_path_is_given(tmp_path: Path) 
 
 
 @pytest.mark.torch
-def test_so_many_steps_are_recorded_as_were_asked_for(tmp_path: Path) -> None:
+def test_the_requested_number_of_steps_is_recorded(tmp_path: Path) -> None:
     import torch
 
     path = tmp_path / "trace.json"
@@ -148,7 +148,7 @@ def test_steps_are_timed_first_and_what_they_took_is_in_the_trace(tmp_path: Path
             profiled.step()
             if torch.autograd.profiler._is_profiler_enabled and not started:
                 started = step + 1
-    # The 20 are over, and the first step with the profiler is left out.
+    # The 20 steps have ended, and the first step with the profiler is left out.
     assert started == 21
     assert steps_of(path) == ["ProfilerStep#1", "ProfilerStep#2"]
     unprofiled = profiled.unprofiled
@@ -232,7 +232,7 @@ def test_a_step_that_was_never_called_is_named(
     import torch
 
     with sidestream.profile(steps=2, **options) as profiled:
-        # Without a GPU that is said instead, at the end of the block.
+        # Without a GPU this is reported instead, at the end of the block.
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert profiled.problem == (
         "step() was never called in the block, so that nothing was recorded; call it at the end of each step"
@@ -244,13 +244,13 @@ def test_a_step_that_was_never_called_is_named(
 @pytest.mark.parametrize(
     ("options", "steps", "needed"),
     [
-        # The first step, one window of one step, two windows of five that agree, five that are taken; one
-        # that is left out, and three.
+        # The first step, one window of one step, two windows of five that agree, five that count; one that
+        # is left out, and three.
         ({"steps": 3}, 16, 41),
         ({"steps": 3, "every": 4}, 16, 37),
         ({"steps": 3, "timed": 20}, 16, 24),
         ({"timed": True}, 2, 38),
-        # The timing was over.
+        # The timing had ended.
         ({"steps": 3, "timed": 9}, 9, 13),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_block_that_is_too_short_says_how_many_steps_it_needs(
 ) -> None:
     import torch
 
-    # A step takes 20 ms by this clock, so that no window wants more than the least.
+    # A step takes 20 ms by this clock, so that no window needs more than the minimum.
     times = iter(range(0, 10**12, 10_000_000))
     monkeypatch.setattr("sidestream._profile._clock", lambda: next(times))
     with sidestream.profile(**options) as profiled:
@@ -326,7 +326,7 @@ def test_an_exception_passes_through() -> None:
 
 @pytest.mark.torch
 def test_what_the_gpu_did_is_diagnosed(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The profiler writes what an H200 did.
+    # The profiler writes the trace of an H200.
     import gzip
 
     import torch

@@ -1,4 +1,4 @@
-"""The least time of work on a device, by its figures."""
+"""The minimum time of work on a device, by the device's figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sidestream
 
 
 def test_computing_and_memory_are_told_apart() -> None:
-    # A product of two square matrices of 8192 in half precision, each read once.
+    # A product of two square matrices of size 8192 in half precision, each read once.
     product = sidestream.roofline(2 * 8192**3, 3 * 8192**2 * 2, "fp16", "sim:a100")
     assert product.bound == "arithmetic" and product.floor_ns == pytest.approx(2 * 8192**3 / 312e12 * 1e9)
     assert product.ridge == pytest.approx(312e12 / 1935e9) and product.intensity == pytest.approx(8192 / 3)
@@ -49,7 +49,7 @@ def test_types_of_pytorch_are_taken() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="dtype is fp4: \"fp4\" is no type of numbers; there are fp64, fp32"):
+    with pytest.raises(ValueError, match="dtype is fp4: \"fp4\" is not a data type; choose from fp64, fp32"):
         sidestream.roofline(1, 1, "fp4", "sim:h200")
     with pytest.raises(
         ValueError, match="NVIDIA A100 .* has no peak in fp8; it has fp64, fp32, tf32, bf16, fp16, int8"
@@ -61,9 +61,9 @@ def test_what_cannot_be_is_refused() -> None:
         sidestream.roofline(1, 1, device="sim:none")
     wrong: list[tuple[float | str, float | str, str]]
     wrong = [
-        ("", 1, "flops is  : .* is no amount"),
-        ("3 GB", 1, '"GB" is no unit of operations'),
-        (1, "4G", '"G" is no unit of bytes'),
+        ("", 1, "flops is  : .* is not an amount"),
+        ("3 GB", 1, '"GB" is not a unit of operations'),
+        (1, "4G", '"G" is not a unit of bytes'),
     ]
     for flops, bytes, why in wrong:
         with pytest.raises(ValueError, match=why):

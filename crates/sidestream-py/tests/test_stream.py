@@ -74,10 +74,10 @@ def test_a_device_that_there_is_not_is_refused_with_those_there_are() -> None:
         Stream("cuda:77")
 
 
-def test_what_is_no_stream_of_a_simulated_device_is_refused() -> None:
+def test_a_stream_that_a_simulated_device_does_not_have_is_refused() -> None:
     stream = Stream("sim:h200")
     for other in (7, None, object()):
-        with pytest.raises(TypeError, match="has only streams of sidestream.Stream"):
+        with pytest.raises(TypeError, match="accepts only a sidestream.Stream"):
             stream.wait_stream(other)
     with pytest.raises(ValueError, match="belongs to sim:a100 and not to sim:h200"):
         stream.wait_stream(Stream("sim:a100"))
@@ -86,7 +86,7 @@ def test_what_is_no_stream_of_a_simulated_device_is_refused() -> None:
 def test_an_event_is_a_point_in_a_stream() -> None:
     first, second = Stream("sim:h200"), Stream("sim:h200")
     event = Event(device="sim:h200")
-    assert event.query()  # It stands for nothing yet.
+    assert event.query()  # It has no record yet.
     event.record(first)
     event.wait(second)
     second.wait_event(event)
@@ -130,7 +130,7 @@ def test_arguments_of_another_kind_are_refused() -> None:
             make()
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_an_object_that_is_not_an_event_is_refused() -> None:
     stream = Stream("sim:h200")
     for use in (stream.wait_event, stream.record_event):
         with pytest.raises(TypeError, match="7 is no event"):

@@ -1,4 +1,4 @@
-"""Streams with handles, on a driver without a GPU, and beside a double of PyTorch."""
+"""Streams with handles, on a driver without a GPU, and with a double of PyTorch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print("ok")
 
 
 def test_a_stream_whose_handle_is_known_elsewhere_is_never_destroyed(on_stand_in: OnStandIn) -> None:
-    # The stand-in refuses what was destroyed.
+    # The stand-in refuses destroyed handles.
     assert on_stand_in(
         """
 from sidestream import Stream
@@ -60,7 +60,7 @@ print("ok")
     ) == "ok\n"
 
 
-def test_what_is_no_handle_is_refused(on_stand_in: OnStandIn) -> None:
+def test_an_invalid_handle_is_refused(on_stand_in: OnStandIn) -> None:
     assert on_stand_in(
         """
 from sidestream import Stream
@@ -69,8 +69,9 @@ class Later:
 class Odd:
     def __cuda_stream__(self): return 5
 stream = Stream()
-for other, why in [(-1, "no handle of a stream"), (1 << 64, "no handle of a stream"), ("x", "is no stream"),
-                   (Later(), "version 1 of the protocol"), (Odd(), "no pair"), (Stream("cuda:1"), None)]:
+for other, why in [(-1, "not the handle of a stream"), (1 << 64, "not the handle of a stream"),
+                   ("x", "is not a stream"), (Later(), "version 1 of the protocol"),
+                   (Odd(), "a pair of a version"), (Stream("cuda:1"), None)]:
     if why is None:
         continue
     try:

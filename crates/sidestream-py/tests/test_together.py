@@ -13,7 +13,7 @@ from sidestream import Diagnoses, FailedTrace
 
 
 def of_folder(ranks: Path) -> Diagnoses:
-    """A folder as one that a type checker takes for a folder."""
+    """A folder that a type checker accepts as a path."""
     report = sidestream.diagnose(ranks)
     assert isinstance(report, Diagnoses)
     return report
@@ -30,7 +30,7 @@ def test_a_folder_says_which_rank_the_others_wait_for(ranks: Path) -> None:
     assert together.ranks[1].step.time_ns == 1_000_000
     assert together.ranks[1].step.exposed_communication_ns == 200_000
     assert together.ranks[1].file == str(ranks / "rank1.json")
-    # The mean of six steps; what lies before the first is no part of one.
+    # The mean of six steps; the time before the first step belongs to no step.
     assert together.ranks[0].idle_by_cause == {"HOST_WORK": 79_166, "LAUNCH_BOUND": 4_166}
 
 
@@ -50,8 +50,8 @@ def test_a_folder_is_shown_as_the_command_shows_it(ranks: Path) -> None:
     late = "waiting: rank 0, 2, up to 400.0 µs a step in exchanges of data"
     assert "3 ranks of 4 together, clocks aligned to 0 ns" in shown.splitlines()
     assert late in shown.splitlines()
-    assert "first:  there is no trace of rank 3: what is slow may be there" in shown.splitlines()
-    # Each rank alone is shown in short, though it knows more.
+    assert "first:  there is no trace of rank 3: the slow rank may be missing" in shown.splitlines()
+    # Each rank is shown in short form, though it has more.
     (report,) = sidestream.diagnose([ranks / "rank1.json"]).reports
     assert f"{ranks / 'rank1.json'}: pytorch trace, 30 events, rank 1 of 4" in shown.splitlines()
     assert "step 1 took" in str(report) and "step 1 took" not in shown
@@ -66,7 +66,7 @@ def test_a_list_holds_files_and_folders(ranks: Path, traces: Path) -> None:
     assert report.reports[0] == sidestream.diagnose(alone)
     assert report.ranks is not None
     assert report.ranks.warnings[0] == "1 of 4 traces are left out: they state no rank"
-    # What is no rank is shown whole.
+    # A trace without a rank is shown in full.
     assert str(report).startswith(str(report.reports[0]))
 
 
@@ -83,7 +83,7 @@ def test_a_trace_that_cannot_be_read_is_named_and_the_others_stay(ranks: Path) -
     assert [one.file for one in report.failed] == [str(ranks / "rank1.json"), str(gone)]
     bad, missing = report.failed
     assert isinstance(bad.error, sidestream.TraceError) and isinstance(missing.error, FileNotFoundError)
-    assert f"failed: {bad.file}: the file is no trace; give the JSON" in str(report)
+    assert f"failed: {bad.file}: the file is not a trace; give the JSON" in str(report)
     assert report.ranks is not None and report.ranks.missing == ((1, 1), (3, 3))
     assert repr(report) == "<Diagnoses of 2 traces, 2 failed>"
 
@@ -119,12 +119,12 @@ def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
         sidestream.diagnose([])
 
 
-def test_what_is_asked_for_holds_for_each(ranks: Path) -> None:
-    # An iterator is read once, and all of them get it.
+def test_options_apply_to_each_trace(ranks: Path) -> None:
+    # An iterator is read once, and all traces get its values.
     report = sidestream.diagnose([ranks], link_gbps=10, what_if=iter(["second-stream"]))
     assert [one.to_dict()["link"]["gb_per_s"] for one in report.reports] == [10.0] * 3
     assert [[w.changes for w in one.what_if] for one in report.reports] == [[("second-stream",)]] * 3
     with pytest.raises(ValueError, match="there is no change `faster`"):
         sidestream.diagnose(ranks, what_if="faster")
-    with pytest.raises(ValueError, match="which is no speed"):
+    with pytest.raises(ValueError, match="which is not the speed of a link"):
         sidestream.diagnose(ranks, link_gbps=0)

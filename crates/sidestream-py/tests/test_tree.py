@@ -1,4 +1,4 @@
-"""Nested containers, taken apart and put together."""
+"""Nested containers, taken apart and rebuilt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sample:
 
 
 class Named(UserDict[str, Any]):
-    """As tokenizers give: a mapping with more than its items."""
+    """Like tokenizers' results: a mapping with more than its items."""
 
     source = "text"
 
@@ -78,7 +78,7 @@ def test_every_container_comes_back_as_what_it_was() -> None:
     assert type(made["named"]) is Named and made["named"]["x"][0] == 4 and made["named"].source == "speech"
     assert type(made["ordered"]) is OrderedDict and list(made["ordered"]) == ["b", "a"]
     assert type(made["frozen"]) is Frozen and made["frozen"]["x"][0] == 22
-    # What went in is as it was.
+    # The input is unchanged.
     assert tree["list"][0][0] == 3 and named["x"][0] == 2 and tree["sample"].image[0] == 8
 
 
@@ -204,7 +204,7 @@ def test_a_field_that_is_not_there_yet_is_left_out() -> None:
 
 
 class Shared(UserDict[str, Any]):
-    """A shallow copy of it has the same items."""
+    """Its shallow copy shares its items."""
 
     def __copy__(self) -> Shared:
         made = Shared.__new__(Shared)

@@ -1,5 +1,5 @@
-"""What the types of the package say: `cargo xtask python` checks them,
-and running this shows that they are true.
+"""What the package's types state: `cargo xtask python` checks them, and running this shows that they are
+true.
 """
 
 from __future__ import annotations

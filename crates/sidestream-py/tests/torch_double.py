@@ -1,7 +1,7 @@
-"""What the package asks of ``torch.cuda``, without PyTorch: handles and who waited for whom.
+"""A double of ``torch.cuda`` without PyTorch: handles, and which stream waited for which.
 
-It stands in for PyTorch where the driver is a stand-in too, on which PyTorch itself cannot run. Its device
-has one queue and a time of its own: ``work`` takes as long as it says.
+It replaces PyTorch where the driver is a stand-in too, on which PyTorch itself cannot run. Its device has
+one queue and its own clock: ``work`` takes as long as it is told.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class device:
 
 
 class Stream:
-    """``torch.cuda.Stream``, which PyTorch made."""
+    """``torch.cuda.Stream``, as created by PyTorch."""
 
     def __init__(self, handle: int, on: Any = "cuda:0") -> None:
         self.cuda_stream, self.device, self.priority = handle, device(str(on)), 0
@@ -41,10 +41,10 @@ class Stream:
 
 
 class ExternalStream(Stream):
-    """A stream that somebody else made."""
+    """A stream that another library created."""
 
     def __init__(self, handle: int, device: Any) -> None:
-        # PyTorch takes an odd number for the id of a stream of its own.
+        # PyTorch takes an odd number for the ID of one of its own streams.
         assert handle > 1 and handle % 2 == 0
         super().__init__(handle, device)
 
@@ -81,7 +81,7 @@ _over_ns = 0
 
 
 def work(duration_ns: int) -> int:
-    """Put work into the queue of the device, and return when it will be over."""
+    """Enqueue work on the device, and return the time at which it will be complete."""
     global _over_ns
     _over_ns = max(_over_ns, time.perf_counter_ns()) + duration_ns
     return _over_ns
@@ -102,7 +102,7 @@ def _stream(stream: Stream) -> Iterator[None]:
 
 
 def install() -> types.ModuleType:
-    """Put it where ``import torch`` finds it."""
+    """Install the double, so that ``import torch`` finds it."""
     torch = types.ModuleType("torch")
     cuda: Any = types.ModuleType("torch.cuda")
     cuda.Stream, cuda.ExternalStream, cuda.Event = Stream, ExternalStream, Event

@@ -1,5 +1,5 @@
-//! A function of the host in stream order: it runs when the work before it is over, and says so to another thread, which
-//! need not ask the device. It calls nothing of the runtime, and what takes long is done by that thread.
+//! A host function in stream order: it runs when the work before it is complete, and notifies another thread, which need not
+//! query the device. It calls nothing of the runtime, and that other thread does any longer work.
 //!
 //!     cargo run --release -p sidestream --example callback [DEVICE]
 
@@ -11,7 +11,7 @@ use sidestream::prelude::*;
 const STEPS: u32 = 8;
 const LEN: usize = 1 << 16;
 
-/// For a real GPU; for the simulated one the kernel is in Rust below.
+/// The kernel for a real GPU; for the simulated one it is in Rust below.
 const ADD_ONE: &str = r#"
 extern "C" __global__ void add_one(unsigned* x) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -22,7 +22,7 @@ extern "C" __global__ void add_one(unsigned* x) {
 fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let stream = device.stream("work")?;
-    // SAFETY: there is a thread for each value, and no other.
+    // SAFETY: it is launched with exactly one thread for each value.
     let add_one = unsafe { Kernel::<Write<u32>>::from_cuda(ADD_ONE, "add_one") };
     let add_one = add_one.and_on_host(|_, x: &mut [u32]| x.iter_mut().for_each(|x| *x += 1));
 
@@ -31,7 +31,7 @@ fn main() -> sidestream::Result<()> {
     let mut values = stream.alloc_from(&vec![0u32; LEN])?;
     for step in 0..STEPS {
         stream.launch(&add_one, Grid::cover(LEN, 256), values.view_mut())?;
-        // It owns what it works on: a sender of its own. Nobody waits for it here.
+        // The function owns its sender. The result is dropped, so nothing waits for the function here.
         drop(stream.host_func(over.clone(), move |over| {
             let _ = over.send(step);
         })?);
@@ -42,7 +42,7 @@ fn main() -> sidestream::Result<()> {
     let heard = listener.join().expect("it only listens");
     assert!(heard.iter().copied().eq(0..STEPS), "{heard:?}");
     println!(
-        "{}: {STEPS} steps, each told when it was over",
+        "{}: {STEPS} steps, each reported when it was complete",
         device.name()
     );
     Ok(())

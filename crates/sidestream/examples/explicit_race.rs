@@ -1,6 +1,5 @@
-//! The explicit style is CUDA as it is: nothing waits by itself. Here the kernel's stream does not
-//! wait for the upload's. The checker listens, and names both calls and the one that is missing;
-//! with that call in place it finds nothing.
+//! The explicit API is plain CUDA: no waits are inserted. Here the kernel's stream does not wait for the upload's. The live
+//! checker reports both calls and the missing wait; with that wait in place it reports nothing.
 //!
 //!     cargo run --release -p sidestream --example explicit_race [DEVICE]
 
@@ -14,8 +13,8 @@ use sidestream::sim::Schedule;
 const LEN: usize = 1 << 20;
 const BYTES: u64 = 4 * LEN as u64;
 
-/// For a real GPU, and as simple as can be: one thread does it all. For the simulated one the kernel is
-/// in Rust below.
+/// The kernel for a real GPU, kept simple: a single thread does all the work. For the simulated GPU it is in Rust
+/// below.
 const SUM: &str = r#"
 extern "C" __global__ void sum(const unsigned* x, unsigned* out) {
     if (blockIdx.x || threadIdx.x) return;
@@ -39,13 +38,13 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Uploads in one stream and adds up in another, with or without the wait between them.
+/// Uploads in one stream and sums in another, with or without the wait between them.
 fn run(name: &str, waits: bool) -> Result<(u32, Findings)> {
-    // On the simulated GPU: one of the orders that CUDA allows, in which the kernel is early.
+    // On the simulated GPU: one of the orders that CUDA allows, in which the kernel runs before the upload.
     let options = Options::new().schedule(Schedule::Seeded(1));
     let device = Device::open_with(name, &options)?;
     let findings = device.checked(OnRace::Report);
-    // SAFETY: it reads as many values as there are, and writes one.
+    // SAFETY: it reads exactly the values of its input, and writes one.
     let sum = unsafe { Kernel::<(Read<u32>, Write<u32>)>::from_cuda(SUM, "sum") };
     let sum = sum.and_on_host(|_, (x, out): (&[u32], &mut [u32])| out[0] = x.iter().sum());
 
@@ -57,8 +56,8 @@ fn run(name: &str, waits: bool) -> Result<(u32, Findings)> {
     let total = DeviceMemory::malloc(&device, 4)?;
     host.write(0, &vec![3u32; LEN]);
 
-    // SAFETY: the memory stays until the device is synchronised with. That `compute` waits for
-    // `upload` is promised, and kept only if `waits`.
+    // SAFETY: the memory stays valid until the device is synchronized. The contract also requires that `compute`
+    // waits for `upload`, which this example violates on purpose unless `waits` is set.
     unsafe {
         upload.memcpy(host.all(), data.all())?;
         if waits {

@@ -1,5 +1,5 @@
-//! Fills the memory of a device nearly to its end, frees and fills again for many rounds, and finds all
-//! bytes as they were written. Then it asks for what cannot fit, and for what still does.
+//! Fills the memory of a device almost completely, frees and fills again for many rounds, and checks all bytes. Then it
+//! allocates more than can fit, and after that as much as still fits.
 //!
 //!     cargo run --release -p sidestream --example full_memory [DEVICE [ROUNDS]]
 
@@ -17,13 +17,13 @@ fn main() -> Result<()> {
         device.stream("b")?,
         device.stream("c")?,
     ];
-    // The simulated GPU keeps its memory in this machine's: there it is little.
+    // The simulated GPU stores its memory in host memory, so little is used there.
     let is_real = device.name().starts_with("cuda");
     let budget = match is_real {
         true => device.caps().memory_bytes / 100 * 96,
         false => 256 << 20,
     };
-    // SAFETY: each launch is told how many values its buffer has.
+    // SAFETY: each launch is passed the number of values in its buffer.
     let (fill, check) = unsafe { (library::fill_pattern(), library::check_pattern()) };
     let mut errors = streams[0].alloc_zeroed::<u32>(1)?;
 
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let (mut written, mut refused) = (0u64, 0);
     let mut dice = Dice(7);
     for round in 0..rounds {
-        // Fill up in pieces of very different sizes, on streams in turn.
+        // Fill the memory in pieces of very different sizes, on alternating streams.
         loop {
             let bytes = dice.size(budget);
             if held_bytes + bytes > budget {
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
                     held.push((buffer, seed));
                     (held_bytes, written) = (held_bytes + bytes, written + bytes);
                 }
-                // The pieces that are left may be too small for a large one.
+                // The free pieces may be too small for a large one.
                 Err(Error::OutOfMemory(_)) => {
                     refused += 1;
                     break;
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
                 Err(error) => return Err(error),
             }
         }
-        // Look at all of it, and drop half without waiting for anything.
+        // Check all of it, and drop half without waiting for anything.
         for (buffer, seed) in &held {
             let stream = &streams[dice.below(3) as usize];
             let args = (buffer.view(), buffer.len() as u64, *seed, errors.view_mut());
@@ -100,7 +100,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A small generator, so that every run is the same.
+/// A small random number generator with a fixed seed, so that all runs are equal.
 struct Dice(u64);
 
 impl Dice {
@@ -112,7 +112,7 @@ impl Dice {
         (self.0 >> 33) % n
     }
 
-    /// From 4 KiB to a sixteenth of the budget, as many of each order of magnitude.
+    /// Returns a size from 4 KiB to a sixteenth of the budget, with a uniform distribution over orders of magnitude.
     fn size(&mut self, budget: u64) -> u64 {
         let most = (budget / 16 / 4096).max(1).ilog2() + 1;
         let order = 4096u64 << self.below(most.into());

@@ -1,6 +1,6 @@
-//! Three stages, each on a stream of its own: a batch is copied in while the one before it is
-//! computed and the one before that is copied out. Each buffer has two halves, so that a stage can
-//! fill one while the next reads the other. The streams wait for each other by themselves.
+//! Three stages, each on its own stream: a batch is uploaded while the previous one is computed and the one before that is
+//! downloaded. Each buffer has two halves, so that a stage can fill one while the next stage reads the other. The
+//! runtime inserts the waits between the streams.
 //!
 //!     cargo run --release -p sidestream --example three_stages [DEVICE]
 
@@ -9,7 +9,7 @@ use sidestream::prelude::*;
 const BATCHES: usize = 12;
 const LEN: usize = 1 << 20;
 
-/// For a real GPU; for the simulated one the kernel is in Rust below.
+/// The kernel for a real GPU; for the simulated one it is in Rust below.
 const SQUARE: &str = r#"
 extern "C" __global__ void square(const unsigned* x, unsigned* y) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -24,7 +24,7 @@ fn main() -> sidestream::Result<()> {
         device.stream("compute")?,
         device.stream("store")?,
     ];
-    // SAFETY: there is a thread for each value, and no other.
+    // SAFETY: it is launched with exactly one thread for each value.
     let square = unsafe { Kernel::<(Read<u32>, Write<u32>)>::from_cuda(SQUARE, "square") };
     let square = square.and_on_host(|_, (x, y): (&[u32], &mut [u32])| {
         for (y, x) in y.iter_mut().zip(x) {
@@ -32,7 +32,7 @@ fn main() -> sidestream::Result<()> {
         }
     });
 
-    // Now and not when it is launched first, which is timed.
+    // Compiled now, so that the timed first launch does not include it.
     device.prepare(&square)?;
     let mut inputs = load.alloc::<u32>(2 * LEN)?;
     let mut outputs = compute.alloc::<u32>(2 * LEN)?;

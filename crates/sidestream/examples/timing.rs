@@ -1,5 +1,5 @@
-//! Times work on the device with events, and holds it against the roofline: what the device could
-//! do at best with the same arithmetic and the same bytes.
+//! Times work on the device with events, and compares it to the roofline: the least time in which the device could do
+//! the same arithmetic and move the same bytes.
 //!
 //!     cargo run --release -p sidestream --example timing [DEVICE]
 
@@ -10,7 +10,7 @@ const LEN: usize = 1 << 24;
 
 type Scale = (Read<f32>, Write<f32>, Value<f32>);
 
-/// For a real GPU; for the simulated one the kernel is in Rust below.
+/// The kernel for a real GPU; for the simulated one it is in Rust below.
 const SCALE: &str = r#"
 extern "C" __global__ void scale(const float* x, float* y, float by) {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -21,7 +21,7 @@ extern "C" __global__ void scale(const float* x, float* y, float by) {
 fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let stream = device.stream("timing")?;
-    // SAFETY: there is a thread for each value, and no other.
+    // SAFETY: it is launched with exactly one thread for each value.
     let scale = unsafe { Kernel::<Scale>::from_cuda(SCALE, "scale") };
     let scale = scale.and_on_host(|_, (x, y, by): (&[f32], &mut [f32], f32)| {
         for (y, x) in y.iter_mut().zip(x) {

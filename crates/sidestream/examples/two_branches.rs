@@ -1,5 +1,5 @@
-//! Two branches read the same input at the same time, and a third kernel joins their results. The
-//! branches do not wait for each other: two readers are no conflict. The join waits for both.
+//! Two branches read the same input concurrently, and a third kernel joins their results. The branches do not wait for each
+//! other, since two reads do not conflict. The join waits for both.
 //!
 //!     cargo run --release -p sidestream --example two_branches [DEVICE]
 
@@ -11,8 +11,8 @@ const LEN: usize = 1 << 16;
 type Branch = (Read<i64>, Write<i64>);
 type Join = (Read<i64>, Read<i64>, Write<i64>);
 
-/// For a real GPU, and as simple as can be: one thread does it all. For the simulated one the kernels are
-/// in Rust below.
+/// The kernels for a real GPU, kept simple: a single thread does all the work. For the simulated GPU they are in Rust
+/// below.
 const BRANCHES: &str = r#"
 extern "C" __global__ void sum(const long long* x, long long* out) {
     if (blockIdx.x || threadIdx.x) return;
@@ -39,8 +39,8 @@ fn main() -> sidestream::Result<()> {
         ns: 200_000,
         share: 0.33,
     };
-    // SAFETY: the first two read as many values as there are, and write one; the third reads two
-    // and writes one.
+    // SAFETY: the first two read exactly the values of their input, and write one; the third reads two and writes
+    // one.
     let (sum, max, join) = unsafe {
         (
             Kernel::<Branch>::from_cuda(BRANCHES, "sum"),
@@ -62,7 +62,7 @@ fn main() -> sidestream::Result<()> {
     let (mut a, mut b) = (left.alloc(1)?, right.alloc(1)?);
     let mut joined = left.alloc(1)?;
 
-    // Now and not when they are launched first, which is timed.
+    // Compiled now, so that the timed first launches do not include it.
     device.prepare(&sum)?;
     device.prepare(&max)?;
     device.prepare(&join)?;

@@ -1,6 +1,6 @@
-//! Adds two vectors piece by piece, each piece on the next of three streams, so that copies in,
-//! kernels and copies out overlap. No wait is written here: a piece's buffers are its own, and
-//! where a buffer comes back from the allocator its new owner stands behind the last.
+//! Adds two vectors piece by piece, each piece on the next of three streams, so that uploads, kernels and downloads overlap.
+//! The code contains no wait: each piece has its own buffers, and where the allocator reuses memory, the new use is
+//! ordered after the old one.
 //!
 //!     cargo run --release -p sidestream --example vector_add [DEVICE]
 
@@ -12,7 +12,7 @@ const LEN: usize = 1 << 20;
 
 fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
-    // SAFETY: each launch is told how many values its buffers have.
+    // SAFETY: each launch is passed the number of values in its buffers.
     let add = unsafe { library::vector_add() };
 
     let mut times = Vec::new();

@@ -1,1 +1,1 @@
-//! Nothing: see the tests.
+//! Empty: this package only has tests.

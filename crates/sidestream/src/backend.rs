@@ -1,20 +1,19 @@
-//! The waist between the runtime and a GPU, real or simulated.
+//! The waist: the interface between the runtime and a GPU, real or simulated.
 //!
-//! The command is data: an [`Op`] says what is asked and in what order it stands, a [`Payload`]
-//! what the machine needs to carry it out. The front end has checked both; a back end obeys. It
-//! checks no argument again and knows no rule of order: it hands each call to its device in the
-//! sequence in which it gets them.
+//! A command is data: an [`Op`] says what is to be done and where it stands in the order, a [`Payload`] contains what
+//! the machine needs to do it. The front end has checked both; a back end obeys. It does not check arguments again
+//! and knows no ordering rule: it passes calls to its devices in the sequence in which it gets them.
 //!
-//! One back end serves all devices of its kind, so that a wait between two of them has a place.
-//! Ids are chosen by the front end and are dense: a back end keeps tables by id. An id is created
-//! before it is named and not named after it is destroyed; a stream's id may come back for another
-//! stream only if the back end was told to destroy it in between.
+//! One back end serves all devices of its kind, so that it can carry out a wait between two of them. The front end
+//! chooses the ids, which are dense, so that a back end can keep tables indexed by id. An id is created before it is
+//! used and not used after it is destroyed; a stream's id is reused for another stream only after the back end was
+//! told to destroy it.
 //!
 //! # Who promises what
-//! Memory is named by addresses here, and who may use it when is known to the front end alone. So the
-//! waist is `unsafe` on both sides: a back end promises by its `unsafe impl` that it touches what it is
-//! told to and nothing else, and whoever calls a verb that makes, gives back or uses something promises
-//! that it is theirs and there. Other crates get nowhere near memory without saying so:
+//! Memory is named by addresses here, and only the front end knows who may use it when. So the waist is `unsafe` on
+//! both sides: a back end promises by its `unsafe impl` that it touches only the memory that a call names, and a
+//! caller that creates, destroys or uses something promises that it exists and belongs to the caller. Other crates
+//! cannot reach memory without `unsafe`:
 //!
 //! ```compile_fail
 //! use sidestream::backend::{Address, Backend};
@@ -25,9 +24,9 @@
 //! ```
 //!
 //! # Threads
-//! Every function may be called from any thread at any time. Calls that name one stream come in
-//! the order in which they are to stand there: the front end holds the lock of the stream. A call that may hold up
-//! its caller ([`may_hold_up`](crate::order::may_hold_up)) comes without any lock, in the order in which it happens to come.
+//! Every function may be called from any thread at any time. Calls that name one stream arrive in the order in which
+//! they are to run in it: the front end holds the stream's lock. A call that may block its caller
+//! ([`may_block`](crate::order::may_block)) arrives without any lock, in no guaranteed order.
 
 mod loaded;
 pub(crate) mod shared;
@@ -43,214 +42,216 @@ pub use loaded::Loaded;
 
 use crate::op::{DeviceId, EventId, GraphId, Memory, Mode, Op, OpId, StreamId, StreamKind};
 
-/// What runs the work: a driver with its devices, or a simulation of one.
+/// The machine that runs the work: a driver with its devices, or a simulation of one.
 ///
 /// # Safety
-/// What it [reserves](Backend::reserve) is there, as large as it was asked for, and nobody else's until it is given
-/// back; if it is memory of the host, this process can read and write it. An operation touches no memory but what its
-/// call names, for as much of it as the call says, and none of it any more once the back end has said that the operation
-/// is over. Operations run in an order that [`order`](crate::order) allows for the calls that were submitted.
+/// Memory that it [reserves](Backend::reserve) exists in the size that was asked for, and has no other owner until it
+/// is given back; host memory can be read and written by this process. An operation touches only the memory that its
+/// call names, only in the range that the call states, and no longer once the back end has reported the operation
+/// complete. Operations run in an order that [`order`](crate::order) allows for the submitted calls.
 pub unsafe trait Backend: Send + Sync {
-    /// What there is: the devices, by [`DeviceId`].
+    /// Returns the capabilities of the devices, indexed by [`DeviceId`].
     fn devices(&self) -> &[Caps];
 
-    /// Makes a stream, an event or a graph; the id is the caller's choice.
+    /// Creates a stream, an event or a graph; the caller chooses the id.
     ///
     /// # Safety
-    /// The id stands for nothing, or for a graph of the caller's that is to be made anew. A handle that is
-    /// adopted is what its kind says, of this device, until the id is destroyed.
+    /// The id is not in use, or is that of the caller's own graph, which is to be updated. An adopted handle is of
+    /// the stated kind and belongs to this device, until the id is destroyed.
     ///
     /// # Errors
-    /// What the driver answers; then the id stands for nothing.
+    /// Any error that the driver returns; the id is then not in use.
     unsafe fn create(&self, what: Create<'_>) -> Result<()>;
 
-    /// Gives it back. Work that was submitted to it still runs (R12, R13). Never waits.
+    /// Destroys it. Work that was submitted to it still runs (R12, R13). Never waits.
     ///
     /// # Safety
-    /// The caller has made it, and names it no more.
+    /// The caller created it, and does not name it again.
     unsafe fn destroy(&self, what: Destroy);
 
-    /// Takes memory from the machine. The address is a device's, or for pinned and for pageable
-    /// memory the host's; memory of the host is zero.
+    /// Reserves memory. The address is a device address or, for pinned and pageable memory, a host address; host
+    /// memory is zeroed.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) if there is none; only
-    /// `asked_bytes` means something then. [`Error::Refused`](crate::error::Error::Refused) if there
-    /// is, and not at [`Reserve::at`].
+    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) if there is not enough; only its `asked_bytes` is
+    /// meaningful then. [`Error::Refused`](crate::error::Error::Refused) if there is enough, but not at
+    /// [`Reserve::at`].
     fn reserve(&self, wanted: Reserve) -> Result<Address>;
 
-    /// Gives memory back to the machine. May wait for the whole device.
+    /// Returns memory to the machine. May wait for the whole device.
     ///
     /// # Safety
-    /// The caller has reserved it, has seen all its uses complete, and touches it no more.
+    /// The caller reserved it, has seen all its uses complete, and touches it no more.
     unsafe fn unreserve(&self, memory: Memory, device: DeviceId, at: Address);
 
-    /// Pins memory of the program, so that devices reach it as what was reserved as pinned.
+    /// Pins memory of the program, so that devices can access it like memory reserved as pinned.
     ///
     /// # Safety
-    /// The memory is there, and stays where it is until [`unregister`](Backend::unregister).
+    /// The memory exists, and is not moved or freed before [`unregister`](Backend::unregister).
     ///
     /// # Errors
-    /// What the driver answers: some of it may be pinned already, or there is too much.
+    /// Any error that the driver returns: some of it may be pinned already, or it may be too large.
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()>;
 
-    /// Unpins it. May wait for the whole device.
+    /// Unpins memory. May wait for the whole device.
     ///
     /// # Safety
-    /// The caller has registered it, and has seen all its uses complete.
+    /// The caller registered it, and has seen all its uses complete.
     unsafe fn unregister(&self, at: Address);
 
-    /// Makes a kernel ready for a device, which its first launch would do otherwise: compiles and
-    /// loads what has to be.
+    /// Compiles and loads a kernel for a device, which its first launch would do otherwise.
     ///
     /// # Errors
-    /// [`Error::NoForm`](crate::error::Error::NoForm) if it has no form for this machine, or what the
-    /// compiler or the driver says.
+    /// [`Error::NoForm`](crate::error::Error::NoForm) if the kernel has no form for this machine, or any error of the
+    /// compiler or the driver.
     fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()>;
 
-    /// Hands a call to the device. Returns once it is queued, not when it has run, unless it is one that
-    /// [may hold up](crate::order::may_hold_up) its caller. Each launch of a kernel is a call of its own: only programs
-    /// that are written down have one operation stand for several.
+    /// Submits a call to the device. Returns once the work is enqueued, not when it is complete, unless the call [may
+    /// block](crate::order::may_block) its caller. Each kernel launch is a call of its own: one operation stands
+    /// for several launches only in a written program.
     ///
     /// # Safety
-    /// Streams, events and graphs that it names are the caller's. All memory that it names, or that the nodes of its
-    /// graph name, is there until the operation is over, as large as is said; memory of the host is meanwhile touched
-    /// atomically or not at all, where one of the two sides writes. A kernel keeps to its arguments, which are of the
-    /// types of its parameters.
+    /// Streams, events and graphs that the call names belong to the caller. All memory that it names, or that the
+    /// nodes of its graph name, exists in the stated size until the operation is complete; meanwhile host memory is
+    /// accessed atomically or not at all where one of the two sides writes. A kernel stays within its arguments,
+    /// which have the types of its parameters.
     ///
     /// # Errors
-    /// What the driver answers; nothing was queued then, and the caller has the memory back as if the call had not been made. If
-    /// something was queued all the same, [`Error::Submitted`](crate::error::Error::Submitted), or that the
-    /// device is lost.
+    /// Any error that the driver returns; nothing was enqueued then, and the caller has the memory back as if the
+    /// call had not been made. If something was enqueued all the same,
+    /// [`Error::Submitted`](crate::error::Error::Submitted), or that the device is lost.
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
 
-    /// Whether a stream takes part in a capture, or is the legacy stream beside one: also behind a call that was
-    /// refused, which may have ended the capture or not. To ask harms no capture. Without an answer it is "yes".
+    /// Returns whether a stream takes part in a capture, or is the legacy stream during one; also callable after a
+    /// call was refused, which may or may not have ended the capture. The question does not invalidate a capture. If
+    /// the driver gives no answer the result is true.
     fn is_captured(&self, stream: StreamId) -> bool {
         let _ = stream;
         true
     }
 
-    /// Which captures forbid this thread to allocate and to wait from here on, by CUDA's numbers: those of all threads (0),
-    /// its own (1), or none (2). Gives what held before. Means nothing where no capture forbids that.
+    /// Sets which captures forbid this thread to allocate and to wait from here on, with CUDA's numbers: those of all
+    /// threads (0), its own (1), or none (2). Returns the previous setting. Has no meaning where captures forbid
+    /// nothing.
     fn capture_mode(&self, mode: i32) -> i32 {
         mode
     }
 
-    /// Whether what the op asks for is over: [`Kind::QueryEvent`](crate::op::Kind::QueryEvent) or
-    /// [`Kind::QueryStream`](crate::op::Kind::QueryStream), whose own `done` means nothing here.
+    /// Returns whether the work that the op asks about is complete: [`Kind::QueryEvent`](crate::op::Kind::QueryEvent)
+    /// or [`Kind::QueryStream`](crate::op::Kind::QueryStream), whose own `done` is ignored here.
     ///
     /// # Errors
-    /// What failed on the device; never "no".
+    /// The error of work that failed on the device; failure is never reported as `false`.
     fn query(&self, op: &Op) -> Result<bool>;
 
-    /// The same, asked while locks are held: it may not wait for anybody, also not for a function
-    /// on the host that runs, and may answer "no" where [`query`](Backend::query) would say "yes".
+    /// Like [`query`](Backend::query), for callers that hold locks: it must not block, not even on a function that is
+    /// running on the host, and may return `false` where [`query`](Backend::query) would return `true`.
     ///
     /// # Errors
-    /// As [`query`](Backend::query).
+    /// As for [`query`](Backend::query).
     fn peek(&self, op: &Op) -> Result<bool>;
 
-    /// Waits for what the op asks for: [`Kind::SyncEvent`](crate::op::Kind::SyncEvent),
-    /// [`Kind::SyncStream`](crate::op::Kind::SyncStream) or
-    /// [`Kind::SyncDevice`](crate::op::Kind::SyncDevice). False if `for_at_most` has passed first;
-    /// a simulation counts virtual time.
+    /// Waits for the work that the op names: [`Kind::SyncEvent`](crate::op::Kind::SyncEvent),
+    /// [`Kind::SyncStream`](crate::op::Kind::SyncStream) or [`Kind::SyncDevice`](crate::op::Kind::SyncDevice).
+    /// Returns false if `for_at_most` passes first; a simulation counts virtual time.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     fn wait(&self, op: &Op, for_at_most: Duration) -> Result<bool>;
 
-    /// Nanoseconds on the device from one timed event to another, both complete.
+    /// Returns the nanoseconds on the device from one timed event to another, both complete.
     ///
     /// # Errors
-    /// If one is not complete, or keeps no time.
+    /// If one is not complete, or was made without timing.
     fn elapsed_ns(&self, from: EventId, to: EventId) -> Result<f64>;
 
-    /// The handle by which another process opens an event of [`Create::Interprocess`].
+    /// Returns the handle with which another process opens an event of [`Create::Interprocess`].
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     fn ipc_handle(&self, event: EventId) -> Result<[u8; 64]> {
         let _ = event;
         Err(no_interprocess())
     }
 
-    /// From here on it keeps when operations ran, or no longer.
+    /// Starts or stops recording when operations run.
     fn keep_times(&self, keep: bool);
 
-    /// The times of operations that are over, since they were last taken.
+    /// Appends the times of operations that have completed since they were last taken.
     fn take_times(&self, into: &mut Vec<Done>);
 
-    /// What the calling thread does from here on has this name, within the names before it; without one
-    /// the last name ends. For profilers of the driver's maker; where there are none, nothing happens.
+    /// Begins a named range of the calling thread, nested within the open ones; `None` ends the innermost range. For
+    /// NVIDIA's profilers; elsewhere it does nothing.
     fn range(&self, name: Option<&str>) {
         let _ = name;
     }
 
-    /// The driver's handle of a stream, for other libraries. None where there is no driver.
+    /// Returns the driver's handle of a stream, for other libraries; `None` where there is no driver.
     fn raw_stream(&self, stream: StreamId) -> Option<u64>;
 }
 
-/// What a back end answers whose events no other process can open.
+/// The error of a back end whose events no other process can open.
 pub fn no_interprocess() -> Error {
     Error::Refused {
         call: "interprocess",
-        // CUDA's "not supported".
+        // CUDA's code for "not supported".
         code: 801,
         why: "events of this device exist within one process only; use a CUDA device".into(),
     }
 }
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Caps {
-    /// Its name, such as `sim:h200`.
+    /// Name, such as `sim:h200`.
     pub name: String,
-    /// All its memory.
+    /// Size of its memory in bytes.
     pub memory_bytes: u64,
-    /// What it reads and writes in its memory at most, bytes a second.
+    /// Peak memory bandwidth, bytes per second, reads and writes together.
     pub memory_bytes_per_s: f64,
-    /// Multiplications and additions in single precision, at most, a second.
+    /// Peak single-precision multiplications and additions per second.
     pub flops_per_s: f64,
-    /// What one direction of its link to the host carries, bytes a second.
+    /// Bandwidth of one direction of its link to the host, bytes per second.
     pub link_bytes_per_s: f64,
     /// The most urgent and the least urgent priority of a stream; lower is more urgent.
     pub priorities: (i32, i32),
-    /// Whether its memory can be extended where it ends ([`Reserve::at`]), so that a copy may cross from what was reserved first to
-    /// what was reserved behind it. CUDA refuses such a copy, even where the driver happens to put one behind the other.
+    /// Whether reserved memory can be extended at its end ([`Reserve::at`]), so that a copy may cross from the first
+    /// reservation into the one that follows it. CUDA refuses such a copy, even if the driver happens to place them
+    /// contiguously.
     pub extends_memory: bool,
     /// Whether other processes can open its events ([`Create::Interprocess`]).
     pub shares_events: bool,
 }
 
-/// Where memory lies, as the back end counts.
+/// An address of device or host memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Address(pub u64);
 
 impl Address {
-    /// So many bytes further.
+    /// Returns the address this many bytes further.
     pub fn offset(self, bytes: u64) -> Address {
         Address(self.0 + bytes)
     }
 }
 
-/// Memory that is asked for.
+/// A request for memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reserve {
-    /// Of which kind.
+    /// The kind of memory.
     pub memory: Memory,
-    /// The device that it belongs to; pinned and pageable memory belongs to all.
+    /// The device that it belongs to; pinned and pageable memory belongs to all devices.
     pub device: DeviceId,
-    /// How much.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Exactly here, behind what was reserved before; anywhere if absent.
+    /// The exact address, at the end of an earlier reservation; `None` for any address.
     pub at: Option<Address>,
-    /// Pinned memory that the host writes and nearly never reads: its writes pass by the caches.
+    /// Whether pinned memory is write-combined: for data that the host writes and almost never reads, bypassing its
+    /// caches.
     pub write_combined: bool,
 }
 
 impl Reserve {
-    /// Memory anywhere.
+    /// A request for memory at any address.
     pub fn new(memory: Memory, device: DeviceId, bytes: u64) -> Reserve {
         Reserve {
             memory,
@@ -262,7 +263,7 @@ impl Reserve {
     }
 }
 
-/// Something to be made.
+/// An object to be created.
 #[derive(Clone, Copy, Debug)]
 pub enum Create<'a> {
     /// A stream.
@@ -271,14 +272,14 @@ pub enum Create<'a> {
         id: StreamId,
         /// Its device.
         device: DeviceId,
-        /// How it takes part in the order of its device. The default streams exist already; this
-        /// gives them their id.
+        /// How the stream is ordered with others of its device. The default streams exist already; this gives them an
+        /// id.
         kind: StreamKind,
-        /// Lower is more urgent; within [`Caps::priorities`].
+        /// Priority within [`Caps::priorities`]; lower is more urgent.
         priority: i32,
-        /// For people.
+        /// Name for people.
         name: &'a str,
-        /// The driver's handle of a stream that exists already, which stays its owner's.
+        /// The driver's handle of an existing stream, which its owner keeps.
         adopt: Option<u64>,
     },
     /// An event.
@@ -287,112 +288,112 @@ pub enum Create<'a> {
         id: EventId,
         /// Its device.
         device: DeviceId,
-        /// Whether it keeps times.
+        /// Whether it records times.
         timing: bool,
-        /// Whether a thread that waits for it sleeps, instead of asking again and again.
+        /// Whether a thread that waits for it sleeps instead of polling.
         sleeps: bool,
     },
-    /// An event without timing that processes share, where [`Caps::shares_events`] says that there are such.
+    /// An event without timing that processes can share, if [`Caps::shares_events`] is set.
     Interprocess {
         /// Its id.
         id: EventId,
         /// Its device.
         device: DeviceId,
-        /// The handle of an event of another process, which it becomes; a new event without one.
+        /// The handle of another process's event to open; `None` makes a new event.
         from: Option<[u8; 64]>,
     },
-    /// An executable graph. Where the id stands for one already, that one does what the nodes say from
-    /// here on, without being made anew; launches that were submitted still do what it did before. The
-    /// nodes have to be of the same kinds and stand behind each other as the old ones do: else the answer is
+    /// An executable graph. If the id names an existing graph, that graph is updated to these nodes without being
+    /// instantiated again; launches that were submitted still do what it described before. The nodes must have the
+    /// same kinds and dependencies as the old ones; otherwise the answer is
     /// [`Error::Refused`](crate::error::Error::Refused) with code 910, and the graph stays as it is.
     Graph {
         /// Its id.
         id: GraphId,
         /// Its device.
         device: DeviceId,
-        /// Its nodes; each names earlier ones. With none it becomes the oldest capture of the device
-        /// that has ended and is no graph yet, if there is one.
+        /// Its nodes; each depends only on earlier ones. If empty, the graph is made from the oldest ended capture of
+        /// the device that is not a graph yet, if there is one.
         nodes: &'a [Node],
     },
 }
 
-/// Something to be given back.
+/// An object to be destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "each is what it says")]
+#[expect(missing_docs, reason = "the names say it")]
 pub enum Destroy {
     Stream(StreamId),
     Event(EventId),
     Graph(GraphId),
 }
 
-/// What the machine needs for an operation, beside its place in the order.
+/// What the machine needs for an operation in addition to the op.
 pub enum Payload<'a> {
-    /// Nothing: records, waits and the like.
+    /// Nothing: for records, waits and other operations without data.
     None,
-    /// Bytes from one place to another.
+    /// A copy of bytes.
     Copy(Copy),
-    /// Many small copies at once, by a kernel that reads the host's memory: each has one row, from
-    /// pinned memory to the stream's device.
+    /// Many small copies at once, done by a kernel that reads host memory: each has one row, from pinned memory to
+    /// the stream's device.
     Gather(&'a [Copy]),
-    /// The same few bytes again and again.
+    /// A fill with a repeated pattern.
     Fill(Fill),
     /// A kernel.
     Launch(Launch<'a>),
     /// A function on the host. It catches its own panics.
     HostFunc(Box<dyn FnOnce() + Send>),
-    /// An executable graph that was made before.
+    /// The launch of an executable graph that was created before.
     Graph,
 }
 
-/// A copy of `rows` rows; a plain copy has one.
+/// A copy of `rows` rows; a plain copy has one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copy {
-    /// The first byte read.
+    /// Address of the first byte read.
     pub from: Address,
-    /// The first byte written.
+    /// Address of the first byte written.
     pub to: Address,
     /// Bytes in each row.
     pub row_bytes: u64,
-    /// How many rows.
+    /// Number of rows.
     pub rows: u64,
-    /// From the start of a row to the start of the next, where it is read.
+    /// Bytes from the start of a row to the start of the next in the source.
     pub from_pitch: u64,
-    /// The same where it is written.
+    /// Bytes from the start of a row to the start of the next in the destination.
     pub to_pitch: u64,
 }
 
-/// Memory to be filled.
+/// A fill of memory with a pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
-    /// The first byte.
+    /// Address of the first byte.
     pub at: Address,
     /// The pattern: the lowest `width` bytes, least significant first.
     pub value: u32,
-    /// 1, 2 or 4.
+    /// Width of the pattern in bytes: 1, 2 or 4.
     pub width: u8,
-    /// How often the pattern is written.
+    /// Number of repetitions of the pattern.
     pub count: u64,
 }
 
 /// The launch of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// Which.
+    /// The kernel.
     pub code: &'a Arc<Code>,
-    /// Blocks and threads.
+    /// The grid.
     pub grid: Grid,
-    /// In the order of the kernel's parameters.
+    /// Arguments in the order of the kernel's parameters.
     pub args: &'a [Arg],
 }
 
-/// How many blocks of how many threads.
+/// The number of blocks, and of threads in a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grid {
     /// Blocks in x, y and z.
     pub blocks: [u32; 3],
-    /// Threads a block in x, y and z.
+    /// Threads per block in x, y and z.
     pub threads: [u32; 3],
-    /// Dynamic shared memory a block.
+    /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
@@ -401,24 +402,24 @@ pub struct Grid {
 pub enum Arg {
     /// Device memory, passed as its address.
     Memory {
-        /// The first byte.
+        /// Address of the first byte.
         at: Address,
-        /// How many of them the kernel may touch.
+        /// Number of bytes that the kernel may touch.
         bytes: u64,
-        /// Whether it writes them.
+        /// Whether the kernel writes them.
         mode: Mode,
     },
     /// A number of up to eight bytes, least significant first.
     Scalar {
-        /// The number.
+        /// Bytes of the number.
         bytes: [u8; 8],
-        /// How many of the bytes count.
+        /// Number of bytes that count.
         len: u8,
     },
 }
 
 impl Arg {
-    /// A number of eight bytes.
+    /// Returns an argument that is a number of eight bytes.
     pub(crate) fn word(value: u64) -> Arg {
         Arg::Scalar {
             bytes: value.to_le_bytes(),
@@ -427,22 +428,22 @@ impl Arg {
     }
 }
 
-/// A kernel, in all the forms that it has.
+/// A kernel, with all its forms.
 pub struct Code {
-    /// Its name; in an image its entry.
+    /// Name; in an image, that of the entry.
     pub name: String,
-    /// What a real device runs.
+    /// Code for a real device.
     pub image: Option<Image>,
-    /// The same in Rust, for the simulated GPU.
+    /// Code in Rust, for the simulated GPU.
     pub host: Option<HostForm>,
-    /// What it takes on the simulated GPU; without one it is bound by the bytes it touches.
+    /// Cost on the simulated GPU; without it the time follows from the bytes that the kernel touches.
     pub cost: Option<CostOf>,
-    /// Where a back end notes what it has made of it.
+    /// Where a back end stores its handle of the loaded kernel.
     pub loaded: Loaded,
 }
 
 impl Code {
-    /// A kernel without any form.
+    /// Makes a kernel without any form.
     pub fn new(name: &str) -> Code {
         Code {
             name: name.to_owned(),
@@ -459,13 +460,13 @@ impl Code {
 pub enum Image {
     /// PTX, which the driver compiles.
     Ptx(String),
-    /// CUDA C++, which has to be compiled first.
+    /// CUDA C++, which NVRTC compiles first.
     Cuda(String),
 }
 
-/// A kernel in Rust: it gets copies of all that it may touch.
+/// A kernel in Rust: it gets copies of all memory that it may touch.
 pub type HostForm = Box<dyn Fn(Grid, &mut [HostArg]) + Send + Sync>;
-/// What one launch of a kernel takes.
+/// Computes the cost of one launch of a kernel.
 pub type CostOf = Box<dyn Fn(Grid, &[Arg]) -> KernelCost + Send + Sync>;
 
 impl std::fmt::Debug for Code {
@@ -479,19 +480,19 @@ impl std::fmt::Debug for Code {
 /// An argument of a kernel in Rust.
 #[derive(Clone, Debug)]
 pub enum HostArg {
-    /// Memory: what was there when the kernel started. What is there when the function returns is
-    /// written back if the argument is written to.
+    /// Memory with the content at the start of the kernel. The content when the function returns is written back if
+    /// the argument's mode is `Write`.
     Memory(HostBytes),
     /// A number.
     Scalar {
-        /// The number.
+        /// Bytes of the number.
         bytes: [u8; 8],
-        /// How many of the bytes count.
+        /// Number of bytes that count.
         len: u8,
     },
 }
 
-/// Bytes that are aligned for any plain type.
+/// Bytes with an alignment that suits any plain type.
 #[derive(Clone, Debug, Default)]
 pub struct HostBytes {
     words: Vec<u128>,
@@ -499,7 +500,7 @@ pub struct HostBytes {
 }
 
 impl HostBytes {
-    /// So many zeros.
+    /// Returns this many zero bytes.
     pub fn zeroed(len: usize) -> HostBytes {
         HostBytes {
             words: vec![0; len.div_ceil(16)],
@@ -507,12 +508,12 @@ impl HostBytes {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.len]
     }
 
-    /// The bytes, to be written.
+    /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.len]
     }
@@ -521,11 +522,11 @@ impl HostBytes {
 /// One node of a graph.
 #[derive(Debug)]
 pub struct Node {
-    /// What it does and what it touches. Its stream and its number mean nothing.
+    /// The operation and its accesses. Its stream and its id are ignored.
     pub op: Op,
-    /// What the machine needs for it.
+    /// What the machine needs for the operation.
     pub work: NodeWork,
-    /// The nodes that it stands behind, all earlier ones.
+    /// Indices of the nodes that it depends on, all of them earlier nodes.
     pub after: SmallVec<[u32; 4]>,
 }
 
@@ -542,13 +543,13 @@ pub enum NodeWork {
     },
 }
 
-/// When an operation ran on its device.
+/// When an operation ran.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Done {
-    /// Which.
+    /// The operation.
     pub op: OpId,
-    /// Its call on the host, start and end, where that is known.
+    /// Start and end of its call on the host, where known.
     pub call_ns: Option<(u64, u64)>,
-    /// Its work, start and end; absent if it was the host's alone.
+    /// Start and end of its work on the device; `None` for an operation of the host alone.
     pub work_ns: Option<(u64, u64)>,
 }

@@ -1,4 +1,4 @@
-//! How long work takes on the device, and how much of what the device could do that is.
+//! Measures the time of work on the device, and compares it to the limits of the device.
 
 use std::fmt;
 use std::panic::Location;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 
-/// How a benchmark is run.
+/// The options of a benchmark.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Options {
-    /// Runs before the first that counts.
+    /// The number of warm-up runs, which are not measured.
     pub warm_up: u32,
-    /// Runs that count; at least one.
+    /// The number of measured runs; at least one.
     pub runs: u32,
-    /// Calls in each run. Zero chooses as many as take about a millisecond, a thousand at most, so
-    /// that the time between two events is long against what the events take.
+    /// The number of calls in each run. Zero chooses as many as take about a millisecond, a thousand at most, so that the time
+    /// between two events is long compared to their own cost.
     pub calls: u32,
-    /// Multiplications and additions of one call, if the share of the roofline is wanted.
+    /// The number of multiplications and additions of one call; needed for the roofline.
     pub flops: f64,
-    /// Bytes of device memory that one call has to move.
+    /// The bytes of device memory that one call must move; needed for the roofline.
     pub bytes: f64,
 }
 
@@ -38,17 +38,17 @@ impl Default for Options {
 /// The device's time for one call.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
-    /// Half of the runs took at most this.
+    /// The median of the runs.
     pub median: Duration,
-    /// All runs, divided by their number.
+    /// The mean of the runs.
     pub mean: Duration,
-    /// The standard deviation of a run.
+    /// The standard deviation of the runs.
     pub deviation: Duration,
-    /// Each run, in the order in which they were made.
+    /// The time per call of each run, in the order in which they were made.
     pub runs: Vec<Duration>,
-    /// How many calls each run was.
+    /// The number of calls in each run.
     pub calls: u32,
-    /// How near that is to what the device can do, if work was declared.
+    /// The comparison with the limits of the device, if work was declared.
     pub roofline: Option<Roofline>,
 }
 
@@ -57,27 +57,26 @@ pub struct Measured {
 /// whichever is longer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Roofline {
-    /// The least time.
+    /// The least time of one call.
     pub floor: Duration,
-    /// What decides it.
+    /// The resource that determines it.
     pub bound: Bound,
-    /// The floor divided by the median: 1 is all that the device can do.
+    /// The floor divided by the median: 1 is the limit of the device.
     pub share: f64,
 }
 
-/// What work is bound by.
+/// The resource that limits work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "each is what it says")]
+#[expect(missing_docs, reason = "the names explain themselves")]
 pub enum Bound {
     Arithmetic,
     Memory,
 }
 
-/// Measures `work` by timed events on the device.
+/// Measures `work` with timed events on the device.
 ///
-/// The time is the device's, from the moment the first call may start to the moment when all work of
-/// all streams that the calls used is over. How long the host takes to submit is not in it, unless
-/// the device had to wait for that.
+/// The time is measured on the device, from the moment the first call may start until all work in all streams that the
+/// calls used is complete. The time that the host takes to submit is not included, unless the device had to wait for it.
 ///
 /// ```
 /// use sidestream::benchmark::{Options, benchmark};
@@ -100,11 +99,11 @@ pub enum Bound {
 /// ```
 ///
 /// # Ordering
-/// Holds up the host until all is over.
+/// Blocks the host until all work is complete.
 ///
 /// # Errors
-/// [`Error::Invalid`] without a run or with declared work that is no number, what `work` gives, or
-/// what failed on the device.
+/// [`Error::Invalid`] for zero runs or for declared work that is negative or not a number, an error of `work`, or an error
+/// of the device.
 #[track_caller]
 pub fn benchmark(
     stream: &Stream,
@@ -134,7 +133,7 @@ pub fn benchmark(
     Ok(measured)
 }
 
-/// One run. All streams are idle before it and after it.
+/// Measures one run. All streams are idle before it and after it.
 #[track_caller]
 fn run(
     stream: &Stream,

@@ -1,110 +1,111 @@
-//! What can go wrong while a program runs, as values.
+//! The errors that a running program can meet.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::op::DeviceId;
 
-/// Why a call of the runtime failed.
+/// The reason why a call of the runtime failed.
 ///
-/// Each says what was asked, why it was refused and what to do. A wrong index or a wrong type is
-/// no `Error`: it is a mistake in the code, and panics at the caller's line.
+/// The text says what was asked, why it was refused and what to do instead. A wrong index or a wrong type is not an
+/// `Error`: it is a mistake in the code, and panics at the caller's line.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no device of this name, or it cannot be used.
+    /// No device has this name, or the device cannot be used.
     NoSuchDevice {
-        /// What was asked for.
+        /// The name that was asked for.
         asked: String,
-        /// What there is, or why there is nothing.
+        /// The names that exist, or why there are none.
         why: String,
     },
-    /// There is no room for the memory, even after waiting for all that was freed.
+    /// There is not enough memory, even after waiting for all memory that was freed.
     OutOfMemory(OutOfMemory),
-    /// A call that the driver refused; it changed nothing.
+    /// The driver refused the call; the call changed nothing.
     Refused {
         /// The call, such as `kernel` or `record`.
         call: &'static str,
-        /// The driver's code.
+        /// The driver's error code.
         code: i32,
-        /// What it says about it, and what to do.
+        /// The driver's description of the error, and what to do.
         why: String,
     },
-    /// A call that failed after the device had taken it, or some of it: what it uses counts as in use until that is over.
+    /// The call failed after the device had accepted all or part of it; its operands count as in use until that work
+    /// is complete.
     Submitted {
-        /// The call, such as `kernel`, or `synchronize` where every call waits for its work.
+        /// The call, such as `kernel`, or `synchronize` in synchronous mode, where every call waits for its work.
         call: &'static str,
-        /// The driver's code; 0 if the driver was not asked.
+        /// The driver's error code; 0 if the driver was not called.
         code: i32,
-        /// What it says about it.
+        /// The description of the error.
         why: String,
     },
-    /// The arguments do not fit together: nothing was submitted.
+    /// The arguments do not fit together; nothing was submitted.
     Invalid {
         /// The call.
         call: &'static str,
-        /// Why not, and what to do instead.
+        /// Why the arguments do not fit, and what to do instead.
         why: String,
     },
-    /// A kernel has no form that this device can run.
+    /// The kernel has no form that this device can run.
     NoForm {
         /// The kernel's name.
         kernel: String,
-        /// Which form would be needed.
+        /// The form that the device would need.
         needed: &'static str,
     },
-    /// A kernel in CUDA C++ was not compiled: its source is wrong, or there is no compiler here.
+    /// A kernel in CUDA C++ was not compiled: its source is wrong, or no compiler was found.
     NotCompiled {
         /// The kernel's name.
         kernel: String,
-        /// What the compiler says, or where it was looked for.
+        /// The compiler's messages, or the places where a compiler was looked for.
         why: String,
     },
-    /// The work itself failed on the device, which runs nothing from then on. Every later call gives
-    /// this error: open the device again, in a new process on real hardware.
+    /// Work failed on the device, which runs nothing from then on. Every later call returns this error: open the
+    /// device again, on real hardware in a new process.
     DeviceLost(Lost),
-    /// A function on the host panicked; the text is the panic's.
+    /// A function on the host panicked.
     Panicked {
-        /// What it said.
+        /// The message of the panic.
         message: String,
     },
-    /// What code of the program failed with, in a stage of a pipeline; the runtime itself gives none.
+    /// An error from the program's own code, in a stage of a pipeline; the runtime itself never returns it.
     Other(Other),
 }
 
-/// An error that is not the runtime's.
+/// An error that does not come from the runtime.
 #[derive(Clone, Debug)]
 pub struct Other(Arc<BoxError>);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The sizes behind an allocation that failed.
+/// The sizes involved in a failed allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
-    /// Which device; none for pinned host memory.
+    /// The device; `None` for pinned host memory.
     pub device: Option<DeviceId>,
-    /// What was asked for.
+    /// Bytes that were asked for.
     pub asked_bytes: u64,
-    /// What buffers hold now.
+    /// Bytes that buffers hold now.
     pub allocated_bytes: u64,
-    /// What was taken from the device, held by buffers or not.
+    /// Bytes taken from the device, whether buffers hold them or not.
     pub reserved_bytes: u64,
-    /// The most that may be taken.
+    /// The most bytes that may be taken.
     pub limit_bytes: u64,
 }
 
-/// How a device was lost.
+/// Which device was lost, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lost {
     /// The device.
     pub device: DeviceId,
-    /// The driver's code.
+    /// The driver's error code.
     pub code: i32,
-    /// What it says, with the operation that failed where that is known.
+    /// The description of the error, with the operation that failed where that is known.
     pub why: String,
 }
 
-/// What most calls give.
+/// The result of most calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl fmt::Display for Error {
@@ -117,8 +118,8 @@ impl fmt::Display for Error {
             Error::Refused { call, code, why } => write!(f, "{call} was refused ({code}): {why}"),
             Error::Submitted { call, code, why } => write!(
                 f,
-                "{call} failed ({code}) after the device had taken it, or some of it: {why}; what it uses \
-                 counts as in use until that is over"
+                "{call} failed ({code}) after the device had accepted all or part of it: {why}; its operands \
+                 count as in use until that work is complete"
             ),
             Error::Invalid { call, why } => write!(f, "{call}: {why}"),
             Error::NoForm { kernel, needed } => write!(
@@ -136,18 +137,18 @@ impl fmt::Display for Error {
 }
 
 impl Other {
-    /// The error as it was.
+    /// Returns the original error.
     pub fn get(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
         &**self.0
     }
 
-    /// The error itself, unless it has clones.
+    /// Returns the original error by value, unless this one has clones.
     pub(crate) fn into_inner(self) -> Result<BoxError, Other> {
         Arc::try_unwrap(self.0).map_err(Other)
     }
 }
 
-/// The same error, not one that reads alike.
+/// Equality is identity: two errors with equal text are different errors.
 impl PartialEq for Other {
     fn eq(&self, other: &Other) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -155,13 +156,13 @@ impl PartialEq for Other {
 }
 
 impl Error {
-    /// Any error, so that code which gives errors of this type can fail with it:
-    /// `text.parse().map_err(Error::other)?`. Errors of `std::io` and boxed ones need no such word.
+    /// Wraps any error, so that code that returns this type can fail with it: `text.parse().map_err(Error::other)?`.
+    /// Errors of `std::io` and boxed errors are converted by `?` alone.
     pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Other(Other(Arc::new(error.into())))
     }
 
-    /// The same as the error of a call that the device has taken before.
+    /// Converts an error of waiting into the error of a call that the device had already accepted.
     pub(crate) fn behind_submit(self) -> Error {
         match self {
             Error::Refused { call, code, why } => Error::Submitted { call, code, why },
@@ -178,7 +179,7 @@ impl Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            // Its text is the text of this error, so what caused it comes next.
+            // This error displays the inner error's text, so its source is the inner error's source.
             Error::Other(other) => other.get().source(),
             _ => None,
         }
@@ -193,7 +194,7 @@ impl From<std::io::Error> for Error {
 
 impl From<BoxError> for Error {
     fn from(error: BoxError) -> Error {
-        // One of ours stays what it is.
+        // A boxed `Error` of this crate is unwrapped, not wrapped again.
         error.downcast().map_or_else(Error::other, |error| *error)
     }
 }
@@ -224,7 +225,7 @@ impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "device {} is lost ({}): {}; it runs nothing any more",
+            "device {} is lost ({}): {}; it runs no more work",
             self.device.0, self.code, self.why
         )
     }

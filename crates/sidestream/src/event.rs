@@ -1,4 +1,4 @@
-//! Points in streams: events that mark them, and events that also keep the time.
+//! Points in streams: events that mark a point, and events that also record the device's time there.
 
 use std::fmt;
 use std::panic::Location;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::tracker::{Mark, Recorded, Runtime, wake_when_over};
 
-/// A point in a stream: all that the stream was given before it was recorded.
+/// A point in a stream: it covers all work that was submitted to the stream before it was recorded.
 ///
-/// [`Stream::record_event`](crate::stream::Stream::record_event) makes it, and it never changes:
-/// recording again gives another event. Clones are the same event.
+/// [`Stream::record_event`](crate::stream::Stream::record_event) makes it, and it never changes: recording again
+/// returns another event. Clones are the same event.
 ///
 /// ```
 /// use sidestream::device::Device;
@@ -27,54 +27,56 @@ use crate::tracker::{Mark, Recorded, Runtime, wake_when_over};
 /// ```
 #[derive(Clone)]
 pub struct Event {
-    // Before the runtime, which takes the driver's events back when it goes.
+    // `mark` is dropped before `runtime`, which destroys the driver's events when it is dropped.
     pub(crate) mark: Mark,
     pub(crate) runtime: Arc<Runtime>,
 }
 
 impl Event {
-    /// Whether all before it is over.
+    /// Returns whether all work before the event is complete.
     ///
     /// # Ordering
-    /// Does not hold up the host. "Yes" counts as [`Event::synchronize`].
+    /// Does not block the host. A result of `true` orders later calls as [`Event::synchronize`] does.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
         self.runtime.query(&self.mark, Location::caller())
     }
 
-    /// Waits until all before it is over.
+    /// Waits until all work before the event is complete.
     ///
     /// # Ordering
-    /// Holds up the host. Whatever this thread submits afterwards, to any stream, is ordered after it.
+    /// Blocks the host. Everything that this thread submits afterwards, to any stream, is ordered after the event.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         self.runtime.synchronize(&self.mark, Location::caller())
     }
 
-    /// The same for no longer than this; false if the time has passed first. The simulated GPU counts its
-    /// own time; for a function on the host that runs it waits up to a second of real time.
+    /// Like [`Event::synchronize`], but waits no longer than `at_most`; returns false if that time passes first. The
+    /// simulated GPU counts virtual time; for a function that is running on the host it waits up to a second of real
+    /// time.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn synchronize_for(&self, at_most: Duration) -> Result<bool> {
         let at = Location::caller();
         self.runtime.synchronize_for(&self.mark, at_most, at)
     }
 
-    /// The same for an async task: it is woken when all work before the event is over, or has failed.
+    /// Like [`Event::synchronize`], but for an async task, which is woken when all work before the event is complete
+    /// or has failed.
     ///
     /// # Ordering
-    /// Does not hold up the thread. "Ready" counts as [`Event::synchronize`].
+    /// Does not block the thread. `Ready` orders later calls as [`Event::synchronize`] does.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
         match self.query() {
@@ -94,31 +96,31 @@ impl fmt::Debug for Event {
     }
 }
 
-/// An event that keeps the device's time.
+/// An event that also records the device's time.
 ///
 /// A timed record costs the device some microseconds; an [`Event`] costs it nothing.
 #[derive(Clone)]
 pub struct TimedEvent {
-    // In this order, as in `Event`.
+    // The drop order matters, as in [`Event`].
     pub(crate) recorded: Arc<Recorded>,
     pub(crate) event: Event,
 }
 
 impl TimedEvent {
-    /// The same point as an event without time.
+    /// Returns the same point as an event without timing.
     pub fn event(&self) -> &Event {
         &self.event
     }
 
-    /// The time on the device from an earlier event to this one. Waits for both. Zero if this one came
-    /// first, which is possible on two streams.
+    /// Returns the time on the device from `earlier` to this event, after waiting for both. Returns zero if this
+    /// event came first, which is possible on two streams.
     ///
     /// # Ordering
-    /// Holds up the host as [`Event::synchronize`] does.
+    /// Blocks the host as [`Event::synchronize`] does.
     ///
     /// # Errors
-    /// If they were recorded on two devices, whose clocks cannot be compared, or what failed on the
-    /// device.
+    /// If the events were recorded on two devices, whose clocks cannot be compared; or the error of work that failed
+    /// on the device.
     #[track_caller]
     pub fn elapsed_since(&self, earlier: &TimedEvent) -> Result<Duration> {
         let at = Location::caller();

@@ -1,8 +1,8 @@
-//! Kernels, whose signatures say what they read and what they write.
+//! Kernels, whose signatures declare what they read and what they write.
 //!
 //! The signature is a tuple of [`Read`], [`Write`] and [`Value`], in the order of the kernel's parameters; a single
-//! parameter needs no tuple. A launch takes views and numbers of exactly these types, so the stream knows what the
-//! kernel touches without being told.
+//! parameter needs no tuple. A launch takes views and numbers of exactly these types, so the stream knows which
+//! memory the kernel touches.
 
 pub mod library;
 pub(crate) mod part;
@@ -19,14 +19,14 @@ use crate::tracker::{Touch, as_kernel};
 use part::{NodeArg, Part, PartMut};
 
 pub use crate::backend::Grid;
-/// What a kernel asks of the simulated GPU, from which [`KernelCost::Grid`] finds its time; [`Grid`] is what a launch
-/// and the closure of [`Kernel::with_cost`] take.
+/// The work of a kernel on the simulated GPU, from which [`KernelCost::Grid`] derives its time. [`Grid`] is the grid
+/// of a launch, and the argument of the closure of [`Kernel::with_cost`].
 pub use crate::engine::Grid as Work;
 pub use crate::engine::KernelCost;
 
 /// A kernel with the signature `A`.
 ///
-/// Clones are the same kernel.
+/// Clones are handles of one kernel.
 pub struct Kernel<A> {
     code: Arc<Code>,
     takes: PhantomData<fn(A)>,
@@ -41,18 +41,17 @@ impl<A> Clone for Kernel<A> {
     }
 }
 
-// The bound stands at the functions and not here, so that the compiler says what is wrong with a signature.
+// The bound is on the functions and not on this `impl`, so that the compiler explains what is wrong with a signature.
 impl<A> Kernel<A> {
-    /// A kernel in Rust, for the simulated GPU. It gets a slice for each buffer, which holds what was
-    /// there when the kernel started; what it leaves in those that it may write is there when the
-    /// kernel ends.
+    /// Makes a kernel in Rust, for the simulated GPU. It gets a slice for each buffer with the content at the start
+    /// of the kernel; the content that it leaves in the slices it may write is visible when the kernel ends.
     ///
-    /// It may not call the runtime: such a call is refused, or panics if it cannot give an error. What it drops
-    /// is dropped on another thread. It runs in this process, on one core and over copies of its buffers, so large
-    /// buffers take real time.
+    /// The function must not call the runtime: such a call returns an error, or panics if it cannot. Values that the
+    /// function drops are dropped on another thread. It runs in this process, on one core and on copies of its
+    /// buffers, so large buffers take real time.
     ///
-    /// This is safe, since a Rust function stays within its slices. A panic in it has the effect of a trap on
-    /// a real device: the device is lost.
+    /// This is safe, since a Rust function stays within its slices. A panic in it acts like a trap on a real device:
+    /// the device is lost.
     pub fn on_host(name: &str, run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static) -> Kernel<A>
     where
         A: KernelArgs,
@@ -63,12 +62,12 @@ impl<A> Kernel<A> {
         })
     }
 
-    /// A kernel in PTX: the entry `name` of `ptx`.
+    /// Makes a kernel in PTX: the entry `name` of `ptx`.
     ///
     /// # Safety
-    /// The entry has parameters of these types in this order: a pointer for each [`Read`] and
-    /// [`Write`], a number for each [`Value`]. On every grid it touches no memory but the views that
-    /// it is given, as far as they go, and does not write what it only reads.
+    /// The entry has parameters of these types in this order: a pointer for each [`Read`] and [`Write`], a number for
+    /// each [`Value`]. On every grid it touches no memory outside the views that it is passed, and does not write
+    /// those that are only read.
     pub unsafe fn from_ptx(ptx: &str, name: &str) -> Kernel<A>
     where
         A: KernelArgs,
@@ -79,12 +78,11 @@ impl<A> Kernel<A> {
         })
     }
 
-    /// A kernel in CUDA C++: the function `name` of `source`, declared `extern "C" __global__`.
+    /// Makes a kernel in CUDA C++: the function `name` of `source`, declared `extern "C" __global__`.
     ///
-    /// It is compiled for a device when it is first launched there, which takes a tenth of a second
-    /// and more. NVRTC does it, which is loaded then and has to be installed. There are no header files
-    /// beside the compiler's own. [`Error::NotCompiled`](crate::error::Error::NotCompiled) has what the
-    /// compiler says.
+    /// The kernel is compiled for a device at its first launch there, which takes a tenth of a second or more. NVRTC
+    /// compiles it; it has to be installed and is loaded at that time. No header files are available other than the
+    /// compiler's own. [`Error::NotCompiled`](crate::error::Error::NotCompiled) contains the compiler's messages.
     ///
     /// # Safety
     /// As for [`from_ptx`](Kernel::from_ptx).
@@ -98,7 +96,7 @@ impl<A> Kernel<A> {
         })
     }
 
-    /// The same kernel, also in Rust, so that the simulated GPU can run it.
+    /// Adds a form in Rust to the kernel, so that the simulated GPU can run it.
     ///
     /// # Panics
     /// If the kernel has clones.
@@ -114,8 +112,8 @@ impl<A> Kernel<A> {
         self
     }
 
-    /// What a launch takes on the simulated GPU. Without this it is bound by the bytes that it
-    /// touches. The closure may not call the runtime, as the kernel may not.
+    /// Sets the cost of a launch on the simulated GPU. Without it the kernel's time follows from the bytes that it
+    /// touches. The closure must not call the runtime, as the kernel must not.
     ///
     /// # Panics
     /// If the kernel has clones.
@@ -124,7 +122,7 @@ impl<A> Kernel<A> {
         self.with_cost_of(move |grid, _| cost(grid))
     }
 
-    /// The same, where it depends on what the launch is given.
+    /// Like [`Kernel::with_cost`], for a cost that also depends on the launch's arguments.
     #[track_caller]
     fn with_cost_of(
         mut self,
@@ -137,7 +135,7 @@ impl<A> Kernel<A> {
 }
 
 impl<A> Kernel<A> {
-    /// Its name.
+    /// Returns the kernel's name.
     pub fn name(&self) -> &str {
         &self.code.name
     }
@@ -156,7 +154,7 @@ impl<A> Kernel<A> {
     #[track_caller]
     fn code_mut(&mut self) -> &mut Code {
         let code = Arc::get_mut(&mut self.code);
-        code.expect("a kernel is completed before it is cloned or launched")
+        code.expect("a kernel is configured before it is cloned or launched")
     }
 }
 
@@ -167,7 +165,7 @@ impl<A> fmt::Debug for Kernel<A> {
 }
 
 impl Grid {
-    /// Blocks of `threads` threads, in one dimension.
+    /// Returns a one-dimensional grid of blocks of `threads` threads.
     pub fn new(blocks: u32, threads: u32) -> Grid {
         Grid {
             blocks: [blocks, 1, 1],
@@ -176,10 +174,10 @@ impl Grid {
         }
     }
 
-    /// As many blocks of `threads` threads as give each of `items` a thread; at least one block.
+    /// Returns a grid of as many blocks of `threads` threads as give each of `items` a thread; at least one block.
     ///
     /// # Panics
-    /// If `threads` is zero or the blocks would be more than a grid has.
+    /// If `threads` is zero or the number of blocks exceeds the limit of a grid.
     #[track_caller]
     pub fn cover(items: usize, threads: u32) -> Grid {
         assert!(threads > 0, "a block has at least one thread");
@@ -188,7 +186,7 @@ impl Grid {
         Grid::new(blocks.expect("a grid has fewer than 2^31 blocks"), threads)
     }
 
-    /// The same with this much dynamic shared memory a block.
+    /// Returns this grid with `shared_bytes` of dynamic shared memory per block.
     pub fn shared(self, shared_bytes: u32) -> Grid {
         Grid {
             shared_bytes,
@@ -201,23 +199,23 @@ impl Grid {
 
 /// A parameter that the kernel reads.
 pub struct Read<T>(PhantomData<T>);
-/// A parameter that the kernel writes, and may read.
+/// A parameter that the kernel writes and may also read.
 pub struct Write<T>(PhantomData<T>);
-/// A number, of at most eight bytes.
+/// A parameter that is a number of at most eight bytes.
 pub struct Value<T>(PhantomData<T>);
 
-/// A signature: a tuple of [`Param`]s, or one alone.
+/// A kernel's signature: a tuple of [`Param`]s, or a single one.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no signature of a kernel",
+    message = "`{Self}` is not a kernel signature",
     label = "neither `Read<T>`, `Write<T>` or `Value<T>` nor a tuple of these",
     note = "a signature lists the parameters, as in `Kernel::<(Read<f32>, Write<f32>)>`; a tuple has at most 12"
 )]
 pub trait KernelArgs {
-    /// What a launch is given.
+    /// The argument type of a launch.
     type Access<'a>;
-    /// What a node of a graph is given.
+    /// The argument type of a graph node.
     type Node;
-    /// What a kernel in Rust is given.
+    /// The argument type of a kernel in Rust.
     type Host<'a>;
 
     #[doc(hidden)]
@@ -230,16 +228,16 @@ pub trait KernelArgs {
 
 /// One parameter of a signature.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no parameter of a kernel",
+    message = "`{Self}` is not a kernel parameter",
     label = "not a `Read<T>`, `Write<T>` or `Value<T>` of a plain type",
     note = "a kernel reads memory by `Read<T>`, writes it by `Write<T>` and takes a number by `Value<T>`, where `T` is `Pod`"
 )]
 pub trait Param {
-    /// What a launch is given for it.
+    /// Its argument type in a launch.
     type Access<'a>;
-    /// What a node of a graph is given for it.
+    /// Its argument type in a graph node.
     type Node;
-    /// What a kernel in Rust is given for it.
+    /// Its argument type in a kernel in Rust.
     type Host<'a>;
 
     #[doc(hidden)]
@@ -250,7 +248,7 @@ pub trait Param {
     fn host(arg: &mut HostArg) -> Option<Self::Host<'_>>;
 }
 
-/// Arguments on their way to a back end.
+/// Arguments on their way to a back end, with the memory that they touch.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Passed<'a> {
@@ -258,7 +256,7 @@ pub struct Passed<'a> {
     pub(crate) touches: SmallVec<[Touch<'a>; 4]>,
 }
 
-/// What a kernel in Rust gets is aligned as [`HostBytes`](crate::backend::HostBytes) are.
+/// Whether values of `T` fit the alignment of [`HostBytes`](crate::backend::HostBytes), which back a kernel in Rust.
 const fn is_aligned<T>() -> bool {
     align_of::<T>() <= 16
 }
@@ -357,12 +355,12 @@ fn host_form<A: KernelArgs>(
     run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
 ) -> crate::backend::HostForm {
     Box::new(move |grid, args| {
-        let args = A::host(args).expect("the back end passes on what the launch was given");
+        let args = A::host(args).expect("the back end passes the launch's arguments");
         as_kernel(|| run(grid, args));
     })
 }
 
-/// No parameters.
+/// The signature of a kernel without parameters.
 impl KernelArgs for () {
     type Access<'a> = ();
     type Node = ();
@@ -377,7 +375,7 @@ impl KernelArgs for () {
     }
 }
 
-/// One parameter needs no tuple. A macro, because a blanket `impl` would take the tuples too.
+/// One parameter needs no tuple. This is a macro because a blanket `impl` would cover the tuples too.
 macro_rules! alone {
     ($($param:ident),+) => {
         $(impl<T: Pod> KernelArgs for $param<T> {
@@ -402,8 +400,7 @@ macro_rules! alone {
 
 alone!(Read, Write, Value);
 
-/// A tuple of parameters is a signature. A macro, because Rust has no other word for "tuples of every
-/// length".
+/// A tuple of parameters is a signature. This is a macro because Rust cannot abstract over tuples of every length.
 macro_rules! signature {
     ($($param:ident $arg:ident),+) => {
         impl<$($param: Param),+> KernelArgs for ($($param,)+) {

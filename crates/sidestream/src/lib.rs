@@ -1,8 +1,8 @@
 //! GPU work on side streams that is ordered correctly by construction.
 //!
-//! A program in the safe API cannot race: each call says what it reads and writes, and from that the
-//! library finds what the call has to wait for. The guide is `docs/guide/rust.md`. Devices are NVIDIA's,
-//! through their driver, or simulated.
+//! A program in the safe API cannot race: each call names what it reads and writes, and from that the library derives
+//! what the call has to wait for. The guide is `docs/guide/rust.md`. Devices are NVIDIA GPUs, through the CUDA driver,
+//! or simulated ones.
 //!
 //! ```
 //! use sidestream::prelude::*;
@@ -24,14 +24,17 @@
 //! # Ok::<(), sidestream::Error>(())
 //! ```
 //!
-//! - To write programs: [`prelude`] has all that most need. [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
-//!   [`pipeline`] and [`prefetch`] are its parts; [`batcher`] serves requests; [`explicit`] is CUDA as it is; then [`benchmark`] and [`error`].
+//! - To write programs: [`prelude`] has the names that most programs need. They come from [`device`], [`stream`],
+//!   [`buffer`], [`kernel`], [`event`], [`graph`], [`pipeline`] and [`prefetch`]. [`batcher`] serves requests;
+//!   [`explicit`] offers CUDA's own model, with explicit events and waits; [`benchmark`] measures; [`error`] has the
+//!   errors.
 //! - To find their races: [`check`].
 //!
-//! The other modules are internal: public for the crates beside this one and for its tests, hidden from these pages,
-//! and changed without notice. The modules above re-export what programs need of them. ARCHITECTURE.md has the map of all.
+//! The other modules are internal: they are public only for the neighbouring crates and for tests, are hidden from
+//! these pages, and change without notice. The modules above re-export what programs need from them. ARCHITECTURE.md
+//! describes all modules.
 
-// What no other crate can name says so: `pub` in this crate is what it offers.
+// An item that no other crate can name is not `pub`: in this crate, `pub` marks what it offers to others.
 #![warn(unreachable_pub)]
 
 #[doc(hidden)]
@@ -70,7 +73,7 @@ pub mod stream;
 pub mod trace;
 mod tracker;
 
-/// The crate that the derives of [`buffer::Pod`] need: `#[bytemuck(crate = "sidestream::bytemuck")]`.
+/// Re-exported for the derives of [`buffer::Pod`]: `#[bytemuck(crate = "sidestream::bytemuck")]`.
 pub use bytemuck;
 pub use error::{Error, Result};
 

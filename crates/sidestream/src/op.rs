@@ -1,10 +1,10 @@
-//! Operations: what host threads ask of devices, as plain data.
+//! Operations: the calls of host threads, as plain data.
 //!
-//! Every call that has an effect is one immutable [`Op`]. The rule book ([`crate::order`]), the
-//! simulated GPU, the checker and the trace writer all read the same ones, so what is not an `Op`
-//! cannot be ordered, checked, traced or replayed.
+//! Every call that has an effect is one immutable [`Op`]. The rule book ([`crate::order`]), the simulated GPU, the checker
+//! and the trace writer all use the same operations, so a call without an `Op` cannot be ordered, checked, traced or
+//! replayed.
 
-// What is asked of kinds is listed for all of them: a new one is refused until it is decided upon.
+// Matches list all kinds, so that a new kind does not compile until each match handles it.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod kinds;
@@ -20,8 +20,8 @@ pub use kinds::{Class, Named, Until};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DeviceId(pub u32);
 
-/// A stream. One id is one stream forever: a stream created after another was destroyed is a
-/// new id, even where the driver recycles the handle.
+/// A stream. Ids are never reused: a stream created after another was destroyed has a new id, even where the driver reuses
+/// the handle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct StreamId(pub u32);
 
@@ -33,7 +33,7 @@ pub struct ThreadId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct EventId(pub u32);
 
-/// A flag that one host thread (or a host function) raises and another waits for.
+/// A flag that one host thread (or a host function) sets and another waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct FlagId(pub u32);
 
@@ -41,11 +41,11 @@ pub struct FlagId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct GraphId(pub u32);
 
-/// A buffer: one tenancy of some memory. Freed and handed out again is another buffer.
+/// A buffer: one allocation. Memory that is freed and allocated again is a new buffer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct BufferId(pub u32);
 
-/// A place in the caller's source.
+/// A call site in the source of the program.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SiteId(pub u32);
 
@@ -53,7 +53,7 @@ pub struct SiteId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct OpId(pub u32);
 
-/// What kind of memory a buffer is.
+/// The kind of memory of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Memory {
     /// Device memory.
@@ -68,20 +68,20 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Whether a copy treats it as the host's side. Managed memory counts as the device's.
+    /// Whether a copy treats it as host memory. Managed memory counts as device memory.
     pub fn is_host(self) -> bool {
         matches!(self, Memory::Pinned | Memory::Pageable)
     }
 }
 
-/// How a stream takes part in the order of its device.
+/// How a stream is ordered with other streams of its device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StreamKind {
-    /// Created with the non-blocking flag: no implicit order at all (R15).
+    /// Created with the non-blocking flag: no implicit order (R15).
     NonBlocking,
     /// Created without it: ordered with the legacy default stream (R14).
     Blocking,
-    /// A thread's per-thread default stream: as a blocking stream towards the legacy one (R18).
+    /// A thread's per-thread default stream: ordered with the legacy stream like a blocking stream (R18).
     PerThread,
     /// The legacy default stream of its device (R14, R42).
     Legacy,
@@ -93,7 +93,7 @@ impl StreamKind {
         matches!(self, StreamKind::Blocking | StreamKind::PerThread)
     }
 
-    /// Whether it is there without having been made, so that any code may use it.
+    /// Whether it exists without having been created, so that any code may use it.
     pub fn is_default(self) -> bool {
         matches!(self, StreamKind::Legacy | StreamKind::PerThread)
     }
@@ -104,7 +104,7 @@ impl StreamKind {
 pub enum Mode {
     /// Only reads.
     Read,
-    /// Writes (and perhaps reads).
+    /// Writes, and possibly reads.
     Write,
 }
 
@@ -115,14 +115,14 @@ pub struct Access {
     pub buffer: BufferId,
     /// First byte.
     pub start: u64,
-    /// One past the last byte. `start == end` touches nothing.
+    /// One past the last byte. An access with `start == end` touches nothing.
     pub end: u64,
     /// Read or write.
     pub mode: Mode,
 }
 
 impl Access {
-    /// How many bytes it touches.
+    /// Returns the number of bytes that it touches.
     pub fn len_bytes(&self) -> u64 {
         self.end - self.start
     }
@@ -138,27 +138,27 @@ pub struct Op {
     pub id: OpId,
     /// The calling thread.
     pub thread: ThreadId,
-    /// Where in the source it was called.
+    /// Its call site.
     pub site: SiteId,
-    /// What was called.
+    /// The kind of call.
     pub kind: Kind,
-    /// The bytes it touches. The end of a buffer's life is listed as a write of all of it.
+    /// The bytes that it touches. A free is listed as a write of the whole buffer.
     pub accesses: Accesses,
 }
 
-/// What an [`Op`] does.
+/// The kind of an [`Op`], with its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A kernel, launched `launches` times in a row.
     Kernel {
-        /// Where it runs.
+        /// The stream in which it runs.
         stream: StreamId,
-        /// How many equal launches this operation stands for; at least one.
+        /// The number of equal launches that this operation represents; at least one.
         launches: u32,
     },
     /// `cudaMemcpyAsync`.
     Copy {
-        /// Where it runs.
+        /// The stream in which it runs.
         stream: StreamId,
         /// Memory of the source.
         from: Memory,
@@ -167,40 +167,40 @@ pub enum Kind {
     },
     /// `cudaMemcpyPeerAsync`: between memory of two devices.
     CopyPeer {
-        /// Where it runs: a stream of one of the two devices.
+        /// The stream in which it runs, on one of the two devices.
         stream: StreamId,
-        /// The other one.
+        /// The other device.
         peer: DeviceId,
     },
     /// `cudaMemsetAsync`.
     Memset {
-        /// Where it runs.
+        /// The stream in which it runs.
         stream: StreamId,
     },
-    /// `cudaMemcpy`: in the legacy stream of the thread's device; blocks as R19 to R23 say.
+    /// `cudaMemcpy`: in the legacy stream of the thread's device; blocks according to R19 to R23.
     CopyBlocking {
         /// Memory of the source.
         from: Memory,
         /// Memory of the destination.
         to: Memory,
     },
-    /// `cudaMemset`: in the legacy stream of the thread's device; blocks as R24 says.
+    /// `cudaMemset`: in the legacy stream of the thread's device; blocks according to R24.
     MemsetBlocking {
         /// Memory of the target.
         to: Memory,
     },
-    /// A function on the host, in stream order.
+    /// A host function, in stream order.
     HostFunc {
-        /// The stream that it holds up while it runs.
+        /// The stream whose later work waits for it.
         stream: StreamId,
-        /// A flag that it raises when it is done.
+        /// A flag that it sets when it is complete.
         raises: Option<FlagId>,
     },
     /// A launch of an executable graph.
     GraphLaunch {
-        /// Where it runs.
+        /// The stream in which it runs.
         stream: StreamId,
-        /// Which graph.
+        /// The graph.
         graph: GraphId,
     },
     /// `cudaMallocAsync`: the memory may be used in the order of this stream (R33).
@@ -215,7 +215,7 @@ pub enum Kind {
     },
     /// `cudaEventRecord`.
     Record {
-        /// The event that takes the stream's content.
+        /// The event that captures the stream's content.
         event: EventId,
         /// The stream.
         stream: StreamId,
@@ -231,7 +231,7 @@ pub enum Kind {
     WaitStream {
         /// The stream whose later work waits.
         stream: StreamId,
-        /// The stream whose work so far is waited for.
+        /// The stream whose work so far it waits for.
         source: StreamId,
     },
     /// `cudaStreamSynchronize`.
@@ -246,24 +246,24 @@ pub enum Kind {
     },
     /// `cudaDeviceSynchronize`.
     SyncDevice {
-        /// The device; the thread's current one if absent.
+        /// The device; the thread's current one if `None`.
         device: Option<DeviceId>,
     },
-    /// `cudaStreamQuery` and its answer.
+    /// `cudaStreamQuery` and its result.
     QueryStream {
         /// The stream.
         stream: StreamId,
-        /// Whether it answered "done".
+        /// Whether the result was that all work is complete.
         done: bool,
     },
-    /// `cudaEventQuery` and its answer.
+    /// `cudaEventQuery` and its result.
     QueryEvent {
         /// The event.
         event: EventId,
-        /// Whether it answered "done".
+        /// Whether the result was that all work is complete.
         done: bool,
     },
-    /// The thread raises a flag (release).
+    /// The thread sets a flag (release).
     SetFlag {
         /// The flag.
         flag: FlagId,
@@ -275,13 +275,13 @@ pub enum Kind {
     },
     /// The thread itself reads or writes memory.
     HostAccess,
-    /// The caching allocator hands out a buffer whose home is `stream` (R52).
+    /// The caching allocator allocates a buffer whose home is `stream` (R52).
     Alloc {
-        /// The buffer handed out.
+        /// The buffer allocated.
         buffer: BufferId,
-        /// Its home stream; absent for the cache of pinned memory.
+        /// Its home stream; `None` for the cache of pinned memory.
         stream: Option<StreamId>,
-        /// The earlier tenant whose events, recorded when it was freed, were all seen complete.
+        /// The earlier buffer of the bytes whose events, recorded at its free, were all seen to be complete.
         saw_events_of: Option<BufferId>,
     },
     /// `tensor.record_stream(stream)` (R53).
@@ -291,12 +291,12 @@ pub enum Kind {
         /// The stream that is noted for the free.
         stream: StreamId,
     },
-    /// The last reference to a buffer of the caching allocator dies (R52 to R54).
+    /// The last reference to a buffer of the caching allocator is dropped (R52 to R54).
     Free {
         /// The buffer.
         buffer: BufferId,
     },
-    /// `cudaMalloc` or `cudaHostAlloc`: no order (R31).
+    /// `cudaMalloc` or `cudaHostAlloc`: adds no order (R31).
     CudaMalloc,
     /// `cudaFree`.
     CudaFree {
@@ -312,22 +312,22 @@ pub enum Kind {
         /// The later event.
         to: EventId,
     },
-    /// `cudaEventCreate`: from here the event has never been recorded.
+    /// `cudaEventCreate`: the event counts as never recorded.
     CreateEvent {
         /// The event.
         event: EventId,
     },
-    /// `cudaEventDestroy`: waits already placed stay (R12).
+    /// `cudaEventDestroy`: waits that are already enqueued stay valid (R12).
     DestroyEvent {
         /// The event.
         event: EventId,
     },
-    /// `cudaStreamCreate`: no order, no wait.
+    /// `cudaStreamCreate`: adds no order and no wait.
     CreateStream {
         /// The new stream.
         stream: StreamId,
     },
-    /// `cudaStreamDestroy`: returns at once, the work still runs (R13).
+    /// `cudaStreamDestroy`: returns at once, while pending work still runs (R13).
     DestroyStream {
         /// The stream.
         stream: StreamId,
@@ -339,12 +339,12 @@ pub enum Kind {
     },
     /// `cudaStreamBeginCapture`, global mode.
     BeginCapture {
-        /// The stream where the capture starts and has to end.
+        /// The stream in which the capture begins and must end.
         stream: StreamId,
     },
     /// `cudaStreamEndCapture`.
     EndCapture {
-        /// The stream where the capture began.
+        /// The stream in which the capture began.
         stream: StreamId,
     },
 }

@@ -1,22 +1,23 @@
-//! Which process something belongs to: a child of a fork has a copy of it.
+//! Tells the processes of a fork apart: a child has copies of objects that belong to its parent.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// How many forks lie between this process and the first one that asked. Every child counts for itself.
+/// The number of forks between this process and the first one that asked; each forked child counts one more.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The process that something was made in.
+/// The process in which an object was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Process(u32);
 
 impl Process {
-    /// The one that runs this.
+    /// Returns the current process.
     pub(crate) fn this() -> Process {
         watch();
         Process(FORKS.load(Relaxed))
     }
 
-    /// Not a child of it. Part of every call: asking the system for its number takes longer than the rest of some.
+    /// Returns whether this is the current process, and not a forked child of it. Part of every call: asking the
+    /// system for the process id would take longer than the rest of some calls.
     #[inline]
     pub(crate) fn is_this(self) -> bool {
         self.0 == FORKS.load(Relaxed)
@@ -45,15 +46,15 @@ fn watch() {
     }
 
     static WATCHES: Once = Once::new();
-    // SAFETY: the function is the C library's, with its signature. The handler adds to an atomic number, which
-    // may be done in a child before anything else. It stays: this library is part of the program, or of a module
-    // of Python's, which is not unloaded.
+    // SAFETY: the function is the C library's, with its signature. The handler only adds to an atomic number, which
+    // is allowed in a child right after the fork. The handler stays valid: this library is part of the program, or of
+    // a Python module, which is never unloaded.
     WATCHES.call_once(|| unsafe {
-        // It fails for want of memory alone, and then a fork goes unseen, as without it.
+        // It fails only if memory runs out; forks then go unnoticed, as they would without this call.
         pthread_atfork(None, None, Some(in_child));
     });
 }
 
-/// There are no forks.
+/// This target has no forks.
 #[cfg(not(all(unix, not(miri))))]
 fn watch() {}

@@ -1,5 +1,4 @@
-//! The contract of the cache: in which order it chooses, what it asks for when memory is low, and
-//! what it tells about itself.
+//! The contract of the cache: the order of its choices, what it requests when memory is short, and its statistics.
 
 pub mod machine;
 
@@ -13,7 +12,7 @@ const A: StreamId = StreamId(0);
 const B: StreamId = StreamId(1);
 const MB: u64 = 1 << 20;
 
-/// A cache and the machine under it. Nothing on the machine is ever over unless it is waited for.
+/// A cache and its machine. No work on the machine completes unless it is waited for.
 struct Desk {
     cache: Cache<Last>,
     machine: Machine,
@@ -37,7 +36,7 @@ impl Desk {
         held.expect("there is room")
     }
 
-    /// Frees it after its home stream used it.
+    /// Frees it after its home stream has used it.
     fn free(&mut self, held: Held) {
         let home = held.home.expect("a stream");
         self.machine.free(&mut self.cache, held, &[home]);
@@ -49,7 +48,7 @@ fn at(held: &Held) -> Address {
 }
 
 #[test]
-fn the_own_stream_comes_first_and_nothing_is_asked() {
+fn pieces_of_the_own_stream_come_first_and_nothing_is_queried() {
     let mut desk = Desk::device(u64::MAX);
     let (own, other) = (desk.take(2 * MB, A), desk.take(2 * MB, B));
     let (own_at, other_at) = (at(&own), at(&other));
@@ -59,14 +58,14 @@ fn the_own_stream_comes_first_and_nothing_is_asked() {
     let next = desk.take(2 * MB, A);
     assert_eq!((at(&next), next.waits), (own_at, false));
     assert_eq!(desk.machine.asks, 0);
-    // Without one of its own, it gets what is over on another.
+    // Without a free piece of its own, the stream gets one whose uses on another stream are complete.
     let next = desk.take(2 * MB, A);
     assert_eq!((at(&next), next.waits), (other_at, false));
     assert_eq!(desk.machine.asks, 1);
 }
 
 #[test]
-fn memory_that_is_over_comes_before_new_memory() {
+fn memory_with_complete_uses_comes_before_new_memory() {
     let mut desk = Desk::device(u64::MAX);
     let first = desk.take(4 * MB, A);
     desk.free(first);
@@ -99,7 +98,7 @@ fn new_memory_comes_before_a_wait_and_a_wait_before_an_error() {
 }
 
 #[test]
-fn a_tenant_that_never_used_its_piece_hands_the_uses_before_it_on() {
+fn a_tenant_that_never_used_its_piece_hands_on_the_earlier_uses() {
     let mut desk = Desk::device(2 * MB);
     let first = desk.take(2 * MB, A);
     desk.free(first);
@@ -141,7 +140,7 @@ fn segments_that_do_not_join_hold_no_piece_together() {
         bytes: 4 * MB,
     };
     assert_eq!(need, Err(Need::Segment(growth)));
-    // A small one is aligned to 64 bytes, and the next lies right behind it.
+    // A small piece is aligned to 64 bytes, and the next one follows directly.
     let mut take = |bytes| desk.machine.alloc(&mut desk.cache, bytes, None);
     let (one, two) = (take(65).expect("room"), take(1).expect("room"));
     assert_eq!(at(&two).0 - at(&one).0, 128);
@@ -159,7 +158,7 @@ fn the_host_waits_for_pinned_memory_where_no_stream_can() {
 }
 
 #[test]
-fn low_memory_gives_idle_segments_back_for_one_that_fits() {
+fn when_memory_is_short_idle_segments_are_released_for_one_that_fits() {
     let mut desk = Desk::device(8 * MB);
     let three: Vec<Held> = [2 * MB, 2 * MB, 4 * MB].map(|b| desk.take(b, A)).into();
     let mut three = three.into_iter();
@@ -185,7 +184,7 @@ fn a_driver_without_memory_is_not_asked_for_as_much_again() {
     assert_eq!(ask(8 * MB, &mut cache), growth(8 * MB));
     cache.segment_refused(8 * MB);
     assert!(matches!(ask(8 * MB, &mut cache), Need::OutOfMemory(_)));
-    // An error was given; whoever asks after that may be luckier.
+    // An error was returned; a later request may succeed.
     assert_eq!(ask(8 * MB, &mut cache), growth(8 * MB));
     cache.segment_refused(8 * MB);
     assert_eq!(ask(4 * MB, &mut cache), growth(4 * MB));
@@ -205,30 +204,30 @@ fn a_sparing_cache_waits_rather_than_grows() {
     desk.free(first);
     assert!(desk.take(8 * MB, B).waits);
     assert_eq!(desk.cache.statistics().reserved_bytes, 8 * MB);
-    // Where no wait helps, it grows all the same.
+    // If no wait helps, the cache grows after all.
     desk.take(8 * MB, B);
     assert_eq!(desk.cache.statistics().reserved_bytes, 16 * MB);
 }
 
 #[test]
-fn what_is_freed_stays_active_until_it_is_seen_to_be_over() {
+fn a_freed_piece_stays_active_until_its_uses_are_seen_complete() {
     let mut desk = Desk::device(u64::MAX);
     let held = desk.take(3 * MB, A);
     let active = |desk: &Desk| desk.cache.statistics().active_bytes;
     assert_eq!(active(&desk), 3 * MB);
     desk.free(held);
     assert_eq!(active(&desk), 3 * MB);
-    desk.cache.look(|uses| desk.machine.is_over(uses));
-    assert_eq!(active(&desk), 3 * MB, "it is not over");
+    desk.cache.look(|uses| desk.machine.is_complete(uses));
+    assert_eq!(active(&desk), 3 * MB, "it is not complete");
     desk.machine.finish_all();
-    desk.cache.look(|uses| desk.machine.is_over(uses));
+    desk.cache.look(|uses| desk.machine.is_complete(uses));
     let s = desk.cache.statistics();
     assert_eq!((s.active_bytes, s.active_peak_bytes), (0, 3 * MB));
     assert_eq!((s.allocated_bytes, s.allocated_peak_bytes), (0, 3 * MB));
 }
 
 #[test]
-#[should_panic(expected = "a piece comes back to the cache that it is from")]
+#[should_panic(expected = "a piece is freed in the cache that allocated it")]
 fn a_piece_of_another_cache_is_not_taken_back() {
     let (mut one, mut other) = (Desk::device(u64::MAX), Desk::device(u64::MAX));
     let piece = one.take(MB, A).piece;

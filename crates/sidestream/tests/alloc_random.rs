@@ -1,5 +1,5 @@
-//! Random programs on the cache: no piece overlaps another, none is handed out with a use that
-//! nothing orders, the statistics are right, and no memory is lost.
+//! Random programs on the cache: no piece overlaps another, none is handed out with an unordered pending use, the
+//! statistics are right, and no memory is lost.
 
 use super::alloc::machine::{Held, Last, Machine};
 use super::drawn::Random;
@@ -74,7 +74,7 @@ impl Program {
     }
 
     fn allocate(&mut self) {
-        // A few sizes come again and again; they meet their own freed pieces.
+        // A few sizes recur, so that requests meet their own freed pieces.
         let bytes = match self.random.below(10) {
             0..4 => [0, 1, 4096, 70_000][self.random.below(4) as usize],
             4..7 => self.random.below(20_000),
@@ -118,7 +118,7 @@ impl Program {
     }
 
     fn look(&mut self) {
-        self.cache.look(|uses| self.machine.is_over(uses));
+        self.cache.look(|uses| self.machine.is_complete(uses));
     }
 
     fn set_limit(&mut self) {
@@ -149,7 +149,7 @@ impl Program {
         assert!(s.active_bytes <= s.active_peak_bytes);
     }
 
-    /// All memory is found again: as one piece a range, and by the driver.
+    /// Checks that all memory is found again: by the cache as one piece per range, and by the driver.
     fn end(&mut self) {
         while !self.held.is_empty() {
             self.free();
@@ -190,6 +190,6 @@ fn random_programs_get_memory_that_is_theirs_and_safe() {
     println!(
         "{waits} waits, {refusals} refusals, {host_waits} waits on the host, {released_bytes} bytes released"
     );
-    // The programs reach all of the choices.
+    // The programs exercise all of the choices.
     assert!(waits > 1_000 && refusals > 1_000 && host_waits > 1_000 && released_bytes > 0);
 }

@@ -1,8 +1,8 @@
-//! Logs of real programs, replayed: how much memory the cache takes for them.
+//! Replays logs of real programs, and checks how much memory the cache takes for them.
 //!
-//! The logs were recorded with PyTorch on an H200; their first lines say of what. They say on which
-//! stream memory is used, not when the device was done with it: the machine draws that. The oracle
-//! of the machine looks at every piece.
+//! The logs were recorded with PyTorch on an H200; their first lines say from which program. They say on which stream
+//! memory is used, but not when the device had completed the use: the machine draws that. The oracle of the machine
+//! checks every piece.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use super::alloc::machine::{Held, Last, Machine};
 use sidestream::alloc::{Cache, Rules, Spare, Statistics};
 use sidestream::op::{DeviceId, StreamId};
 
-/// How many uses the streams are behind at most.
+/// Maximum number of uses by which the streams lag behind.
 const LAGS: [u64; 5] = [0, 1, 8, 64, 256];
 const STREAMS: usize = 4;
 
-/// Replays a log; its peak, and what the cache counted.
+/// Replays a log; returns its peak, and the statistics of the cache.
 fn replay(text: &str, lag: u64, spare: Option<Spare>) -> (u64, Statistics) {
     let rules = Rules {
         spare,
@@ -41,7 +41,7 @@ fn replay(text: &str, lag: u64, spare: Option<Spare>) -> (u64, Statistics) {
                 let home = piece.home.expect("a stream");
                 machine.free(&mut cache, piece, &[home]);
             }
-            _ => panic!("`{line}` is no line of a log"),
+            _ => panic!("`{line}` is not a line of a log"),
         }
         peak_bytes = peak_bytes.max(bytes);
         machine.progress(lag);
@@ -63,7 +63,7 @@ const LOGS: [&str; 5] = [
     "augmentation_on_four_streams",
 ];
 
-/// Replays a log; no more than 1.15 times what it asks for may be reserved.
+/// Replays a log, and checks that no more than 1.15 times the requested memory is reserved.
 #[track_caller]
 fn check(name: &str, lags: &[u64], spare: Option<Spare>) {
     let path = format!(

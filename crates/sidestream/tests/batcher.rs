@@ -1,4 +1,4 @@
-//! Requests of many callers as batches: each ends exactly once, with its own values or the reason why not.
+//! Requests of many callers as batches: each ends exactly once, with its own values or the reason for its failure.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,7 +22,7 @@ use sidestream::sim::Schedule;
 const ROW: usize = 3;
 /// A value at which the kernel traps.
 const POISON: u32 = 0xdead;
-/// Longer than any test takes: a batch that leaves earlier did so for another reason.
+/// Longer than any test takes: a batch that leaves earlier has another reason.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 type Numbers = Batcher<u32, u32>;
@@ -42,7 +42,7 @@ fn sum() -> Kernel<(Read<u32>, Write<u32>)> {
     })
 }
 
-/// What each batch calls, after `before`.
+/// Serves with a function that is called for each batch, after `before`.
 fn serve<B>(settings: Settings<u32, u32>, before: B) -> Numbers
 where
     B: Fn(&At<'_>) -> Result<(), DeviceError> + Clone + Send + 'static,
@@ -60,7 +60,7 @@ where
     served.unwrap()
 }
 
-/// The same with a graph for each size and slot; `before` is called where one is made.
+/// Serves with a graph for each size and slot; `before` is called where a graph is made.
 fn serve_graphs<B>(settings: Settings<u32, u32>, before: B) -> Numbers
 where
     B: Fn(usize) -> Result<(), DeviceError> + Clone + Send + 'static,
@@ -79,7 +79,7 @@ fn always(_: &At<'_>) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// A gate that keeps batches on the host until it is opened, and says how many requests each has.
+/// Returns a gate that keeps batches on the host until it is opened, and the number of requests in each batch.
 fn gate() -> (
     impl Fn(&At<'_>) -> Result<(), DeviceError> + Clone + Send + 'static,
     Receiver<usize>,
@@ -90,7 +90,7 @@ fn gate() -> (
     let waits = Arc::new(Mutex::new(waits));
     let hold = move |at: &At<'_>| {
         said.send(at.requests()).ok();
-        // Whoever has gone leaves it open.
+        // If the test has ended, the gate is open.
         waits.lock().unwrap().recv().ok();
         Ok(())
     };
@@ -144,7 +144,7 @@ fn requests_that_wait_leave_as_one_batch_of_the_next_size() {
 }
 
 #[test]
-fn a_full_batch_waits_for_nobody() {
+fn a_full_batch_leaves_at_once() {
     let device = Device::open("sim:h200").unwrap();
     let batcher = serve(settings(&device).max_delay(FOREVER), always);
     let answers: Vec<_> = (0..8)
@@ -156,7 +156,7 @@ fn a_full_batch_waits_for_nobody() {
 }
 
 #[test]
-fn closing_computes_what_waits_and_refuses_the_rest() {
+fn closing_computes_waiting_requests_and_refuses_new_ones() {
     let device = Device::open("sim:h200").unwrap();
     let batcher = serve(settings(&device).max_delay(FOREVER), always);
     let answer = batcher.submit(&[1, 2, 3]).unwrap();
@@ -167,7 +167,7 @@ fn closing_computes_what_waits_and_refuses_the_rest() {
 }
 
 #[test]
-fn dropping_ends_what_waits() {
+fn dropping_ends_waiting_requests() {
     let device = Device::open("sim:h200").unwrap();
     let batcher = serve(settings(&device).max_delay(FOREVER), always);
     let answer = batcher.submit(&[1, 2, 3]).unwrap();
@@ -199,7 +199,7 @@ fn a_graph_is_made_for_each_size_once_and_its_results_stay() {
     let statistics = batcher.close();
     assert_eq!(made.iter().collect::<Vec<_>>(), [4]);
     assert_eq!(statistics.batches, BTreeMap::from([(4, 6)]));
-    // Of a graph only the whole is timed.
+    // Only the whole of a graph is timed.
     assert_eq!(statistics.compute.count(), 6);
     assert_eq!(
         (statistics.upload.count(), statistics.download.count()),
@@ -254,7 +254,7 @@ fn a_queue_that_is_full_refuses() {
     answers.extend((0..2).map(|_| batcher.submit(&[0, 0, 0]).unwrap()));
     let refused = batcher.submit(&[0, 0, 0]).unwrap_err();
     assert!(matches!(refused, Error::Full { limit: 2 }), "{refused}");
-    // One that is taken back makes room.
+    // Cancelling a request makes room.
     drop(answers.pop());
     answers.push(batcher.submit(&[0, 0, 0]).unwrap());
     drop(open);
@@ -288,7 +288,7 @@ fn a_request_that_is_late_is_not_computed() {
     assert!(first.wait().is_ok());
     assert!(matches!(soon.wait(), Err(Error::Expired)));
     assert_eq!(later.wait().unwrap()[..], [6]);
-    // By what that batch took no answer comes within a nanosecond.
+    // Given how long that batch took, no answer comes within a nanosecond.
     let soon = batcher.submit_with(&[0, 0, 0], &wish(Instant::now() + Duration::from_nanos(1)));
     assert!(matches!(soon, Err(Error::Late { .. })), "{soon:?}");
     let statistics = batcher.close();
@@ -296,7 +296,7 @@ fn a_request_that_is_late_is_not_computed() {
 }
 
 #[test]
-fn what_is_taken_back_is_not_computed() {
+fn a_cancelled_request_is_not_computed() {
     let device = Device::open("sim:h200").unwrap();
     let (hold, batches, open) = gate();
     let batcher = serve(settings(&device).slots(1), hold);
@@ -386,7 +386,7 @@ fn an_urgent_class_has_streams_of_its_priority() {
 }
 
 #[test]
-fn settings_that_serve_nobody_are_refused() {
+fn unusable_settings_are_refused() {
     let device = Device::open("sim:h200").unwrap();
     for (wrong, says) in [
         (settings(&device).sizes(&[]), "at least one size"),
@@ -432,7 +432,7 @@ fn an_answer_is_a_future_that_is_woken_once() {
     assert_eq!(batcher.close().answered, 1);
     assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     let Poll::Ready(Ok(row)) = answer.as_mut().poll(&mut context) else {
-        panic!("it is closed, so it is over")
+        panic!("it is closed, so every answer is ready")
     };
     assert_eq!(row[..], [15]);
     assert!(matches!(
@@ -442,7 +442,7 @@ fn an_answer_is_a_future_that_is_woken_once() {
 }
 
 #[test]
-fn results_stay_while_they_are_held() {
+fn results_are_kept_while_they_are_owned() {
     let device = Device::open("sim:h200").unwrap();
     let batcher = serve(settings(&device), always);
     let kept: Vec<_> = (0..64)
@@ -456,7 +456,7 @@ fn results_stay_while_they_are_held() {
     );
 }
 
-/// Looks, as it is woken, what the batcher has counted.
+/// Reads the statistics of the batcher when it is woken.
 struct Counted(Arc<Numbers>, Mutex<Vec<(u64, u64, u64)>>);
 
 impl Wake for Counted {
@@ -556,14 +556,14 @@ enum Fault {
     Fails,
     Panics,
     Traps,
-    /// No more is taken, while requests wait and run.
+    /// New requests are refused, while requests wait and run.
     Refused,
-    /// The batcher goes, while requests wait and run.
+    /// The batcher is dropped, while requests wait and run.
     Dropped,
 }
 
-/// One run by its seed: callers on threads, who wait, leave, take back, hold or have deadlines; a model of calls or of graphs, which may fail; a device
-/// that may be lost; an end at any time.
+/// One run by its seed: callers on threads that wait, leave, cancel, keep results or have deadlines; a model of calls
+/// or of graphs, which may fail; a device that may be lost; and an end at any time.
 fn faulty(seed: u64) {
     let mut numbers = Random(seed);
     let schedule = match numbers.below(3) {
@@ -660,22 +660,22 @@ fn faulty(seed: u64) {
         assert_eq!((statistics.waiting, statistics.in_flight), (0, 0));
     }
     for (.., kept) in ended {
-        // Whatever became of them, it has: nobody is left who could still end one.
+        // Each answer has ended, whatever its result: nothing is left that could still end one.
         assert!(kept.iter().all(|(_, answer)| answer.is_ready()));
         settle(kept.into_iter());
     }
     assert!(findings.report().races.is_empty(), "{}", findings.text());
-    // Nothing is held any more but what the caches keep.
+    // Only the caches still have memory.
     if !matches!(fault, Fault::Traps) {
         assert_eq!(device.statistics().allocated_bytes, 0);
         assert_eq!(device.pinned_statistics().allocated_bytes, 0);
     }
 }
 
-/// A request that was taken: what its answer has to be, and the answer.
+/// An accepted request: its expected answer, and the answer.
 type Taken = (u32, Answer<u32>);
 
-/// Waits for answers; how many there were.
+/// Waits for answers; returns how many there were.
 fn settle(kept: impl Iterator<Item = Taken>) -> u64 {
     kept.map(|(expected, answer)| match answer.wait() {
         Ok(row) => assert_eq!(row[..], [expected]),

@@ -1,15 +1,16 @@
-//! The machine behind every batcher, without threads and clocks: when a batch leaves, and what is taken.
+//! The state machine behind every batcher, without threads and clocks: when a batch leaves, and which requests are
+//! accepted.
 
 use std::time::Duration;
 
 use sidestream::batcher::{Refusal, Requests, Rule, Took};
 
-/// As long after the beginning.
+/// A time after the beginning.
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Requests known by a number, of one class with one slot.
+/// Returns requests known by a number, of one class with one slot.
 fn requests(max_queue: usize) -> Requests<u32> {
     let rule = Rule::new(&[8, 2, 4, 2], ms(5)).unwrap();
     assert_eq!((rule.sizes(), rule.largest()), (&[2, 4, 8][..], 8));
@@ -39,7 +40,7 @@ fn when_a_batch_leaves() {
     }
     assert!(all.due(0).is_none(), "no slot is free");
     all.over(0, batch.slot, ms(9));
-    // As many as the largest size holds wait for none.
+    // A full batch of the largest size waits for no more requests.
     assert_eq!(all.due(0), Some(ms(9)));
     let batch = all.take(0, ms(9)).unwrap();
     assert_eq!((batch.keys.len(), batch.size), (8, 8));
@@ -55,7 +56,7 @@ fn threads_leave_a_batch_to_its_event_loop_for_a_while() {
     all.submit(0, 0, ms(0), None, Some(7)).unwrap();
     all.submit(0, 1, ms(1), None, Some(7)).unwrap();
     assert_eq!(all.due_to_threads(0, ms(5)), Some(ms(55)));
-    // Requests of others do not wait so long for a loop that is busy.
+    // Requests of other threads do not wait that long for a busy loop.
     all.submit(0, 2, ms(2), None, None).unwrap();
     assert_eq!(all.due_to_threads(0, ms(5)), Some(ms(10)));
     assert_eq!(all.due(0), Some(ms(5)));
@@ -65,7 +66,7 @@ fn threads_leave_a_batch_to_its_event_loop_for_a_while() {
 }
 
 #[test]
-fn what_was_taken_back_has_no_place_in_the_queue() {
+fn a_cancelled_request_takes_no_place_in_the_queue() {
     let mut all = requests(4);
     for n in 0..4 {
         all.submit(0, n, ms(0), None, None).unwrap();
@@ -83,9 +84,9 @@ fn what_was_taken_back_has_no_place_in_the_queue() {
     );
 }
 
-/// What one batcher went through, with what it decided. `test_batcher.py` asks the same of Python's.
+/// The history of a batcher, with its decisions. `test_batcher.py` checks the same history with Python's batcher.
 #[test]
-fn a_history_decides_what_is_taken() {
+fn a_history_determines_which_requests_are_accepted() {
     let us = |text: &str| Duration::from_micros(text.parse().unwrap());
     let rule = Rule::new(&[1, 2, 4], us("500")).unwrap();
     let mut all: Requests<()> = Requests::new(rule, 8, 1, 2);

@@ -1,5 +1,5 @@
-//! The checker, through text: a program in, its findings out; and every fix that it prints, when
-//! applied, makes the program clean.
+//! The checker as text: a program in, its findings out; and every fix that it prints, when applied, makes the program
+//! clean.
 
 mod memory;
 mod notation;
@@ -9,9 +9,9 @@ use sidestream::check::{Race, Report, Severity, Verdict};
 
 use notation::{Names, is_op, lines, run};
 
-/// Checks `program` and compares, line by line: races as
-/// `KIND buffer first second streams: fix`, then lints as `CODE op`, then the error. A race may
-/// end in `(warn)` and in `xN`. Then follows the printed fixes until nothing is left.
+/// Checks `program` and compares, line by line: races as `KIND buffer first second streams: fix`, then lints as
+/// `CODE op`, then the error. A race may end in `(warn)` and in `xN`. Afterwards applies the printed fixes until no
+/// race is left.
 #[track_caller]
 fn check(program: &str, expected: &str) {
     let (report, names) = run(program);
@@ -61,8 +61,8 @@ fn render(report: &Report, names: &Names) -> Vec<String> {
     lines
 }
 
-/// Applies the first printed fix until the report is clean. A fix has to order the pair that it
-/// was printed for, and to introduce nothing.
+/// Applies the first printed fix until the report is clean. A fix must order the pair that it was printed for, and
+/// introduce no finding.
 #[track_caller]
 fn follow_the_fixes(program: &str) {
     let mut program: Vec<String> = lines(program).map(str::to_owned).collect();
@@ -79,7 +79,7 @@ fn follow_the_fixes(program: &str) {
             .text(&names)
             .replace("=done", &format!("=done{round}"));
         let mut inserted = Vec::new();
-        // From the back, so that the numbers of what comes before stay right.
+        // From the back, so that earlier numbers stay valid.
         for part in fix.split(", ").collect::<Vec<_>>().into_iter().rev() {
             let place = |word: &str| {
                 let (call, at) = part.rsplit_once(word)?;
@@ -106,7 +106,7 @@ fn follow_the_fixes(program: &str) {
     panic!("the fixes do not end:\n{}", program.join("\n"));
 }
 
-/// Where the operation with this number stands among the lines.
+/// Returns the line of the operation with this number.
 fn line_of(program: &[String], op: usize) -> usize {
     let ops = program.iter().enumerate().filter(|(_, line)| is_op(line));
     let mut at = ops.map(|(at, _)| at).skip(op);
@@ -186,8 +186,8 @@ fn a_wait_is_a_snapshot() {
 
 #[test]
 fn a_race_hides_no_other() {
-    // The write of s2 races with that of s1 and takes its place. s3 is ordered behind s2 only, and
-    // s1's next write is unordered with s3's.
+    // The write of s2 races with that of s1 and takes its place. s3 is ordered after s2 only, and s1's next write is
+    // unordered with s3's.
     check(
         "kernel s=s1 w=A
          kernel s=s2 w=A
@@ -197,7 +197,7 @@ fn a_race_hides_no_other() {
         "WAW A 0 1 s1,s2: wait_stream s=s2 src=s1 before 1
          WAW A 3 4 s3,s1: wait_stream s=s1 src=s3 before 4",
     );
-    // Every reader counts, also one that another reader is ordered behind.
+    // Every reader counts, even one that another reader is ordered after.
     check(
         "kernel s=s1 r=A
          wait_stream s=s2 src=s1
@@ -309,8 +309,7 @@ fn a_host_function_is_the_host_in_stream_order() {
 
 #[test]
 fn blocking_copies() {
-    // R19: the transfer of a pageable upload may still run in the legacy stream; the source was
-    // read by the caller.
+    // R19: the transfer of a pageable upload may still run in the legacy stream; the caller has read the source.
     check(
         "host_write buf=P
          copy from=P to=A
@@ -333,7 +332,7 @@ fn blocking_copies() {
          kernel s=s1 r=B",
         "RAW B 0 1 legacy,s1: wait_stream s=s1 src=legacy before 1",
     );
-    // A blocking stream waits for the legacy one by itself.
+    // A blocking stream waits for the legacy stream implicitly.
     check_clean(
         "stream name=b kind=blk
          copy from=A to=B
@@ -443,7 +442,7 @@ fn the_default_stream_between_two_others() {
         "DEFAULT_STREAM_SERIALIZATION 1
          DEFAULT_STREAM_SERIALIZATION 2",
     );
-    // Work of two streams before it, one of which goes on.
+    // Work of two streams before it, one of which continues.
     check(
         "kernel s=b1 w=A
          kernel s=b2 w=B
@@ -451,7 +450,7 @@ fn the_default_stream_between_two_others() {
          kernel s=b1 w=A",
         "DEFAULT_STREAM_SERIALIZATION 2",
     );
-    // Known complete; the same stream only; no other work; a record is no work.
+    // Known complete; the same stream only; no other work; a record does not count as work.
     for quiet in [
         "kernel s=b1 w=B
          sync_stream st=b1

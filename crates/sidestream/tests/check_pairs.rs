@@ -1,9 +1,9 @@
-//! The checker against all pairs of random programs: nothing ordered may be reported, everything
-//! adjacent has to be.
+//! The checker against all pairs of random programs: nothing ordered may be reported, and everything adjacent must
+//! be.
 //!
-//! Here order is reachability in the whole graph of steps, and memory is single bytes with every
-//! access that was ever made to them; no clocks, no cells, nothing forgotten. The graph comes from
-//! the same rule book, so this proves the bookkeeping of the checker and not the rules.
+//! Here order is reachability in the whole graph of steps, and memory is single bytes with every access that was ever
+//! made to them, without clocks, cells or pruning. The graph comes from the same rule book, so this tests the
+//! bookkeeping of the checker and not the rules.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use crate::drawn::Random;
 
 const STREAMS: u32 = 5;
 const GRAIN: u64 = 64;
-/// The buffers: memory, bytes of a flat memory that they lie on, and in which buffer. The second
-/// lies within the first, the third within the second.
+/// The buffers: memory, their bytes in a flat memory, and the buffer that contains them. The second is within the
+/// first, the third within the second.
 const BUFFERS: [(Memory, u64, u64, Option<u32>); 6] = [
     (Memory::Device, 0, 8, None),
     (Memory::Device, 2, 6, Some(0)),
@@ -34,7 +34,7 @@ fn every_adjacent_pair_and_no_ordered_one() {
         let program = Random(seed).program();
         reported += compare(seed, &program);
     }
-    // The programs are of use only if they race often, and are often right.
+    // The programs are useful only if they race often, and are often right.
     assert!(reported > 50_000, "{reported} races");
 }
 
@@ -95,7 +95,7 @@ fn compare(seed: u64, program: &[Op]) -> usize {
     got.len()
 }
 
-/// Whether an operation touches bytes by the names of several tenants. It is remembered by one of
+/// Returns whether an operation touches bytes by the names of several tenants. The checker remembers it by one of
 /// them, so the kind of its later pairs may be that of the other.
 fn names_bytes_twice(op: &Op) -> bool {
     let tenants = op.accesses.iter().map(|access| access.buffer);
@@ -195,7 +195,7 @@ fn make(op: &Op, performs: Performs, chain: Chain, node: usize, memory: &mut [Ve
     }
 }
 
-/// The kind of two accesses of which one writes, word for word.
+/// Returns the kind of two accesses of which one writes, exactly as defined.
 fn kind(first: &Made, second: &Made) -> RaceKind {
     use Mode::{Read, Write};
     if first.ends || second.ends || first.buffer != second.buffer {

@@ -1,4 +1,4 @@
-//! NVRTC and NVTX where there are none, and kernels in CUDA C++ where there is no GPU.
+//! NVRTC and NVTX where they are missing, and kernels in CUDA C++ without a GPU.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use sidestream::error::{Error, Result};
 use sidestream::kernel::{Grid, Kernel, Write};
 
 fn load(file: &str) -> NotCompiled {
-    // SAFETY: the files are none, no library, or one that this program has loaded already.
+    // SAFETY: the file does not exist, is not a library, or is one that this program has loaded already.
     match unsafe { Nvrtc::load(Some(Path::new(file)), 12_000) } {
-        Ok(_) => panic!("{file} is no NVRTC, and was loaded as one"),
+        Ok(_) => panic!("{file} is not NVRTC, and was loaded as such"),
         Err(why) => why,
     }
 }
@@ -38,7 +38,7 @@ fn a_missing_compiler_names_the_file_and_the_remedy() {
 }
 
 #[test]
-fn a_file_that_is_no_library_says_what_the_system_says() {
+fn a_file_that_is_not_a_library_gives_the_systems_message() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let why = load(file);
     assert!(
@@ -50,7 +50,7 @@ fn a_file_that_is_no_library_says_what_the_system_says() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_library_that_is_no_compiler_names_the_function_that_it_lacks() {
+fn a_library_that_is_not_a_compiler_reports_the_missing_function() {
     let text = load("libc.so.6").to_string();
     assert_eq!(
         text,
@@ -62,7 +62,7 @@ fn a_library_that_is_no_compiler_names_the_function_that_it_lacks() {
 #[cfg(target_os = "linux")]
 #[test]
 fn ranges_take_the_first_library_that_can_be_loaded_and_it_has_to_be_nvtx() {
-    // SAFETY: the files are none, or one that this program has loaded already; both lack the functions.
+    // SAFETY: the files do not exist, or are loaded by this program already; both lack the functions.
     let load = |files: &[&str]| unsafe { Ranges::load(files).err() };
     let missing = load(&["libnowhere.so.1", "libnowhere.so"]);
     assert!(
@@ -83,7 +83,7 @@ const ONES: &str = r#"extern "C" __global__ void ones(unsigned* to) { to[threadI
 fn a_source_alone_does_not_run_on_the_simulated_gpu() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
-    // SAFETY: with one block of as many threads as the view has values it stays within it.
+    // SAFETY: with one block of as many threads as the view has values, it stays within the view.
     let ones = unsafe { Kernel::<(Write<u32>,)>::from_cuda(ONES, "ones") };
     let mut to = stream.alloc(32)?;
     let refused = stream.launch(&ones, Grid::new(1, 32), (to.view_mut(),));
@@ -98,7 +98,7 @@ fn a_source_alone_does_not_run_on_the_simulated_gpu() -> Result<()> {
 fn a_source_with_its_form_in_rust_runs_on_the_simulated_gpu() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
-    // SAFETY: with one block of as many threads as the view has values it stays within it.
+    // SAFETY: with one block of as many threads as the view has values, it stays within the view.
     let ones = unsafe { Kernel::<(Write<u32>,)>::from_cuda(ONES, "ones") };
     let ones = ones.and_on_host(|_, (to,)| to.fill(1));
     let mut to = stream.alloc_zeroed(32)?;

@@ -2,7 +2,7 @@
 
 use sidestream::sim::split_mix;
 
-/// The seed alone decides what is drawn.
+/// A random number generator that depends on the seed alone.
 pub struct Random(pub u64);
 
 impl Random {
@@ -10,7 +10,7 @@ impl Random {
         split_mix(&mut self.0)
     }
 
-    /// A number below the bound.
+    /// Returns a number below the bound.
     pub fn below<N: TryFrom<u64>>(&mut self, bound: N) -> N
     where
         u64: TryFrom<N>,

@@ -1,5 +1,5 @@
-//! Where a call may end early: code of the program's that is run in the middle of one panics. Whatever was
-//! submitted is noted all the same, so that nobody gets its memory too early.
+//! Calls that end early: code of the program that runs in the middle of a call panics. Submitted work is tracked
+//! nevertheless, so that no other owner gets its memory too early.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,12 +27,12 @@ fn open() -> Device {
     Device::open_with("sim:h200", &options).unwrap()
 }
 
-/// A panic that nobody has to read about.
+/// Panics without printing.
 fn panic_quietly() -> ! {
     std::panic::resume_unwind(Box::new("the test said so"))
 }
 
-/// A sink that panics where it is told to, and from when.
+/// A sink that panics at a given kind of call, once it is armed.
 struct Fragile {
     at: &'static str,
     is_told: fn(&Kind) -> bool,
@@ -40,7 +40,7 @@ struct Fragile {
 }
 
 impl Fragile {
-    /// Attaches it, and arms it then: a sink that comes late is told what there is already.
+    /// Attaches it, and arms it afterwards: a late sink is first told what exists already.
     fn attach(device: &Device, at: &'static str, is_told: fn(&Kind) -> bool) -> SinkId {
         let is_armed = Arc::<AtomicBool>::default();
         let armed = Arc::clone(&is_armed);
@@ -80,7 +80,7 @@ impl Sink for Fragile {
     }
 }
 
-/// What a call says that panics.
+/// Returns the panic message of a call.
 fn panics(act: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -156,7 +156,7 @@ fn wherever_a_sink_panics_the_call_does_all_that_it_does_and_other_sinks_are_tol
     }
 }
 
-/// A file that panics when it is written to the second time, and whenever it is after that.
+/// A file that panics at the second write, and at every later one.
 struct Bomb(u32);
 
 impl Write for Bomb {
@@ -212,7 +212,7 @@ fn a_recording_of_a_file_that_panics_may_be_dropped() {
 }
 
 #[test]
-fn who_asks_a_shared_stream_again_and_again_hears_that_it_is_over() {
+fn repeated_queries_of_a_shared_stream_see_it_complete() {
     let profile = ("sim:h200".to_owned(), Profile::h200());
     let machine = Machine::new(vec![profile], Schedule::Adversarial, None);
     let device = Device::on(Arc::new(Faults::new(machine, 0, 0)), &Options::new()).remove(0);
@@ -221,20 +221,20 @@ fn who_asks_a_shared_stream_again_and_again_hears_that_it_is_over() {
     assert!(explicit::Stream::of(&s).as_raw().is_some());
     s.fill_with(x.view_mut(), 1).unwrap();
     let asks = (0..1000).find(|_| s.query().unwrap());
-    assert!(asks.is_some(), "it is never over");
+    assert!(asks.is_some(), "it never completes");
 }
 
 // ------------------------------------------------------------------ at every place
 
 const LEN: usize = 256;
 
-/// Pinned memory that the program has: no device may touch it any more. A value of its own shows whether one does.
+/// Pinned memory that the program owns: no device may touch it any more. A distinct value shows whether one does.
 fn held(mut page: Pinned<u32>, mine: &mut Vec<Pinned<u32>>) {
     page.fill(99);
     mine.push(page);
 }
 
-/// What a call takes, or the memory that comes back with its error.
+/// Returns what a call takes, or the memory that comes back with its error.
 fn kept<T>(
     result: Result<T, Refused<Pinned<u32>>>,
     mine: &mut Vec<Pinned<u32>>,
@@ -252,7 +252,8 @@ fn kept<T>(
     })
 }
 
-/// Uses every kind of call, and takes memory while other memory is under way. `between` is called between any two.
+/// Makes every kind of call, and allocates memory while other memory is in use. `between` is called between any two
+/// calls.
 fn program(
     device: &Device,
     mine: &mut Vec<Pinned<u32>>,
@@ -322,7 +323,7 @@ fn program(
     device.synchronize()
 }
 
-/// Everything is over, and what the program has is as it was left.
+/// Checks that all work is complete, and that the program's memory is unchanged.
 fn is_untouched(device: &Device, mine: &[Pinned<u32>]) {
     explicit::synchronize(device).unwrap();
     let is_mine = |page: &Pinned<u32>| page.iter().all(|&value| value == 99);
@@ -342,7 +343,7 @@ fn whichever_call_of_the_back_end_fails_no_memory_in_use_is_handed_out() {
             let device = Device::on(Arc::clone(&faults) as _, &Options::new()).remove(0);
             let mut mine = Vec::new();
             let ran = program(&device, &mut mine, &mut || ());
-            // Who waits for memory that runs out, or looks whether it is over, need not hear of an error.
+            // A wait for memory that runs out, or a query for it, may ignore an error.
             assert!(ran.is_ok() || faults.has_failed(), "{after}: {ran:?}");
             let is_last = !faults.has_failed();
             faults.stop();
@@ -394,9 +395,9 @@ impl Sink for Counting {
     }
 }
 
-/// Memory goes back to the driver piece by piece, and each wait for its uses may say what a sink has to say.
+/// Memory is freed piece by piece, and each wait for its uses may call a sink.
 #[test]
-fn what_a_sink_says_while_memory_goes_back_loses_none_of_it() {
+fn a_panic_of_a_sink_while_memory_is_freed_loses_none_of_it() {
     let profile = ("sim:h200".to_owned(), Profile::h200());
     let machine = Machine::new(vec![profile], Schedule::Adversarial, None);
     let backend = Arc::new(Faults::new(machine, 0, 0));
@@ -415,7 +416,7 @@ fn what_a_sink_says_while_memory_goes_back_loses_none_of_it() {
 }
 
 #[test]
-fn wherever_a_capture_begins_the_safe_api_and_the_capture_go_their_ways() {
+fn wherever_a_capture_begins_the_safe_api_and_the_capture_do_not_disturb_each_other() {
     for begins in 0.. {
         let device = open();
         let captured = explicit::Stream::non_blocking(&device, "captured", 0).unwrap();
@@ -428,9 +429,9 @@ fn wherever_a_capture_begins_the_safe_api_and_the_capture_go_their_ways() {
         program(&device, &mut mine, &mut || {
             if place == begins {
                 captured.begin_capture().unwrap();
-                // SAFETY: the memory stays until the device was waited for.
+                // SAFETY: the memory is not freed until the device was waited for.
                 unsafe { captured.memset(out.all(), 1) }.unwrap();
-                // Whoever gets it waits for what came before.
+                // The next owner waits for the earlier uses.
                 x = None;
             }
             place += 1;
@@ -463,7 +464,7 @@ fn a_legacy_stream_that_was_refused_is_in_the_log_once() {
 }
 
 #[test]
-fn memory_that_was_noted_on_the_legacy_stream_may_go_beside_a_capture() {
+fn memory_that_was_recorded_on_the_legacy_stream_may_be_freed_during_a_capture() {
     let device = open();
     let findings = device.checked(OnRace::Report);
     let legacy = explicit::Stream::legacy(&device).unwrap();
@@ -477,14 +478,14 @@ fn memory_that_was_noted_on_the_legacy_stream_may_go_beside_a_capture() {
     assert!(report.error.is_none(), "{}", findings.text());
 }
 
-/// A sink that has a use for nothing.
+/// A sink that ignores everything.
 struct Deaf;
 
 impl Sink for Deaf {
     fn take(&mut self, _: &Record<'_>) {}
 }
 
-/// Fails where a program hangs, and leaves its threads to hang.
+/// Fails where a program hangs, and abandons its threads.
 fn ends(program: impl FnOnce() + Send + 'static) {
     let (ended, has_ended) = mpsc::channel();
     let run = thread::spawn(move || {
@@ -512,7 +513,7 @@ fn a_function_on_the_host_may_drop_a_buffer_for_which_a_copy_from_pageable_memor
             }
             let host = explicit::HostMemory::pageable(&device, 64).unwrap();
             let to = explicit::DeviceMemory::malloc(&device, 64).unwrap();
-            // SAFETY: the memory stays until the stream was waited for.
+            // SAFETY: the memory is not freed until the stream was waited for.
             unsafe {
                 stream.host_func(&[], &[], move || drop(x)).unwrap();
                 stream.memcpy(to.all(), host.all()).unwrap();
@@ -522,16 +523,16 @@ fn a_function_on_the_host_may_drop_a_buffer_for_which_a_copy_from_pageable_memor
     }
 }
 
-/// While a call holds up its caller, another thread makes calls, and a function on the host waits for it.
+/// While a call blocks its caller, another thread makes calls, and a host function waits for that thread.
 #[test]
-fn whatever_holds_up_its_caller_holds_up_no_call_of_another_thread() {
+fn a_blocking_call_delays_no_call_of_another_thread() {
     type Call = fn(&explicit::Stream, &Memories);
     struct Memories {
         pageable: explicit::HostMemory,
         pinned: explicit::HostMemory,
         device: explicit::DeviceMemory,
     }
-    // SAFETY: in each, the memory stays until the stream was waited for.
+    // SAFETY: in each, the memory is not freed until the stream was waited for.
     let calls: [Call; 5] = [
         |s, m| unsafe { s.memcpy(m.device.all(), m.pageable.all()).unwrap() },
         |s, m| unsafe { s.memcpy(m.pinned.all(), m.pageable.all()).unwrap() },
@@ -557,7 +558,7 @@ fn whatever_holds_up_its_caller_holds_up_no_call_of_another_thread() {
                 begins.send(()).unwrap();
                 let _ = may_go_on.recv();
             };
-            // SAFETY: it calls nothing of the runtime.
+            // SAFETY: the function calls nothing of the runtime.
             unsafe { stream.host_func(&[], &[], act).unwrap() };
             thread::scope(|scope| {
                 let (device, stream) = (&device, &stream);
@@ -571,35 +572,35 @@ fn whatever_holds_up_its_caller_holds_up_no_call_of_another_thread() {
                     goes_on.send(()).unwrap();
                 });
                 call(stream, &memories);
-                // Where it did not have to wait.
+                // For calls that did not have to wait.
                 stream.synchronize().unwrap();
             });
         });
     }
 }
 
-/// As a call may wait under the lock of the log for room in the queue of a driver.
+/// For example, a call may wait under the lock of the log for room in a driver's queue.
 #[test]
 fn a_function_on_the_host_drops_a_buffer_while_the_log_is_busy() {
-    /// Keeps the log busy from its call on, until a function on the host is over.
+    /// Keeps the log busy from its call on, until a host function has completed.
     struct Busy(Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
     impl Sink for Busy {
         fn take(&mut self, record: &Record<'_>) {
             if let Record::Op(op) = record
                 && let Kind::Memset { .. } = op.kind
-                && let Some((busy, is_over)) = self.0.take()
+                && let Some((busy, is_complete)) = self.0.take()
             {
                 busy.send(()).unwrap();
-                let _ = is_over.recv();
+                let _ = is_complete.recv();
             }
         }
     }
     ends(|| {
         let device = Device::open("sim:h200").unwrap();
         let stream = explicit::Stream::non_blocking(&device, "s", 0).unwrap();
-        let ((busy, is_busy), (over, is_over)) = (mpsc::channel(), mpsc::channel());
+        let ((busy, is_busy), (over, is_complete)) = (mpsc::channel(), mpsc::channel());
         let (begins, has_begun) = mpsc::channel();
-        device.listen(Box::new(Busy(Some((busy, is_over)))));
+        device.listen(Box::new(Busy(Some((busy, is_complete)))));
         let x = device.stream("x").unwrap().alloc::<u8>(64).unwrap();
         let act = move || {
             begins.send(()).unwrap();
@@ -607,7 +608,7 @@ fn a_function_on_the_host_drops_a_buffer_while_the_log_is_busy() {
             drop(x);
             over.send(()).unwrap();
         };
-        // SAFETY: it calls nothing of the runtime.
+        // SAFETY: the function calls nothing of the runtime.
         unsafe { stream.host_func(&[], &[], act).unwrap() };
         thread::scope(|scope| {
             let device = &device;

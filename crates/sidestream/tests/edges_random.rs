@@ -1,5 +1,5 @@
-//! Random programs beside which other code works on the same streams and captures them, in which a call of the back end
-//! fails once, code of the program's panics, and the process forks.
+//! Random programs in which other code works on the same streams and captures them, a call of the back end fails
+//! once, code of the program panics, and the process forks.
 //!
 //! `SEED=17 cargo test -p sidestream --test tests edges_random` runs the programs of one seed.
 
@@ -9,7 +9,7 @@ use crate::random_programs::hold::{hold, is_wrong};
 use crate::random_programs::plan::{Edges, Plan};
 use crate::random_programs::run::run;
 
-/// What `cargo xtask nightly` tries, and what every change does.
+/// Number of programs in `cargo xtask nightly`, and for every change.
 const PROGRAMS: (u64, u64) = (100_000, 2_000);
 
 #[test]
@@ -17,7 +17,7 @@ fn whatever_happens_at_the_edges_results_are_right_and_no_memory_in_use_is_hande
     hold(PROGRAMS, Plan::at_the_edges);
 }
 
-/// The programs can fail: where nobody keeps the promise of lent memory, results are wrong and the checker says why.
+/// The programs can fail: if the promise for lent memory is not kept, results are wrong and the checker says why.
 #[test]
 fn without_its_promise_work_of_others_gives_wrong_results_and_races() {
     const PROGRAMS: u64 = 200;

@@ -1,4 +1,4 @@
-//! What the engine promises besides times: order, holds, delays, causes, errors.
+//! What the engine guarantees besides times: order, holds, delays, causes, errors.
 
 use sidestream::engine::{
     Call, Cause, Delay, Engine, Engines, Event, Grid, KernelCost, LaneId, Profile, Resource, Stuck,
@@ -21,7 +21,7 @@ fn drain(engine: &mut Engine) -> Vec<Event> {
     std::iter::from_fn(|| engine.step()).collect()
 }
 
-/// A program with everything in it; `at` is called after every push.
+/// A program that uses everything; `at` is called after every push.
 fn everything(engine: &mut Engine, mut at: impl FnMut(&mut Engine)) {
     let host = engine.add_thread();
     let streams: Vec<LaneId> = (0..4).map(|n| engine.add_stream(0, -n)).collect();
@@ -69,7 +69,7 @@ fn the_same_program_gives_the_same_events() {
     }
 }
 
-/// A simulator that pushes late gets the same times, as long as it pushes before the engine passes.
+/// A simulator that pushes late gets the same times, as long as it pushes before the engine passes the time.
 #[test]
 fn live_and_offline_agree() {
     let mut offline = engine();
@@ -77,7 +77,7 @@ fn live_and_offline_agree() {
     offline.finish().expect("nothing is held");
     let mut live = engine();
     everything(&mut live, |e| {
-        // Up to the end of the call that was pushed last but one: later calls cannot change what was before.
+        // Up to the end of the second to last call: later calls cannot change earlier times.
         let call = TaskId(e.tasks() as u64 - 2);
         e.run_until(call).expect("nothing is held");
     });
@@ -91,7 +91,7 @@ fn live_and_offline_agree() {
 }
 
 #[test]
-fn a_held_lane_stands_and_says_so() {
+fn a_held_lane_stalls_and_reports_it() {
     let mut e = engine();
     let (a, b) = (e.add_stream(0, 0), e.add_stream(0, 0));
     let first = e.push(Task::new(a, timed(Engines::Upload, 1000)));
@@ -138,7 +138,7 @@ fn a_running_task_outlives_a_hold() {
     assert_eq!(e.run_until(first), Ok(1000));
 }
 
-/// Delayed tasks start when nothing else can, the highest rank first, and what is behind them waits.
+/// Delayed tasks start when nothing else can, the highest rank first, and the tasks after them wait.
 #[test]
 fn until_idle() {
     let mut e = engine();
@@ -150,7 +150,7 @@ fn until_idle() {
     let busy = e.push(Task::new(lanes[3], timed(Engines::Download, 5000)));
     let busier = e.push(Task::new(lanes[3], timed(Engines::Download, 5000)));
 
-    // Time alone does not let them go, being asked for something does when there is nothing else.
+    // Time alone does not release them; a request for a result does, when nothing else can run.
     e.advance_to(20_000);
     assert!(e.is_finished(busier) && !e.is_finished(high));
     assert_eq!(e.next_event_ns(), None);
@@ -174,7 +174,7 @@ fn extra_delay_counts_from_ready() {
     assert_eq!(e.run_until(late), Ok(1510));
 }
 
-/// The path touches itself from 0 to the end, and every cause ends where the next piece begins or lets go before.
+/// The path is contiguous from 0 to the end, and every cause ends where the next piece begins or before.
 fn check_path(e: &Engine, task: Option<TaskId>) {
     let path = e.critical_path(task);
     let end = task.map_or_else(
@@ -248,7 +248,7 @@ fn urgent_kernels_go_first_and_older_ones_before_younger() {
     );
 }
 
-/// Two waves of blocks fill the device; an urgent kernel comes in the middle of the first.
+/// Two waves of blocks fill the device; an urgent kernel arrives in the middle of the first.
 #[test]
 fn an_urgent_kernel_waits_until_blocks_end_and_no_longer() {
     let blocks = |blocks, block_ns| {
@@ -277,11 +277,11 @@ fn an_urgent_kernel_waits_until_blocks_end_and_no_longer() {
     assert_eq!(urgent, (100_000, 110_000));
     assert_eq!(long, (0, 205_000));
     assert_eq!(next.0, 205_000 + gap_ns);
-    // Of the same priority it waits for all that is there when it comes.
+    // With equal priority it waits for all work that is there when it arrives.
     let [equal, long, _] = run(0, 40_000);
     assert_eq!((equal, long), ((200_000, 210_000), (0, 200_000)));
     assert_eq!(run(-5, 99_999)[0].0, 100_000);
-    // Blocks that begin in the moment in which it comes go first.
+    // Blocks that begin at the moment when it arrives go first.
     assert_eq!(run(-1, 100_000)[0].0, 200_000);
 }
 
@@ -295,7 +295,7 @@ fn small_kernels_run_side_by_side() {
     assert_eq!(e.finish(), Ok(10_000));
 }
 
-/// Copies of two directions slow each other down; copies of two devices do not.
+/// Copies in two directions slow each other down; copies of two devices do not.
 #[test]
 fn the_bus_is_shared_by_directions_and_not_by_devices() {
     let mut e = Engine::new(vec![Profile::h200(), Profile::h200()]);
@@ -355,7 +355,7 @@ fn a_hop_between_devices() {
     assert!((5_200..=7_400).contains(&hop_ns), "{hop_ns}");
 }
 
-/// Empty kernels in one stream 1.33 to 1.45 µs, with a pending wait elsewhere 2.6, in a graph 0.7.
+/// Empty kernels in one stream take 1.33 to 1.45 µs, with a pending wait elsewhere 2.6, in a graph 0.7.
 #[test]
 fn gaps_between_empty_kernels() {
     let gap = |pending: bool, graph: bool| {

@@ -1,4 +1,4 @@
-//! The overlap job on the H200 profile against what was measured, through the public interface only.
+//! Compares the overlap job on the H200 profile with measurements, through the public interface only.
 
 use crate::engine_job::Arrangement::{BothWays, Downloads, Kernels, Ring, Streams, Uploads};
 use crate::engine_job::{Arrangement, Job, time_ms};
@@ -8,7 +8,7 @@ use std::fmt::Write;
 const REFERENCE: &str = include_str!("data/overlap_h200_reference.csv");
 const WIDER: &str = include_str!("data/overlap_h200.csv");
 
-/// A line of a file: cells by the name of their column.
+/// A line of a file: cells by column name.
 struct Row<'a> {
     head: Vec<&'a str>,
     cells: Vec<&'a str>,
@@ -59,7 +59,7 @@ const PIPELINES: [(&str, Arrangement); 7] = [
     ("r4", Ring(4)),
 ];
 
-/// Model over measured of one cell; stages are given per item.
+/// Returns model over measured for one cell; stages are given per item.
 fn compare(
     profile: &Profile,
     row: &Row<'_>,
@@ -108,15 +108,15 @@ fn the_reference_table() {
     assert_eq!(misses, 0, "\n{table}");
 }
 
-/// The host was slow while these were measured: a launch, which is the `kernel` column at one step, took 3.9 to 5.4 µs
-/// then, against 3.3 µs for the reference table. [`a_slow_host_explains_what_the_model_misses`] checks that.
+/// The host was slow while these were measured: a launch, which is the `kernel` column at one step, took 3.9 to 5.4
+/// µs then, against 3.3 µs for the reference table. [`a_slow_host_explains_what_the_model_misses`] checks that.
 const SLOW_HOST: &str = "slow host";
-/// Two medians of the same thing differ by 1.4 to 1.8: small uploads on one stream have two modes.
+/// Two medians of the same measurement differ by 1.4 to 1.8: small uploads on one stream have two modes.
 const TWO_MODES: &str = "two modes";
-/// Nothing known: the model is too optimistic by 15 to 17 % where a stage of one stream just misses its turn.
+/// No known reason: the model is too optimistic by 15 to 17 % where a stage of one stream just misses its turn.
 const UNEXPLAINED: &str = "unexplained";
 
-/// Cells of the wider set that the model misses by more than 15 %: KB, steps, items, column, reason.
+/// Cells of the wider set where the model is off by more than 15 %: KB, steps, items, column, reason.
 const MISSED: &[(u64, u64, usize, &str, &str)] = &[
     (16, 1, 32, "s1", TWO_MODES),
     (16, 1, 32, "s3", SLOW_HOST),
@@ -197,7 +197,7 @@ fn the_wider_set() {
     );
 }
 
-/// With the calls as slow as the launches of the same minute, the cells that a slow host explains come within 20 %.
+/// If calls are as slow as the launches of the same minute, the cells that a slow host explains are within 20 %.
 #[test]
 fn a_slow_host_explains_what_the_model_misses() {
     let all = rows(WIDER);
@@ -259,7 +259,7 @@ fn a_slow_host_explains_what_the_model_misses() {
     assert_eq!(wrong, 0, "\n{table}");
 }
 
-/// Single stages come out within 40 % where calls and set-ups rule, kernels of 30 µs and more within 12 %.
+/// Single stages are within 40 % where calls and set-ups dominate, kernels of 30 µs and more within 12 %.
 #[test]
 fn stages_of_the_wider_set() {
     let profile = Profile::h200();
@@ -288,7 +288,7 @@ fn stages_of_the_wider_set() {
     assert_eq!(wrong, 0, "\n{table}");
 }
 
-/// No arrangement beats the limit, whatever the size and the work, and from 4 MiB on the best one comes near it.
+/// No arrangement beats the limit, whatever the size and the work, and from 4 MiB on the best one comes close to it.
 #[test]
 fn the_limit_bounds_every_arrangement_and_is_tight() {
     for profile in Profile::NAMES.map(|n| Profile::named(n).expect("built in")) {
@@ -327,7 +327,7 @@ fn the_limit_bounds_every_arrangement_and_is_tight() {
     }
 }
 
-/// Held-out shapes keep their order: more work never takes less time.
+/// Shapes outside of the reference keep their order: more work never takes less time.
 #[test]
 fn time_grows_with_work() {
     let profile = Profile::h200();

@@ -1,4 +1,4 @@
-//! Random programs: no edge, no order of a lane and no exclusive engine is ever violated, and everything ends.
+//! Random programs: no edge, no order of a lane and no exclusive engine is ever violated, and everything completes.
 
 use sidestream::engine::{
     Call, Delay, Engine, Engines, Grid, KernelCost, LaneId, Profile, Resource, Task, TaskId, Work,
@@ -10,7 +10,7 @@ use crate::drawn::Random;
 struct Pushed {
     lane: LaneId,
     after: Vec<TaskId>,
-    /// Device time times share that a known kernel takes at least.
+    /// Minimum device time times share of a known kernel.
     compute: Option<(u32, f64)>,
 }
 

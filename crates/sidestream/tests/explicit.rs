@@ -1,5 +1,5 @@
-//! The explicit style on the simulated GPU: each race is named by the checker that listens, shows in
-//! the bytes where it can, and is gone in the repaired twin.
+//! The explicit style on the simulated GPU: the listening checker reports each race, the bytes show it where they
+//! can, and the repaired twin is clean.
 
 mod captures;
 mod streams;
@@ -24,7 +24,7 @@ fn schedules() -> impl Iterator<Item = Schedule> {
     seeded.chain([Schedule::InOrder, Schedule::Adversarial])
 }
 
-/// What the program read at last, and what the checker says.
+/// Returns what the program read last, and the checker's report.
 fn run(schedule: Schedule, program: impl Fn(&Device) -> u8) -> (u8, Report) {
     let options = Options::new().schedule(schedule);
     let device = Device::open_with("sim:h200", &options).unwrap();
@@ -35,9 +35,9 @@ fn run(schedule: Schedule, program: impl Fn(&Device) -> u8) -> (u8, Report) {
     (value, findings.report())
 }
 
-/// A program with a race and its repaired twin, which is the same program given `true`. The twin
-/// gives `expected` under every schedule and is clean. The racy one has the race under every
-/// schedule, and gives something else under some seeded schedule if it `shows`.
+/// Checks a program with a race and its repaired twin, which is the same program called with `true`. The twin gives
+/// `expected` under every schedule and is clean. The racy program has the race under every schedule, and gives
+/// another result under some seeded schedule if `shows`.
 fn check(kind: RaceKind, expected: u8, shows: bool, program: impl Fn(&Device, bool) -> u8) {
     let mut wrong = Vec::new();
     for schedule in schedules() {
@@ -55,7 +55,7 @@ fn check(kind: RaceKind, expected: u8, shows: bool, program: impl Fn(&Device, bo
     assert_eq!(wrong.iter().any(is_seeded), shows, "wrong under {wrong:?}");
 }
 
-/// The kinds of the races, each once.
+/// Returns the kinds of the races, each once.
 fn kinds(report: &Report) -> Vec<RaceKind> {
     let mut kinds: Vec<RaceKind> = report.races.iter().map(|race| race.kind).collect();
     kinds.sort();
@@ -63,7 +63,7 @@ fn kinds(report: &Report) -> Vec<RaceKind> {
     kinds
 }
 
-/// Adds to every byte. It takes a while.
+/// Adds to every byte, slowly.
 fn add() -> Kernel<(Read<u8>, Write<u8>, Value<u8>)> {
     Kernel::<(Read<u8>, Write<u8>, Value<u8>)>::on_host("add", |_, (x, y, n)| {
         for (y, x) in y.iter_mut().zip(x) {
@@ -92,8 +92,8 @@ fn stream(device: &Device, name: &str) -> Stream {
     Stream::non_blocking(device, name, 0).unwrap()
 }
 
-// In all of these tests, those in the files below too, the memory lives until the device was synchronised with, and what the racy
-// half of a program breaks is the promise of order: that is its purpose.
+// In all of these tests, including those in the files below, the memory lives until the device was synchronised. The
+// racy half of a program breaks the promise of order: that is its purpose.
 
 #[test]
 fn a_missing_wait_between_two_streams_is_named() {
@@ -203,7 +203,7 @@ fn memory_that_is_freed_while_another_stream_uses_it_is_named() {
             }
             let before = data.all().address();
             owner.free_async(data).unwrap();
-            // It is handed out again in the order of its stream.
+            // The memory is handed out again in stream order.
             let next = owner.malloc_async(BYTES).unwrap();
             assert_eq!(next.all().address(), before);
             owner.memset(next.all(), 99).unwrap();
@@ -214,7 +214,7 @@ fn memory_that_is_freed_while_another_stream_uses_it_is_named() {
 }
 
 #[test]
-fn memory_that_was_freed_in_stream_order_is_given_back_when_there_is_no_other() {
+fn memory_that_was_freed_in_stream_order_is_reused_when_there_is_no_other() {
     let options = Options::new().memory_bytes(10_000);
     let device = Device::open_with("sim:h200", &options).unwrap();
     let owner = stream(&device, "owner");
@@ -228,7 +228,7 @@ fn memory_that_was_freed_in_stream_order_is_given_back_when_there_is_no_other() 
 }
 
 #[test]
-fn memory_of_a_stream_that_another_one_uses_before_it_is_there_is_named() {
+fn a_use_on_another_stream_before_the_allocation_is_reported() {
     check(RaceKind::Uba, 5, false, |device, waits| {
         let (owner, other) = (stream(device, "owner"), stream(device, "other"));
         let to = pinned(device, 0);
@@ -266,7 +266,7 @@ fn pinned_memory_that_is_freed_while_a_copy_reads_it_is_named() {
 }
 
 #[test]
-fn a_blocking_upload_from_pageable_memory_is_not_over_when_it_returns() {
+fn a_blocking_upload_from_pageable_memory_is_not_complete_when_it_returns() {
     check(RaceKind::Raw, 8, true, |device, waits| {
         let down = stream(device, "down");
         let from = HostMemory::pageable(device, BYTES).unwrap();
@@ -275,7 +275,7 @@ fn a_blocking_upload_from_pageable_memory_is_not_over_when_it_returns() {
         let data = DeviceMemory::malloc(device, BYTES).unwrap();
         // SAFETY: see above.
         unsafe { explicit::memcpy_blocking(from.all(), data.all()).unwrap() };
-        // That the source may change again is promised.
+        // The source may be overwritten, which is promised.
         from.write(0, &[77u8; BYTES as usize]);
         if waits {
             Stream::legacy(device).unwrap().synchronize().unwrap();
@@ -316,7 +316,7 @@ fn a_wait_that_was_placed_before_a_record_does_not_see_it() {
 }
 
 #[test]
-fn what_one_thread_hands_over_another_may_use() {
+fn another_thread_may_use_what_one_thread_hands_over() {
     check(RaceKind::HostWaw, 5, false, |device, hands_over| {
         let memory = pinned(device, 1);
         let handed = explicit::hand_over(device).unwrap();
@@ -334,10 +334,10 @@ fn what_one_thread_hands_over_another_may_use() {
     });
 }
 
-/// Thread 2 submits a copy between the answer of a query and the thread that asked: the copy is not over
-/// because the stream was idle before.
+/// Thread 2 submits a copy between the result of a query and the return to the querying thread: the copy is not
+/// complete just because the stream was idle before.
 #[test]
-fn an_answer_is_about_what_was_asked_about() {
+fn a_query_covers_only_earlier_work() {
     let (backend, device) = Refusing::open(Schedule::Adversarial);
     let findings = device.checked(OnRace::Report);
     let memory = Arc::new(pinned(&device, 7));
@@ -348,7 +348,7 @@ fn an_answer_is_about_what_was_asked_about() {
     backend.behind_answer(move || {
         let other = std::thread::spawn(move || {
             handed.take().unwrap();
-            // SAFETY: none; that is what is tried.
+            // SAFETY: not given; that is what this tests.
             unsafe { theirs.memcpy(from.all(), to.all()).unwrap() };
         });
         other.join().unwrap();
@@ -357,8 +357,8 @@ fn an_answer_is_about_what_was_asked_about() {
     memory.write(0, &[9_u8; BYTES as usize]);
     explicit::synchronize(&device).unwrap();
     assert_eq!(kinds(&findings.report()), [RaceKind::HostWar]);
-    // Nobody in between: the same answer is worth a wait.
-    // SAFETY: the stream is asked before the host writes.
+    // Without a copy in between, the same result is as good as a wait.
+    // SAFETY: the stream is queried before the host writes.
     unsafe { stream.memcpy(memory.all(), data.all()).unwrap() };
     while !stream.query().unwrap() {}
     memory.write(0, &[9_u8; BYTES as usize]);
@@ -373,7 +373,7 @@ fn memory_of_the_safe_api_that_foreign_code_uses_has_to_be_recorded() {
         let foreign = stream(device, "foreign");
         let source = DeviceMemory::malloc(device, BYTES).unwrap();
         let mut buffer = home.alloc_zeroed::<u8>(BYTES as usize).unwrap();
-        // SAFETY: the buffer is recorded, but for the race that this is about.
+        // SAFETY: the buffer is recorded, except for the race that this tests.
         unsafe {
             let region = foreign.lend_mut(buffer.view_mut()).unwrap();
             let args = [
@@ -399,7 +399,7 @@ fn memory_of_the_safe_api_that_foreign_code_uses_has_to_be_recorded() {
 }
 
 #[test]
-fn lent_memory_waits_for_what_the_safe_api_does_with_it() {
+fn lent_memory_waits_for_its_uses_by_the_safe_api() {
     let add = add();
     for schedule in schedules() {
         let (value, report) = run(schedule, |device| {
@@ -429,8 +429,8 @@ fn lent_memory_waits_for_what_the_safe_api_does_with_it() {
 }
 
 #[test]
-fn a_function_on_the_host_is_in_stream_order_and_reads_what_it_has_named() {
-    // The host reads what a device may have written over.
+fn a_host_function_is_in_stream_order_and_reads_the_named_memory() {
+    // The host reads what a device may have overwritten.
     check(RaceKind::HostRaw, 11, true, |device, waits| {
         let (down, other) = (stream(device, "down"), stream(device, "other"));
         let from = pinned(device, 11);
@@ -452,7 +452,7 @@ fn a_function_on_the_host_is_in_stream_order_and_reads_what_it_has_named() {
             if waits {
                 other.wait_stream(&down).unwrap();
             } else {
-                // Behind the download, and not behind the function.
+                // After the download, but not after the function.
                 other.wait(&downloaded).unwrap();
             }
             other.memset(middle.all(), 50).unwrap();
@@ -463,7 +463,7 @@ fn a_function_on_the_host_is_in_stream_order_and_reads_what_it_has_named() {
 }
 
 #[test]
-fn times_may_be_asked_once_both_events_are_known_to_be_over() {
+fn times_may_be_queried_once_both_events_are_known_to_be_complete() {
     let add = add();
     let (ns, report) = run(Schedule::InOrder, |device| {
         let work = stream(device, "work");
@@ -475,7 +475,7 @@ fn times_may_be_asked_once_both_events_are_known_to_be_over() {
             Arg::Writes(data.all()),
             Arg::value(1u8),
         ];
-        // SAFETY: one stream, and the memory stays until it is synchronised with.
+        // SAFETY: one stream, and the memory lives until it is synchronised.
         unsafe { work.launch(&add, Grid::new(1, 32), &args).unwrap() };
         work.record(&end).unwrap();
         let early = end.elapsed_ns_since(&start);
@@ -529,7 +529,7 @@ fn a_blocking_event_sleeps_and_is_waited_for_at_once_without_end() {
     work.record(&sleeps).unwrap();
     sleeps.synchronize().unwrap();
     assert_eq!(backend.endless_waits(), 1);
-    // Given back, it does not become an event of another kind.
+    // When it is given back, it does not become an event of another kind.
     drop(sleeps);
     drop(Event::new(&device).unwrap());
     assert_eq!(backend.sleeping(), 1);
@@ -557,7 +557,7 @@ fn write_combined_memory_is_asked_for_and_is_pinned() {
 }
 
 #[test]
-fn what_is_refused_inside_a_function_on_the_host_is_not_in_the_log() {
+fn a_call_refused_inside_a_host_function_is_not_in_the_log() {
     #[derive(Default)]
     struct Ear(Arc<Mutex<Vec<Kind>>>);
     impl Sink for Ear {
@@ -584,7 +584,7 @@ fn what_is_refused_inside_a_function_on_the_host_is_not_in_the_log() {
         ];
         refused.send(waits).unwrap();
     };
-    // SAFETY: it touches no memory.
+    // SAFETY: the function touches no memory.
     unsafe { one.host_func(&[], &[], act).unwrap() };
     one.synchronize().unwrap();
     for refused in asked.recv().unwrap() {

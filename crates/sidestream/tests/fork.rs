@@ -1,4 +1,4 @@
-//! A child of a fork: it has the handles of its parent, and neither its threads nor its devices.
+//! A child of a fork: it has its parent's handles, but neither its threads nor its devices.
 
 #![cfg(all(unix, not(miri)))]
 
@@ -24,11 +24,12 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-/// What the child finds: 0 if all is as it should be, and else a number that says what is not.
+/// Runs a check in a child, and returns its result: 0 if all is as expected, otherwise a number that identifies the
+/// failure.
 fn child(act: impl FnOnce() -> c_int) -> c_int {
-    // SAFETY: the functions are the C library's, with their signatures. The child calls nothing that another thread may
-    // hold a lock of but what is tested here, and the allocator, which the C library keeps in order; and it ends without
-    // running anything of its parent's. One that hangs is ended by its alarm.
+    // SAFETY: the functions are the C library's, with their signatures. The child calls nothing whose lock another
+    // thread may hold, except what is tested here and the allocator, which the C library keeps usable; and it exits
+    // without running anything of its parent's. A child that hangs is ended by its alarm.
     unsafe {
         let process = fork();
         if process == 0 {
@@ -45,7 +46,7 @@ fn is_refused<T>(answer: Result<T>) -> bool {
     matches!(answer, Err(Error::Refused { call, .. }) if call == "a call in a forked process")
 }
 
-/// Ends the other thread, also when the test fails.
+/// Ends the other thread, even when the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -58,18 +59,18 @@ impl Drop for Over<'_> {
 fn a_child_is_refused_and_its_drops_do_nothing() {
     const LEN: usize = 1 << 12;
     let device = Device::open("sim:h200").unwrap();
-    let is_over = AtomicBool::new(false);
+    let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // It has the locks of the device most of the time.
+        // This thread has the locks of the device most of the time.
         scope.spawn(|| {
             let busy = device.stream("busy").unwrap();
-            while !is_over.load(Relaxed) {
+            while !is_done.load(Relaxed) {
                 let mut buffer = busy.alloc_zeroed::<u32>(LEN).unwrap();
                 busy.fill_with(buffer.view_mut(), 1).unwrap();
                 busy.synchronize().unwrap();
             }
         });
-        let _end = Over(&is_over);
+        let _end = Over(&is_done);
         for _ in 0..40 {
             let (stream, other) = (device.stream("a").unwrap(), device.stream("b").unwrap());
             let mut buffer = stream.alloc_zeroed::<u32>(LEN).unwrap();

@@ -1,5 +1,5 @@
-//! Memory that went back to the driver, and that another thread gets from there at the same address:
-//! nothing is used too early, and the log says so.
+//! Memory that was freed to the driver and that another thread is given at the same address: nothing is used too
+//! early, and the log says so.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::refusing::Refusing;
 
 const LEN: usize = 4096;
 
-/// Everything that is in flight stays so until somebody waits.
+/// Opens a device on which pending work stays pending until a thread waits.
 fn open() -> (Arc<Refusing>, Device, Findings) {
     let (backend, device) = Refusing::open_giving_again(Schedule::Adversarial);
     let findings = device.checked(OnRace::Report);
     (backend, device, findings)
 }
 
-/// Does something as a thread that has called nothing before, and so knows of nobody's work.
+/// Runs a function on a thread that has made no calls before, and so knows of no other thread's work.
 fn on_another_thread<R: Send>(act: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| scope.spawn(act).join().unwrap())
 }
@@ -66,7 +66,7 @@ fn a_checker_sees_no_race_where_another_thread_gets_device_memory_from_the_drive
 }
 
 #[test]
-fn a_checker_sees_no_race_where_the_memory_goes_to_a_thread_that_did_not_ask_the_driver() {
+fn a_checker_sees_no_race_where_the_memory_goes_to_a_thread_that_did_not_call_the_driver() {
     let (backend, device, findings) = open();
     let streams = ["a", "b", "c"].map(|name| device.stream(name).unwrap());
     let [a, b, c] = &streams;
@@ -74,7 +74,7 @@ fn a_checker_sees_no_race_where_the_memory_goes_to_a_thread_that_did_not_ask_the
     let page = device.pinned(2 * LEN).unwrap();
     drop(a.upload(page, data.view_mut()).unwrap());
     device.empty_cache().unwrap();
-    // One half each of what was one piece. The first never uses it on a stream of its own.
+    // One half each of what was one piece. The first thread never uses it on a stream of its own.
     let first = on_another_thread(|| device.pinned::<u32>(LEN).unwrap());
     let got = on_another_thread(|| {
         let zeros = b.alloc_zeroed::<u32>(LEN).unwrap();
@@ -83,7 +83,7 @@ fn a_checker_sees_no_race_where_the_memory_goes_to_a_thread_that_did_not_ask_the
         page.synchronize().unwrap().to_vec()
     });
     assert_eq!(got, [0; LEN]);
-    // And back to the cache, from where a third one gets it.
+    // And back to the cache, from which a third thread gets it.
     on_another_thread(|| drop(first));
     on_another_thread(|| {
         let zeros = c.alloc_zeroed::<u32>(LEN).unwrap();

@@ -1,4 +1,4 @@
-//! Graphs of the safe API: the results of stream work, the waits of one call, and who owns what.
+//! Graphs of the safe API: the results of stream work, the waits of one call, and ownership.
 
 mod update;
 
@@ -25,8 +25,7 @@ const SCHEDULES: [Schedule; 5] = [
     Schedule::Adversarial,
 ];
 
-/// Runs a program under several schedules, each on a machine of its own, and has the checker look at
-/// what it did.
+/// Runs a program under several schedules, each on a machine of its own, and checks its calls with the checker.
 fn on_each(program: impl Fn(Device)) {
     for schedule in SCHEDULES {
         let options = Options::new().schedule(schedule);
@@ -41,7 +40,7 @@ fn on_each(program: impl Fn(Device)) {
 
 type Mix = Kernel<(Read<u32>, Write<u32>, Value<u32>)>;
 
-/// Order shows in the result: no two calls can change places.
+/// The order of calls shows in the result: no two can be swapped.
 fn mix() -> Mix {
     Kernel::<(Read<u32>, Write<u32>, Value<u32>)>::on_host("mix", |_, (x, y, n)| {
         for (y, x) in y.iter_mut().zip(x) {
@@ -66,7 +65,7 @@ fn slow(share: f64) -> Kernel<(Write<u32>, Value<u32>)> {
     })
 }
 
-/// The device's time for one launch.
+/// Returns the device time of one launch.
 fn took(graph: &mut Graph, stream: &Stream) -> Duration {
     let start = stream.record_timed().unwrap();
     graph.launch(stream).unwrap();
@@ -94,7 +93,7 @@ fn a_graph_gives_the_results_of_the_same_calls_in_a_stream() {
     }
 }
 
-/// What a node of a random graph does, with its operands.
+/// A node of a random graph, with its operands.
 #[derive(Clone, Copy)]
 enum Step {
     Mix(usize, usize, usize, usize, usize, u32),
@@ -120,7 +119,7 @@ fn random_program(device: &Device, seed: u64) {
     }
     let rounds = 1 + random.below(3);
 
-    // On the host, one after the other.
+    // On the host, one after another.
     let mut expected = [(); 3].map(|()| vec![0u32; LEN]);
     for _ in 0..rounds {
         for &step in &steps {
@@ -257,7 +256,7 @@ fn nodes_that_share_nothing_run_side_by_side() {
 }
 
 #[test]
-fn readers_of_the_same_bytes_run_side_by_side_and_the_next_writer_behind_all() {
+fn readers_of_the_same_bytes_run_side_by_side_and_the_next_writer_after_all() {
     let device = Device::open("sim:h200").unwrap();
     let stream = device.stream("s").unwrap();
     let reads = Kernel::<(Read<u32>, Write<u32>)>::on_host("reads", |_, (x, y)| y[0] = x[0])
@@ -293,7 +292,7 @@ fn an_edge_that_was_asked_for_keeps_two_nodes_apart() {
     nodes.after(second, first).unwrap();
     let error = nodes.after(first, second).unwrap_err().to_string();
     assert!(
-        error.contains("node 0 cannot stand behind node 1"),
+        error.contains("node 0 cannot be ordered after node 1"),
         "{error}"
     );
     assert!(error.contains("add the nodes in the order"), "{error}");
@@ -313,7 +312,7 @@ fn launches_on_two_streams_alternate_without_a_wait() {
             .launch(&slow(1.0), Grid::new(1, 16), (x.view_mut(), 1))
             .unwrap();
         let mut graph = nodes.build().unwrap();
-        // Something else that stream `a` did before its launch: `b` knows it from the graph.
+        // Other work of stream `a` before its launch: `b` is ordered after it by the graph.
         let mut other = streams[0].alloc::<u32>(16).unwrap();
         streams[0].fill_with(other.view_mut(), 5).unwrap();
         graph.launch(&streams[0]).unwrap();
@@ -378,7 +377,7 @@ fn bytes_that_no_node_touches_are_not_waited_for() {
 }
 
 #[test]
-fn a_launch_that_is_refused_lets_nobody_go_ahead_of_the_one_before() {
+fn after_a_refused_launch_later_work_still_waits_for_the_earlier_launch() {
     for schedule in SCHEDULES {
         let (backend, device) = Refusing::open(schedule);
         let [a, b, c] = ["a", "b", "c"].map(|name| device.stream(name).unwrap());
@@ -407,7 +406,7 @@ fn a_launch_is_one_call_in_the_log_with_all_that_its_nodes_touch() {
     let mut nodes = device.graph();
     let x = zeroed(&mut nodes, &stream, 64);
     let y = zeroed(&mut nodes, &stream, 64);
-    // Reads 0..32 and 32..48 of `x` in two nodes, then writes 16..40 of it; leaves 48.. alone.
+    // Reads 0..32 and 32..48 of `x` in two nodes, then writes 16..40 of it; does not touch 48 and up.
     let mix = mix();
     let grid = Grid::new(1, 32);
     let halves = (x.slice(..32), y.slice_mut(..32), 1);
@@ -455,7 +454,7 @@ fn pinned_memory_is_lent_out_only_when_no_launch_uses_it() {
     let mut graph = nodes.build().unwrap();
     graph.pinned_mut(sent).unwrap().fill(4);
     let over = graph.launch(&stream).unwrap();
-    // The device only reads what was sent, and so may the host.
+    // The device only reads the uploaded memory, so the host may read it too.
     assert_eq!(graph.pinned(sent).unwrap(), [4; 16]);
     for error in [
         graph.pinned_mut(sent).unwrap_err(),
@@ -490,7 +489,7 @@ fn pinned_memory_is_not_lent_out_too_early_without_tracking_either() {
 }
 
 #[test]
-fn memory_comes_back_and_its_next_use_stands_behind_the_launches() {
+fn memory_comes_back_and_its_next_use_is_ordered_after_the_launches() {
     on_each(|device| {
         let [a, b] = ["a", "b"].map(|name| device.stream(name).unwrap());
         let mut nodes = device.graph();
@@ -533,7 +532,7 @@ fn a_graph_that_is_dropped_in_flight_runs_to_its_end_and_its_memory_is_not_given
             let args = (graph.view(x), sum.view_mut());
             b.launch(&add, Grid::new(1, 16), args).unwrap();
             drop(graph);
-            assert!(!over.query().unwrap(), "the drop has waited");
+            assert!(!over.query().unwrap(), "the drop blocked");
         }
         let mut host = [0; 16];
         b.memcpy_d2h(sum.view(), &mut host).unwrap();
@@ -593,7 +592,7 @@ fn machines_do_not_mix() {
 }
 
 #[test]
-fn what_cannot_be_a_node_is_refused_with_its_number_and_the_remedy() {
+fn an_invalid_node_is_refused_with_its_number_and_the_remedy() {
     let device = Device::open("sim:h200").unwrap();
     let stream = device.stream("s").unwrap();
     let mut nodes = device.graph();
@@ -632,7 +631,7 @@ fn what_cannot_be_a_node_is_refused_with_its_number_and_the_remedy() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(node) && error.contains(remedy), "{error}");
     }
-    // SAFETY: it never runs.
+    // SAFETY: the kernel never runs.
     let kernel = unsafe { Kernel::<(Write<u32>,)>::from_ptx("", "elsewhere") };
     nodes
         .launch(&kernel, Grid::new(1, 1), (x.view_mut(),))

@@ -1,4 +1,4 @@
-//! The kernels that the library brings along, on the simulated GPU.
+//! The kernels of the library, on the simulated GPU.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use sidestream::ptx;
 fn a_step_of_work_is_one_multiplication_and_addition_rounded_once() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
-    // SAFETY: the launch is told the length of its views, or less.
+    // SAFETY: the launch passes the length of its views, or less.
     let step = unsafe { library::overlap_step() };
     let mut host = device.pinned::<f32>(100)?;
     host.fill(0.3);
@@ -21,12 +21,12 @@ fn a_step_of_work_is_one_multiplication_and_addition_rounded_once() -> Result<()
     stream.launch(&step, grid, (from.view(), to.view_mut(), 99, 3))?;
     let back = stream.download(to.view(), device.pinned(100)?)?;
     let back = back.synchronize()?;
-    // With exact arithmetic between, then rounded.
+    // With exact arithmetic in between, then rounded.
     let once = |v: f32| (f64::from(v) * f64::from(1.0001f32) + f64::from(1e-4f32)) as f32;
     let expected = once(once(once(0.3)));
     assert_eq!(back[0].to_bits(), expected.to_bits());
     assert_eq!(back[98].to_bits(), expected.to_bits());
-    assert_eq!(back[99], 0.0, "only as many as the launch was told");
+    assert_eq!(back[99], 0.0, "only as many as the launch was given");
     Ok(())
 }
 
@@ -34,7 +34,7 @@ fn a_step_of_work_is_one_multiplication_and_addition_rounded_once() -> Result<()
 fn each_step_of_work_takes_the_same_time() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
-    // SAFETY: each launch is told the length of its views.
+    // SAFETY: each launch passes the length of its views.
     let step = unsafe { library::overlap_step() };
     let from = stream.alloc_zeroed::<f32>(256)?;
     let mut to = stream.alloc(256)?;
@@ -60,7 +60,7 @@ fn each_step_of_work_takes_the_same_time() -> Result<()> {
 fn a_pattern_is_found_again_and_a_change_in_it_is_counted() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
-    // SAFETY: each launch is told the length of its view, and the counter is one value.
+    // SAFETY: each launch passes the length of its view, and the counter is one value.
     let (fill, check) = unsafe { (library::fill_pattern(), library::check_pattern()) };
     let mut memory = stream.alloc::<u32>(1000)?;
     let mut errors = stream.alloc_zeroed::<u32>(1)?;
@@ -82,10 +82,10 @@ fn a_pattern_is_found_again_and_a_change_in_it_is_counted() -> Result<()> {
 }
 
 #[test]
-fn a_piece_is_copied_as_far_as_it_is_told() -> Result<()> {
+fn a_piece_is_copied_up_to_its_length() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
-    // SAFETY: the launch is told less than what its views have.
+    // SAFETY: the launch passes less than the length of its views.
     let copy = unsafe { library::copy_piece() };
     let from = stream.alloc_from(&[1u8, 2, 3, 4])?;
     let mut to = stream.alloc_zeroed::<u8>(4)?;
@@ -98,7 +98,7 @@ fn a_piece_is_copied_as_far_as_it_is_told() -> Result<()> {
 fn sums_are_of_each_pair() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
-    // SAFETY: the launch is told the length of its views.
+    // SAFETY: the launch passes the length of its views.
     let add = unsafe { library::vector_add() };
     let values = |first: f32| -> Result<_> {
         let mut host = device.pinned::<f32>(3)?;
@@ -119,7 +119,7 @@ fn sums_are_of_each_pair() -> Result<()> {
 }
 
 #[test]
-fn a_spin_lasts_as_long_as_it_is_told() -> Result<()> {
+fn a_spin_lasts_as_long_as_requested() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
     let spin = library::spin();
@@ -133,7 +133,7 @@ fn a_spin_lasts_as_long_as_it_is_told() -> Result<()> {
 }
 
 #[test]
-fn a_trap_is_told_to_who_waits() -> Result<()> {
+fn a_trap_is_returned_to_the_waiting_caller() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
     stream.launch(&library::empty(), Grid::new(1, 1), ())?;
@@ -145,7 +145,7 @@ fn a_trap_is_told_to_who_waits() -> Result<()> {
 }
 
 #[test]
-fn every_text_has_the_entries_that_its_page_names() {
+fn every_ptx_has_the_documented_entries() {
     let texts = [
         (&ptx::EMPTY, vec!["empty"]),
         (&ptx::VECTOR_ADD, vec!["vector_add"]),
@@ -171,10 +171,10 @@ fn every_text_has_the_entries_that_its_page_names() {
 }
 
 #[test]
-fn a_layer_is_a_product_without_what_is_negative() -> Result<()> {
+fn a_layer_is_a_product_with_negative_values_set_to_zero() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;
-    // SAFETY: the launch is told what its views have, and its blocks have 256 threads.
+    // SAFETY: the launch passes the sizes of its views, and its blocks have 256 threads.
     let dense = unsafe { library::dense() };
     let x = stream.alloc_from(&[1.0f32, 2.0, 3.0, -1.0, 0.0, 1.0, 9.0, 9.0, 9.0])?;
     let w = stream.alloc_from(&[1.0f32, 0.0, -2.0, 0.0, 1.0, 0.5, 2.0, -1.0, 0.0])?;

@@ -1,4 +1,4 @@
-//! The log of a running program, fed by hand: what recorders and live checkers make of it.
+//! The log of a running program, with calls made by hand: what recorders and live checkers make of it.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -26,7 +26,7 @@ impl Program {
         Program { live, thread }
     }
 
-    /// Another thread of the same program.
+    /// Returns another thread of the same program.
     fn beside(&self, name: &str) -> Program {
         let live = self.live.clone();
         let thread = live.new_thread(name);
@@ -83,7 +83,7 @@ impl Program {
         (recorder, self.live.attach(sink))
     }
 
-    /// Two kernels on two streams that touch one buffer, and nothing between them.
+    /// Submits two unordered kernels on two streams that touch one buffer.
     fn race(&self) {
         let (copies, kernels) = (self.stream("copies"), self.stream("kernels"));
         let buffer = self.buffer("A");
@@ -109,7 +109,7 @@ fn ops<'a>(records: &'a [Record<'_>]) -> Vec<&'a Op> {
     ops.collect()
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn said(panics: impl FnOnce()) -> Option<String> {
     let payload = catch_unwind(AssertUnwindSafe(panics)).err()?;
     Some(*payload.downcast::<String>().expect("a text"))
@@ -158,7 +158,7 @@ fn a_file_has_the_verdict_of_the_checker_that_listened_beside_it() {
 }
 
 #[test]
-fn a_sink_that_comes_late_is_told_what_there_is_and_nothing_of_what_was() {
+fn a_late_sink_is_told_what_exists_and_nothing_of_earlier_calls() {
     let program = Program::new();
     let (early, _) = program.record();
     let (copies, kernels) = (program.stream("copies"), program.stream("kernels"));
@@ -181,7 +181,7 @@ fn a_sink_that_comes_late_is_told_what_there_is_and_nothing_of_what_was() {
     };
     assert_eq!(numbers(&early), [0, 1, 2, 3]);
     assert_eq!(numbers(&late), [1, 2, 3]);
-    // Only the early one saw the first kernel.
+    // Only the early sink saw the first kernel.
     assert_eq!(checked(&early).report.races.len(), 2);
     let replayed = checked(&late);
     assert_eq!(replayed.report, findings.report());
@@ -195,7 +195,7 @@ fn a_sink_that_comes_late_is_told_what_there_is_and_nothing_of_what_was() {
 }
 
 #[test]
-fn a_sink_that_is_detached_hears_no_more_and_the_others_do() {
+fn a_detached_sink_is_called_no_more_and_the_others_are() {
     let program = Program::new();
     let (first, id) = program.record();
     let (second, _) = program.record();
@@ -236,7 +236,7 @@ fn threads_that_write_at_once_make_one_log() {
         for at in 0..THREADS {
             let program = program.beside(&format!("worker{at}"));
             scope.spawn(move || {
-                // The sequence in which threads come here is any; each has a stream of its own.
+                // The threads arrive in any order; each has a stream of its own.
                 let stream = program.stream("");
                 let buffer = program.buffer("");
                 for call in 0..CALLS {
@@ -333,7 +333,7 @@ fn spans_without_a_beginning_or_too_deep_leave_a_good_log() {
 
 // ------------------------------------------------------------------ files that break
 
-/// A file that others can look at, and that takes so many bytes.
+/// A file that others can read, and that accepts only this many bytes.
 #[derive(Clone, Debug)]
 struct Disk {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -377,7 +377,7 @@ impl Write for Disk {
 }
 
 #[test]
-fn a_full_disk_is_the_answer_of_finish_and_the_program_goes_on() {
+fn a_full_disk_is_the_error_of_finish_and_the_program_continues() {
     let program = Program::new();
     let disk = Disk::new(100_000);
     let (recorder, sink) = Recorder::new(disk.clone()).unwrap();
@@ -399,7 +399,7 @@ fn a_full_disk_is_the_answer_of_finish_and_the_program_goes_on() {
 }
 
 #[test]
-fn a_process_that_ends_suddenly_leaves_what_was_flushed() {
+fn a_process_that_ends_suddenly_leaves_the_flushed_part() {
     let program = Program::new();
     let disk = Disk::new(usize::MAX);
     let (recorder, sink) = Recorder::new(disk.clone()).unwrap();
@@ -422,7 +422,7 @@ fn a_process_that_ends_suddenly_leaves_what_was_flushed() {
 }
 
 #[test]
-fn a_record_that_no_log_may_hold_ends_the_recording_and_is_said() {
+fn an_invalid_record_ends_the_recording_and_is_reported() {
     let program = Program::new();
     let disk = Disk::new(usize::MAX);
     let (recorder, sink) = Recorder::new(disk.clone()).unwrap();
@@ -440,7 +440,7 @@ fn a_record_that_no_log_may_hold_ends_the_recording_and_is_said() {
 // ------------------------------------------------------------------ checking
 
 #[test]
-fn a_race_panics_in_its_thread_and_only_once_that_thread_asks() {
+fn a_race_panics_in_its_thread_and_only_when_that_thread_checks() {
     let program = Program::new();
     let other = program.beside("other");
     let findings = program.check(OnRace::Panic);
@@ -458,7 +458,7 @@ fn a_race_panics_in_its_thread_and_only_once_that_thread_asks() {
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
-    // Nothing is locked or lost, and it is said once.
+    // No lock is held and nothing is lost, and the panic comes only once.
     assert_eq!(said(|| program.live.raise(program.thread)), None);
     program.race();
     assert_eq!(said(|| program.live.raise(program.thread)), None);
@@ -507,7 +507,7 @@ fn what_cuda_leaves_open_does_not_panic_and_is_reported() {
 }
 
 #[test]
-fn a_call_that_cuda_refuses_panics_too_since_nothing_behind_it_is_checked() {
+fn a_call_that_cuda_refuses_panics_too_since_nothing_after_it_is_checked() {
     let program = Program::new();
     let findings = program.check(OnRace::Panic);
     let stream = program.stream("");
@@ -521,7 +521,7 @@ fn a_call_that_cuda_refuses_panics_too_since_nothing_behind_it_is_checked() {
 }
 
 #[test]
-fn a_check_that_may_hold_no_more_ends_and_says_so() {
+fn a_check_that_reaches_its_memory_limit_ends_and_says_so() {
     for on_race in [OnRace::Report, OnRace::Panic] {
         let program = Program::new();
         let (findings, sink) = check::live(on_race, 100_000);
@@ -542,10 +542,10 @@ fn a_check_that_may_hold_no_more_ends_and_says_so() {
     }
 }
 
-/// The limit is an estimate of what is held, so a run that stays below it forever holds no more
+/// The limit is an estimate of the memory in use, so the memory of a run that stays below it forever does not grow
 /// with each call.
 #[test]
-fn a_program_that_runs_on_and_uses_its_ids_again_needs_no_more_memory() {
+fn a_program_that_continues_and_reuses_its_ids_needs_no_more_memory() {
     let program = Program::new();
     let (findings, sink) = check::live(OnRace::Panic, 400_000);
     program.live.attach(sink);
@@ -591,7 +591,7 @@ fn a_program_that_runs_on_and_uses_its_ids_again_needs_no_more_memory() {
     assert_eq!(findings.ended(), None);
     let report = findings.report();
     assert_eq!(report.verdict(), Verdict::Clean, "{}", findings.text());
-    // Two sorts: copies that may block, and waits in a loop.
+    // Two kinds: copies that may block, and waits in a loop.
     assert!((1..10).contains(&report.lints.len()), "{:?}", report.lints);
 }
 

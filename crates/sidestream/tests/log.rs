@@ -1,4 +1,4 @@
-//! The op log: what is written is read, and nothing that is read does harm.
+//! The op log: what is written is read back, and no input does harm.
 
 #[path = "../../benches/src/lib.rs"]
 #[allow(dead_code, reason = "the benchmarks use the rest")]
@@ -47,7 +47,7 @@ fn what_is_written_is_read() {
         let (got, error) = read(&bytes);
         assert!(error.is_none(), "seed {seed}: {error:?}");
         assert_eq!(got, records, "seed {seed}");
-        // One record after the other into one place gives the same.
+        // Reading record after record into one place gives the same result.
         let mut reader = Reader::new(&bytes[..]).unwrap();
         let mut record = Record::default();
         for expected in &records {
@@ -55,7 +55,7 @@ fn what_is_written_is_read() {
             assert_eq!(&record, expected, "seed {seed}");
         }
         assert!(!reader.read_into(&mut record).unwrap(), "seed {seed}");
-        // Nobody writes a program that makes sense by chance, but nothing may panic either.
+        // A random log hardly makes a meaningful program, but nothing may panic either.
         let replayed = check(&bytes);
         assert!(
             replayed.is_ok() || replayed.unwrap_err().to_string().contains("legacy"),
@@ -181,7 +181,7 @@ fn flipped_bits_do_no_harm() {
             }
             Ok(replayed) => partial += u32::from(replayed.cut.is_some()),
         }
-        // The same bytes as a trace: an error, or something that can be written.
+        // The same bytes as a trace: an error, or a trace that can be written.
         let traced = Reader::new(&bytes[..]).and_then(|reader| recorded(reader, ROOM));
         if let Ok(run) = traced {
             run.trace.write_json(std::io::sink()).unwrap();
@@ -191,8 +191,8 @@ fn flipped_bits_do_no_harm() {
     assert!(errors > 10_000);
 }
 
-/// A log with one of each declaration: stream 0 and 1 (legacy), event 0, buffers 0 (100 bytes) and
-/// 1 (10 bytes at 50 of it), thread 0, site 0.
+/// Returns a log with one of each declaration: streams 0 and 1 (legacy), event 0, buffers 0 (100 bytes) and 1 (10
+/// bytes at 50 of it), thread 0, site 0.
 fn small() -> Writer<Vec<u8>> {
     let mut log = Writer::new(Vec::new()).unwrap();
     log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), ""))
@@ -331,7 +331,7 @@ fn a_refused_call_ends_the_replay() {
 }
 
 #[test]
-fn a_check_asks_for_no_more_memory_than_it_may() {
+fn a_check_allocates_no_more_memory_than_its_limit() {
     let mut log = Writer::new(Vec::new()).unwrap();
     for _ in 0..limits::STREAMS {
         log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), ""))

@@ -1,4 +1,4 @@
-//! The op log that a trace carries.
+//! The op log that is embedded in a trace.
 
 use sidestream::trace::{Trace, embedded_log};
 
@@ -69,7 +69,7 @@ fn a_damaged_trace_is_refused() {
         ),
         (
             "{\"sidestream\": {\"op_log\": \"A?==\"}}",
-            "`op_log` is no base64",
+            "`op_log` is not base64",
         ),
         (
             "{\"sidestream\": {\"op_log\": \"\", \"op_log\": \"\"}}",
@@ -88,7 +88,7 @@ fn a_damaged_trace_is_refused() {
     for end in 0..json.len() - 2 {
         assert!(embedded_log(&json[..end]).is_err(), "{end}");
     }
-    // Nesting without end is refused and not followed.
+    // Endless nesting is refused and not followed.
     for open in ["[", "{\"a\":"] {
         assert!(embedded_log(open.repeat(1_000_000).as_bytes()).is_err());
     }

@@ -1,4 +1,4 @@
-//! Programs that are watched while they run: by the checker, by a recorder, and call by call.
+//! Programs that are observed while they run: by the checker, by a recorder, and call by call.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ fn copy() -> Kernel<(Read<u32>, Write<u32>)> {
     Kernel::<(Read<u32>, Write<u32>)>::on_host("copy", |_, (x, y)| y.copy_from_slice(x))
 }
 
-/// Two streams over the same buffers, and memory that goes round.
+/// Uses the same buffers on two streams, and reuses freed memory.
 fn program(device: &Device) {
     let copy = copy();
     let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
@@ -46,7 +46,7 @@ fn the_checker_is_silent_about_a_safe_program_and_has_seen_it() {
 
 #[test]
 fn without_tracking_the_checker_names_both_calls_and_the_wait_that_is_missing() {
-    // SAFETY: the race is the point; the simulated GPU makes it a wrong number, nothing else.
+    // SAFETY: the race is intended; on the simulated GPU it gives a wrong number and nothing worse.
     let options = unsafe { Options::new().untracked() };
     let device = Device::open_with("sim:h200", &options).unwrap();
     let findings = device.checked(OnRace::Report);
@@ -109,7 +109,7 @@ fn a_recorded_run_is_checked_and_drawn_afterwards() {
 }
 
 #[test]
-fn what_is_recorded_after_the_end_of_a_recording_is_not_in_it() {
+fn calls_after_the_end_of_a_recording_are_not_in_it() {
     let device = Device::open("sim:h200").unwrap();
     let recording = device.record(Vec::new()).unwrap();
     let stream = device.stream("s").unwrap();
@@ -144,9 +144,10 @@ fn synchronous_calls_wait_for_their_work_and_say_so_loudly() {
     }
 }
 
-/// Another thread puts something into the stream just when a wait for its end was answered. The wait has had its time.
+/// Another thread submits work to the stream just when a wait for its end has succeeded. The wait has used up its
+/// time.
 #[test]
-fn a_wait_with_a_limit_waits_once_whoever_listens_and_submits() {
+fn a_wait_with_a_limit_waits_once_even_if_another_thread_submits() {
     const LIMIT: Duration = Duration::from_secs(7);
     let (backend, device) = Refusing::open(Schedule::InOrder);
     let findings = device.checked(OnRace::Report);
@@ -172,9 +173,9 @@ fn records(log: &[u8]) -> Vec<Record<'static>> {
     Reader::new(log).unwrap().map(Result::unwrap).collect()
 }
 
-/// What a pipeline submits itself is named only for those who listen by then.
+/// Work that a pipeline submits itself is named only for sinks that listen by then.
 #[test]
-fn who_begins_to_listen_inside_of_a_stage_has_every_span_with_both_ends() {
+fn a_sink_attached_inside_of_a_stage_has_every_span_with_both_ends() {
     let device = Device::open("sim:h200").unwrap();
     let (copy, listens, recording) = (copy(), device.clone(), Mutex::new(None));
     let recording = std::sync::Arc::new(recording);
@@ -204,7 +205,7 @@ fn who_begins_to_listen_inside_of_a_stage_has_every_span_with_both_ends() {
 }
 
 #[test]
-fn a_thread_that_turns_from_one_machine_to_another_stays_the_same_in_both() {
+fn a_thread_that_alternates_between_two_machines_keeps_its_id_in_both() {
     let devices = [(); 3].map(|()| Device::open("sim:h200").unwrap());
     let recordings = devices
         .each_ref()
@@ -215,7 +216,7 @@ fn a_thread_that_turns_from_one_machine_to_another_stays_the_same_in_both() {
             let stream = device.stream("s").unwrap();
             let mut x = stream.alloc::<u32>(64).unwrap();
             stream.memset(x.view_mut(), 1).unwrap();
-            // What is dropped here is of the machine that was called before this one.
+            // The dropped value belongs to the machine that was called before this one.
             drop(late.replace(x));
         }
     }

@@ -1,4 +1,4 @@
-//! Pipelines: what goes in comes out, in order, in few calls and in flat memory.
+//! Pipelines: every item comes out, in order, with few calls and constant memory.
 
 use std::future::Future;
 use std::pin::pin;
@@ -61,7 +61,7 @@ fn doubling(device: &Device) -> Ready<Host, Host, impl Send + use<>> {
         .download(per_row::<u32>(1), |(_, y)| y)
 }
 
-/// A source of so many items.
+/// Returns a source of this many items.
 fn numbers(count: u64) -> impl FnMut(u64, &mut Host) -> Filled + Send + Clone + 'static {
     move |index, x| {
         x.fill(index as u32);
@@ -132,11 +132,11 @@ fn a_slot_can_be_worked_on_in_place_and_the_last_item_be_smaller() {
 }
 
 #[test]
-fn an_item_costs_three_calls_one_record_and_one_question() {
+fn an_item_costs_three_calls_one_record_and_one_query() {
     let device = Device::open("sim:h200").unwrap();
     let findings = device.checked(OnRace::Report);
     let mut running = doubling(&device).depth(4).fill(numbers(1_000));
-    // The first ones make streams and events.
+    // The first items create streams and events.
     assert_eq!(running.by_ref().take(100).count(), 100);
     let before = findings.ops();
     assert_eq!(running.by_ref().take(800).count(), 800);
@@ -146,7 +146,7 @@ fn an_item_costs_three_calls_one_record_and_one_question() {
 }
 
 #[test]
-fn memory_is_the_slots_and_nothing_else_however_many_items_there_are() {
+fn only_the_slots_take_memory_however_many_items_there_are() {
     let reserved = |count| {
         let device = Device::open("sim:h200").unwrap();
         let running = doubling(&device)
@@ -156,7 +156,7 @@ fn memory_is_the_slots_and_nothing_else_however_many_items_there_are() {
         let report = running.run(|_| Ok(())).unwrap();
         assert_eq!(report.delivered, count);
         let (memory, pinned) = (device.statistics(), device.pinned_statistics());
-        // Two buffers a slot; pinned the same, an input that is filled ahead and an output that the
+        // Two buffers per slot; as much pinned memory, plus an input that is filled ahead and an output that the
         // consumer has.
         let bytes = (ROWS * size_of::<u32>()) as u64;
         assert!(memory.allocated_peak_bytes <= 8 * bytes.next_multiple_of(512));
@@ -169,8 +169,7 @@ fn memory_is_the_slots_and_nothing_else_however_many_items_there_are() {
 #[test]
 fn a_missing_link_between_slots_is_found_and_an_ordered_stage_has_none() {
     let races = |is_in_order: bool| {
-        // SAFETY: memory is kept until all is over; the race that this is about is on numbers in
-        // simulated memory.
+        // SAFETY: memory is kept until all work is complete; the intended race is on numbers in simulated memory.
         let options = unsafe { Options::new().untracked() };
         let device = Device::open_with("sim:h200", &options).unwrap();
         let findings = device.checked(OnRace::Report);
@@ -235,7 +234,7 @@ fn branches_join_also_where_nothing_is_tracked() {
 }
 
 #[test]
-fn a_source_that_blocks_holds_up_nothing_that_is_finished_and_no_drop() {
+fn a_source_that_blocks_delays_neither_finished_items_nor_a_drop() {
     let device = Device::open("sim:h200").unwrap();
     let (_open, gate) = channel::<()>();
     let mut fill = numbers(100);

@@ -1,5 +1,5 @@
-//! Pipelines in which something goes wrong, by seed: every item is delivered, failed with its name, or
-//! was never started; nothing hangs, no memory is lost, and the checker finds nothing.
+//! Pipelines in which something fails, by seed: every item is delivered, fails with its name, or was never started;
+//! nothing hangs, no memory is lost, and the checker finds nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,9 +23,9 @@ enum Fault {
     None,
     SourceFails,
     SourcePanics,
-    /// It says that an item has more rows than there are.
+    /// The source claims more rows for an item than the buffer has.
     SourceLies,
-    /// It waits until the consumer has had the item before.
+    /// The source waits until the consumer has received the previous item.
     SourceWaits,
     StageFails(&'static str),
     StagePanics(&'static str),
@@ -33,7 +33,7 @@ enum Fault {
     ConsumerFails,
     ConsumerPanics,
     ConsumerLeaves,
-    /// It keeps what it gets.
+    /// The consumer keeps every item.
     ConsumerHoards,
     Cancelled,
 }
@@ -102,11 +102,11 @@ impl Case {
             timed: numbers.below(3) == 0,
         };
         let in_stage = matches!(case.fault, StageFails(_) | StagePanics(_));
-        // A graph has no stages that run on the host, and no other memory than its own.
+        // A graph has no stages that run on the host, and only its own memory.
         if case.graphs && (in_stage || case.fault == ConsumerHoards) {
             case.graphs = false;
         }
-        // A source that waits for the consumer has to be on a thread, one item after the other.
+        // A source that waits for the consumer must be on a thread, one item after another.
         if case.fault == SourceWaits {
             case.filled = Filled::OnThread;
         }
@@ -124,7 +124,7 @@ impl Case {
     }
 }
 
-/// What the item's results are. The last item has one row less.
+/// Returns the expected results of an item. The last item has one row less.
 fn expected(index: u64, graphs: bool) -> [u32; ROWS] {
     let x = |row: u64| 2 * (index + row + 1) as u32;
     match graphs {
@@ -221,12 +221,12 @@ fn graphs(device: &Device) -> impl StartWith {
     )
 }
 
-/// A pipeline of either kind.
+/// Starts a pipeline of either kind.
 trait StartWith {
     fn start(self, case: Case, gate: Receiver<()>, run: impl Outcome) -> bool;
 }
 
-/// What is done with a pipeline of either kind.
+/// What a test does with a pipeline of either kind.
 trait Outcome {
     fn of<H>(self, running: Running<Host, Host, H>) -> bool;
 }
@@ -267,7 +267,7 @@ impl<H> StartWith for Ready<Host, Host, H> {
             Filled::OnThread => {
                 let fill = move |index: u64, x: &mut Host| {
                     if case.fault == SourceWaits && index > case.at {
-                        // The consumer has had an item, or has gone.
+                        // The consumer has received an item, or has ended.
                         let _ = gate.recv();
                     }
                     fill(index, x)
@@ -279,7 +279,7 @@ impl<H> StartWith for Ready<Host, Host, H> {
     }
 }
 
-/// The consumer, and what has to be true of what it got.
+/// The consumer, and the properties of what it must get.
 struct Consumer {
     seed: u64,
     case: Case,
@@ -288,7 +288,7 @@ struct Consumer {
 }
 
 impl Outcome for Consumer {
-    /// Whether the device was lost.
+    /// Returns whether the device was lost.
     fn of<H>(self, mut running: Running<Host, Host, H>) -> bool {
         let Consumer {
             seed,
@@ -395,7 +395,7 @@ fn judge(case: &Case, delivered: u64, failed: &[Failed], what: &str) {
     }
 }
 
-/// Panics that are planted are not printed.
+/// Keeps intended panics from being printed.
 fn keep_planted_panics_quiet() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -419,8 +419,8 @@ fn every_item_is_delivered_or_failed_by_name_or_was_never_started() {
     for seed in 0..cases {
         let case = Case::of(seed);
         let options = Options::new().schedule(case.schedule).notice(|_| ());
-        // Nothing is waited for but what the pipeline itself waits for. A pipeline that is left early
-        // leaves memory to the tracker.
+        // The test waits only where the pipeline itself waits. A pipeline that is dropped early leaves memory to the
+        // tracker.
         let is_whole = matches!(
             case.fault,
             None | SourceFails
@@ -463,7 +463,7 @@ fn every_item_is_delivered_or_failed_by_name_or_was_never_started() {
                 0,
                 "seed {seed}: {case:?}"
             );
-            // Threads that fill end by themselves, soon.
+            // Threads of the source end by themselves, soon.
             while device.pinned_statistics().allocated_bytes > 0 {
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! The overlap job as a pipeline on the simulated H200, against the best arrangement of raw streams.
+//! The overlap job as a pipeline on the simulated H200, compared with the best arrangement of raw streams.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn open() -> (Arc<Machine>, Device) {
         None,
     );
     let machine = Arc::new(machine);
-    // Gigabytes would be moved, and nobody looks at them.
+    // Gigabytes would be moved, and no test reads them.
     machine.times_only();
     let device = Device::on(machine.clone(), &Options::new()).remove(0);
     (machine, device)
@@ -87,7 +87,7 @@ fn with_graphs(len: usize, work: u32, depth: usize) -> u64 {
     machine.now_ns() - start
 }
 
-/// The best of all arrangements of raw streams, none of which waits for the host.
+/// Returns the best time of all arrangements of raw streams, none of which waits for the host.
 fn best_raw_ns(len: usize, work: u32) -> u64 {
     let job = Job {
         bytes: 4 * len as u64,

@@ -1,6 +1,5 @@
-//! Batches that go through a ring on the simulated GPU, whatever order it runs them in: each is found as it
-//! was put, as long as it is held, and the checker finds nothing. A prefetcher as people write it by
-//! hand fails on the same programs.
+//! Batches that go through a ring on the simulated GPU, under any schedule: each has its contents for as long as it
+//! is leased, and the checker finds nothing. A prefetcher as users write it by hand fails on the same programs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,13 +22,13 @@ fn digest(bytes: &[u8]) -> u64 {
     })
 }
 
-/// What leaf `leaf` of batch `batch` holds.
+/// Returns the contents of leaf `leaf` of batch `batch`.
 fn content(batch: usize, leaf: usize, len: usize) -> Vec<u8> {
     let mut numbers = Random((batch * 31 + leaf) as u64 + 1);
     (0..len).map(|_| numbers.below(256) as u8).collect()
 }
 
-/// It lags behind: it takes far longer than the copy of a batch.
+/// A slow consumer: it takes far longer than the copy of a batch.
 fn sum() -> Kernel<(Read<u8>, Write<u64>)> {
     Kernel::<(Read<u8>, Write<u64>)>::on_host("sum", |_, (x, y)| y[0] = digest(x)).with_cost(|_| {
         KernelCost::Duration {
@@ -44,17 +43,17 @@ fn sum() -> Kernel<(Read<u8>, Write<u64>)> {
 struct Case {
     schedule: Schedule,
     depth: usize,
-    /// How many batches it holds beside the one that it works on.
+    /// Number of batches that it keeps besides the current one.
     keeps: usize,
     batches: usize,
     leaves: usize,
-    /// The first leaf is page-locked, and refilled as soon as that may be.
+    /// The first leaf is pinned, and refilled as soon as that is allowed.
     direct: bool,
     /// It uses every second batch on another stream too.
     side: bool,
-    /// Batches grow.
+    /// The batches grow.
     grows: bool,
-    /// It makes a new ring after so many batches, of what the one before has left.
+    /// After this many batches it makes a new ring from what the previous one has left.
     anew: Option<usize>,
 }
 
@@ -102,7 +101,7 @@ impl Case {
     }
 }
 
-/// Where the kernels of a case write what they have found.
+/// Where the kernels of a case write their results.
 struct Found {
     memory: Arc<DeviceMemory>,
     sum: Kernel<(Read<u8>, Write<u64>)>,
@@ -120,18 +119,18 @@ impl Found {
     fn look(&self, stream: &Stream, leaf: Region<'_>, at: usize) {
         let at = 8 * at as u64;
         let args = [Arg::Reads(leaf), Arg::Writes(self.memory.bytes(at..at + 8))];
-        // SAFETY: the signature is the kernel's. That the leaf stays is what the tests are about.
+        // SAFETY: the signature is the kernel's. The tests check that the leaf is kept.
         unsafe { stream.launch(&self.sum, Grid::new(1, 32), &args).unwrap() };
     }
 
-    /// All of them, when the streams have come so far.
+    /// Returns all results once the streams are complete.
     fn all(&self, device: &Device, streams: &[&Stream]) -> Vec<u64> {
         let host = HostMemory::pinned(device, self.memory.size_bytes()).unwrap();
         let last = streams[0];
         streams[1..]
             .iter()
             .for_each(|other| last.wait_stream(other).unwrap());
-        // SAFETY: it stands behind all that was launched, and the host waits.
+        // SAFETY: the copy is ordered after everything that was launched, and the host waits.
         unsafe { last.memcpy(self.memory.all(), host.all()).unwrap() };
         last.synchronize().unwrap();
         let mut found = vec![0u64; (host.size_bytes() / 8) as usize];
@@ -145,14 +144,14 @@ fn open(schedule: Schedule) -> Device {
 }
 
 fn put(ring: &Ring, leaves: &[Leaf]) -> Ticket {
-    // SAFETY: the tests keep the memory of leaves until the call is over, and of direct ones until
-    // `wait_source` is.
+    // SAFETY: the tests keep the memory of leaves until the call has completed, and that of direct leaves until
+    // `wait_source` has.
     unsafe { ring.put(leaves) }
         .unwrap()
         .expect("the ring is open")
 }
 
-/// Runs a case with the ring; what was found, and what the checker says.
+/// Runs a case with the ring; returns what was found, and the checker's report.
 fn run(case: &Case) -> (Vec<u64>, Report) {
     let device = open(case.schedule);
     let findings = device.checked(OnRace::Report);
@@ -195,7 +194,7 @@ fn run(case: &Case) -> (Vec<u64>, Report) {
                 held.pop_front();
             }
         }
-        // One for each that is held and one for the next, unless there were as many anyway.
+        // One for each that is leased and one for the next, unless there were as many anyway.
         if case.anew.is_none() {
             let slots = ring.statistics().slots;
             assert_eq!(slots, case.depth.max(case.keeps + 1), "{case:?}");
@@ -208,18 +207,19 @@ fn run(case: &Case) -> (Vec<u64>, Report) {
     (found, findings.report())
 }
 
-/// A new ring in the place of one that is left with a batch that nobody took, and perhaps before what was taken has ended.
+/// Makes a new ring in place of one that is dropped with an unclaimed batch, possibly before the claimed batches have
+/// ended.
 fn anew(spares: &Spares, case: &Case, ring: Ring) -> Ring {
-    let nobodys = vec![0xee; case.len(case.batches, 0)];
+    let unclaimed = vec![0xee; case.len(case.batches, 0)];
     ring.ask(true);
-    drop(put(&ring, &[Leaf::of(&nobodys)]));
-    // It is there before the other has left its stream, and so has another one.
+    drop(put(&ring, &[Leaf::of(&unclaimed)]));
+    // The new ring exists before the other has left its stream, and so has another stream.
     let next = spares.ring(case.depth).unwrap();
     drop(ring);
     next
 }
 
-/// The same with a prefetcher as it is written by hand: a stream, an event, two buffers in turn.
+/// Runs a case with a prefetcher as it is written by hand: a stream, an event, two alternating buffers.
 fn run_naive(case: &Case) -> (Vec<u64>, Report) {
     let device = open(case.schedule);
     let findings = device.checked(OnRace::Report);
@@ -238,8 +238,8 @@ fn run_naive(case: &Case) -> (Vec<u64>, Report) {
     for (batch, source) in sources.iter().enumerate() {
         let slot = slots[batch % 2].bytes(..source.size_bytes());
         let uploaded = Event::new(&device).unwrap();
-        // SAFETY: nothing orders it behind the use of the slot two batches ago. That is the mistake to be
-        // shown; on the simulated GPU it gives wrong numbers and nothing worse.
+        // SAFETY: nothing orders the copy after the use of the slot two batches ago. That is the mistake to be shown;
+        // on the simulated GPU it gives wrong numbers and nothing worse.
         unsafe { upload.memcpy(source.all(), slot).unwrap() };
         upload.record(&uploaded).unwrap();
         consumer.wait(&uploaded).unwrap();
@@ -333,7 +333,7 @@ fn pinned_memory_is_counted_and_kept_within_its_limit() {
         let ring = Ring::new(&device, 2).unwrap().limit_pinned(most_bytes);
         for batch in 0..6_u8 {
             let bytes = vec![batch; 1000];
-            // SAFETY: the bytes are there during the call.
+            // SAFETY: the bytes exist during the call.
             let put = unsafe { ring.put(&[Leaf::of(&bytes)]) };
             if expected == 0 {
                 let said = put.map(|_| ()).unwrap_err().to_string();
@@ -349,7 +349,7 @@ fn pinned_memory_is_counted_and_kept_within_its_limit() {
         ring.close();
         assert_eq!(ring.statistics().pinned_bytes, 0);
     }
-    // Memory for small batches does not stand in the way of a large one.
+    // Memory for small batches does not prevent a large one.
     let ring = Ring::new(&device, 2).unwrap().limit_pinned(1500);
     for size in [400, 700, 1500, 300] {
         put(&ring, &[Leaf::of(&vec![1; size])]);
@@ -394,7 +394,7 @@ fn equal_batches_take_a_slot_each_and_no_byte_more() {
         let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
         let (one, two) = (content(0, 0, 500), content(0, 1, 1024));
         for _ in 0..50 {
-            // SAFETY: the vectors are there.
+            // SAFETY: the vectors exist during the call.
             let ticket = unsafe { ring.put(&[Leaf::of(&one), Leaf::of(&two)]) }?;
             let lease = ticket.expect("the ring is open").hand_over(&consumer)?;
             assert_eq!(lease.leaf(1).address() % 512, 0);
@@ -421,13 +421,13 @@ fn memory_goes_back_when_the_ring_is_closed_and_the_leases_have_ended() {
         drop(put(&ring, &[Leaf::of(&bytes)]));
         ring.close();
         assert_eq!(back, bytes);
-        // SAFETY: the vector is there.
+        // SAFETY: the vector exists during the call.
         assert!(unsafe { ring.put(&[Leaf::of(&bytes)]) }.unwrap().is_none());
     }
 }
 
 #[test]
-fn what_rings_leave_is_taken_by_the_next_and_by_one_alone() {
+fn memory_that_a_ring_leaves_is_taken_by_one_later_ring() {
     let device = open(Schedule::Adversarial);
     let findings = device.checked(OnRace::Report);
     let spares = Spares::new(&device);
@@ -443,14 +443,14 @@ fn what_rings_leave_is_taken_by_the_next_and_by_one_alone() {
     overwrite(&one, &consumer, 9);
     drop(one);
     first.close();
-    // The batch that is held is not among it.
+    // The leased batch is not included.
     assert_eq!(spares.bytes(), (3072, 6000));
     let (second, third) = (spares.ring(2).unwrap(), spares.ring(2).unwrap());
     let (three, four) = (lease_of(&second, 3), lease_of(&third, 4));
     assert_eq!(three.address().0, at_one);
     assert!(![at_one, at_two].contains(&four.address().0));
     assert_eq!(spares.bytes(), (0, 0));
-    // It comes when it ends, whichever stream used it last.
+    // Its memory is added when the lease ends, whichever stream used it last.
     other.wait_stream(&consumer).unwrap();
     two.note(&other);
     overwrite(&two, &other, 9);
@@ -486,7 +486,7 @@ fn rings_leave_no_more_than_is_kept_and_what_is_kept_goes_where_memory_is_short(
     let bytes = vec![2; large as usize];
     fill(4, &bytes);
     assert_eq!(spares.bytes(), (3 * large, 2 * large));
-    // Of the six that there is room for, three are kept, and none is as large as what is wanted now.
+    // Six would fit, three are kept, and none is as large as what is wanted now.
     let ring = spares.ring(1).unwrap();
     let bytes = vec![3; 4 * large as usize];
     let lease = put(&ring, &[Leaf::of(&bytes)])
@@ -513,7 +513,7 @@ fn a_batch_outlives_its_ring() {
     assert!(matches!(lease.read(0, &mut []), Err(Error::Invalid { .. })));
 }
 
-/// A ring whose one slot is held, and a thread that waits for it: whether it was sent away.
+/// Returns a ring whose only slot is leased, and a thread that waits for it and returns whether its wait was ended.
 fn full(device: &Device, consumer: &Stream) -> (Arc<Ring>, Lease, thread::JoinHandle<bool>) {
     let ring = Arc::new(Ring::new(device, 1).unwrap());
     let held = put(&ring, &[Leaf::of(&[1; 64])])
@@ -522,7 +522,7 @@ fn full(device: &Device, consumer: &Stream) -> (Arc<Ring>, Lease, thread::JoinHa
     let waits = thread::spawn({
         let ring = Arc::clone(&ring);
         move || {
-            // SAFETY: the array is there.
+            // SAFETY: the array exists during the call.
             unsafe { ring.put(&[Leaf::of(&[2; 64])]) }
                 .unwrap()
                 .is_none()
@@ -542,7 +542,7 @@ fn closing_ends_a_wait_for_a_slot() {
 }
 
 #[test]
-fn a_pause_ends_a_wait_for_a_slot_and_the_ring_goes_on_afterwards() {
+fn a_pause_ends_a_wait_for_a_slot_and_the_ring_continues_afterwards() {
     let device = open(Schedule::InOrder);
     let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
     let (ring, held, waits) = full(&device, &consumer);
@@ -562,7 +562,7 @@ fn a_pause_ends_a_wait_for_a_slot_and_the_ring_goes_on_afterwards() {
 }
 
 #[test]
-fn a_consumer_that_holds_every_slot_and_asks_gets_another() {
+fn a_consumer_that_has_every_slot_and_asks_gets_another() {
     let device = open(Schedule::InOrder);
     let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
     let ring = Arc::new(Ring::new(&device, 2).unwrap());
@@ -587,7 +587,7 @@ fn a_consumer_that_holds_every_slot_and_asks_gets_another() {
 }
 
 #[test]
-fn a_copy_frees_the_slot_and_stays_what_it_is() {
+fn a_copy_frees_the_slot_and_keeps_its_contents() {
     let device = open(Schedule::Adversarial);
     let findings = device.checked(OnRace::Report);
     let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
@@ -611,7 +611,7 @@ fn a_copy_frees_the_slot_and_stays_what_it_is() {
 }
 
 #[test]
-fn a_slot_that_is_let_go_in_a_capture_is_not_used_again() {
+fn a_slot_that_is_released_in_a_capture_is_not_reused() {
     let device = open(Schedule::InOrder);
     let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
     let ring = Ring::new(&device, 1).unwrap();
@@ -670,14 +670,14 @@ fn a_large_batch_is_packed_by_several_threads() {
 
 // ------------------------------------------------------------------ copies and reads beside captures
 
-/// Overwrites the first bytes of a batch, late.
+/// Overwrites the first bytes of a batch, after a delay.
 fn overwrite(lease: &Lease, stream: &Stream, value: u8) {
-    // SAFETY: the stream is noted in the lease, and the test orders what else uses the batch.
+    // SAFETY: the stream is recorded in the lease, and the test orders the other uses of the batch.
     unsafe { stream.memset(lease.leaf(0), value).unwrap() };
 }
 
 #[test]
-fn a_copy_on_another_stream_stands_behind_the_upload_and_the_uses_of_the_batch() {
+fn a_copy_on_another_stream_is_ordered_after_the_upload_and_the_uses_of_the_batch() {
     let seeded = (0..40).map(Schedule::Seeded);
     for schedule in seeded.chain([Schedule::Adversarial]) {
         let device = open(schedule);
@@ -704,7 +704,7 @@ fn a_copy_on_another_stream_stands_behind_the_upload_and_the_uses_of_the_batch()
 }
 
 #[test]
-fn a_copy_is_refused_in_a_capture_which_goes_on() {
+fn a_copy_is_refused_in_a_capture_which_continues() {
     let device = open(Schedule::InOrder);
     let stream = |name| Stream::non_blocking(&device, name, 0).unwrap();
     let (consumer, other) = (stream("consumer"), stream("other"));
@@ -730,7 +730,7 @@ fn a_copy_is_refused_in_a_capture_which_goes_on() {
     assert_eq!((statistics.slots, statistics.retired), (1, 0));
 }
 
-/// The driver would refuse what is done in the legacy stream, and end the capture.
+/// The driver would refuse calls in the legacy stream, and invalidate the capture.
 #[test]
 fn a_batch_of_the_legacy_stream_is_neither_taken_nor_read_nor_ended_beside_a_capture() {
     let device = open(Schedule::InOrder);

@@ -1,4 +1,4 @@
-//! A log with times as a trace: what ran when, and which span it was called in.
+//! A log with times as a trace: what ran when, and in which span it was called.
 
 use serde_json::Value;
 use sidestream::backend::Done;
@@ -91,7 +91,7 @@ fn copy(stream: StreamId) -> Kind {
     }
 }
 
-/// The spans as lines: name, place, start and end.
+/// Returns the spans as lines: name, place, start and end.
 fn spans(recorded: &Recorded) -> Vec<String> {
     let spans = recorded.trace.spans.iter().map(|span| {
         let place = match span.place {
@@ -105,14 +105,14 @@ fn spans(recorded: &Recorded) -> Vec<String> {
 }
 
 #[test]
-fn a_span_lies_around_the_calls_and_the_work_of_itself_and_those_inside_it() {
+fn a_span_encloses_its_calls_their_work_and_its_inner_spans() {
     let mut log = Log::new();
     log.call(MAIN, kernel(COMPUTE), (1_000, 1_010), (1_100, 1_200));
     log.span(MAIN, Some("step"));
     log.call(MAIN, copy(UPLOAD), (1_020, 1_030), (1_150, 1_500));
     log.span(MAIN, Some("forward"));
     log.call(MAIN, kernel(COMPUTE), (1_040, 1_050), (1_600, 1_700));
-    // Another thread is in no span, and neither are its calls.
+    // The other thread is in no span, and neither are its calls.
     log.call(OTHER, kernel(COMPUTE), (1_045, 1_055), (1_800, 1_900));
     log.call(MAIN, kernel(COMPUTE), (1_060, 1_070), (2_000, 2_100));
     log.span(MAIN, None);
@@ -135,7 +135,7 @@ fn a_span_lies_around_the_calls_and_the_work_of_itself_and_those_inside_it() {
 }
 
 #[test]
-fn rows_and_ranges_stand_in_the_lanes_where_the_profiler_of_pytorch_has_them() {
+fn rows_and_ranges_are_in_the_same_lanes_as_in_pytorchs_profiler() {
     let mut log = Log::new();
     let (event, stream) = (EventId(0), UPLOAD);
     log.span(MAIN, Some("forward"));
@@ -152,7 +152,7 @@ fn rows_and_ranges_stand_in_the_lanes_where_the_profiler_of_pytorch_has_them() {
     let mut json = Vec::new();
     log.read().trace.write_json(&mut json).unwrap();
     let whole: Value = serde_json::from_slice(&json).unwrap();
-    // A figure that is not known is left out.
+    // An unknown value is omitted.
     assert_eq!(whole["deviceProperties"][0]["numSms"], Value::Null);
     let rows = whole["traceEvents"].as_array().unwrap();
     let row = |cat: &str| -> Vec<&Value> { rows.iter().filter(|r| r["cat"] == cat).collect() };
@@ -195,12 +195,12 @@ fn rows_and_ranges_stand_in_the_lanes_where_the_profiler_of_pytorch_has_them() {
 }
 
 #[test]
-fn what_has_no_times_is_left_out_and_counted() {
+fn operations_without_times_are_dropped_and_counted() {
     let mut log = Log::new();
     log.op(MAIN, kernel(COMPUTE));
     log.call(MAIN, kernel(COMPUTE), (0, 0), (50, 60));
     log.call(MAIN, Kind::HostAccess, (70, 80), (0, 0));
-    // Times of a number that was left out concern nobody.
+    // Times of a skipped number belong to no operation.
     log.next += 5;
     log.op(MAIN, kernel(COMPUTE));
     let stray = Done {
@@ -233,7 +233,7 @@ fn of_several_times_of_one_operation_the_last_count() {
 }
 
 #[test]
-fn a_log_that_was_cut_off_gives_the_trace_of_what_is_there() {
+fn a_truncated_log_gives_the_trace_of_its_complete_part() {
     let mut log = Log::new();
     log.span(MAIN, Some("forward"));
     log.call(MAIN, kernel(COMPUTE), (1, 2), (3, 4));
@@ -251,7 +251,7 @@ fn a_log_that_was_cut_off_gives_the_trace_of_what_is_there() {
 }
 
 #[test]
-fn a_trace_asks_for_no_more_memory_than_it_may() {
+fn a_trace_allocates_no_more_memory_than_its_limit() {
     let check = |fill: &dyn Fn(&mut Log)| {
         let mut log = Log::new();
         fill(&mut log);

@@ -1,4 +1,4 @@
-//! Memory of the program that is pinned where it is: who has it when, and when it goes.
+//! Memory of the program that is pinned in place: who owns it when, and when it is freed.
 
 use sidestream::check::OnRace;
 use sidestream::device::{Device, Options};
@@ -12,7 +12,7 @@ use crate::refusing::Refusing;
 
 const LEN: usize = 4096;
 
-/// Everything that is in flight stays so until somebody waits.
+/// Opens a device on which pending work stays pending until a thread waits.
 fn open() -> (std::sync::Arc<Refusing>, Device, Stream) {
     let (backend, device) = Refusing::open(Schedule::Adversarial);
     let stream = device.stream("work").unwrap();
@@ -76,7 +76,7 @@ fn pieces_and_rows_and_graphs_take_registered_memory() {
 }
 
 #[test]
-fn memory_of_the_allocator_is_no_vector_and_comes_back() {
+fn memory_of_the_allocator_is_refused_as_a_vector_and_comes_back() {
     let (_, device, _) = open();
     let mut page = device.pinned::<u32>(4).unwrap();
     page.fill(3);
@@ -86,7 +86,7 @@ fn memory_of_the_allocator_is_no_vector_and_comes_back() {
 }
 
 #[test]
-fn what_the_driver_does_not_pin_comes_back_with_its_code() {
+fn a_vector_that_the_driver_does_not_pin_comes_back_with_its_code() {
     let (backend, device, _) = open();
     backend.refuse_to_pin(true);
     let refused = device.register(vec![1, 2, 3]).unwrap_err();
@@ -117,13 +117,13 @@ fn an_empty_vector_is_registered_without_the_driver() {
 }
 
 #[test]
-fn dropped_in_flight_it_stays_pinned_until_its_copy_is_over() {
+fn dropped_in_flight_it_stays_pinned_until_its_copy_is_complete() {
     let (backend, device, stream) = open();
     let data = stream.alloc_zeroed::<u32>(LEN).unwrap();
     let page = device.register(vec![1; LEN]).unwrap();
     let waits = backend.endless_waits();
     drop(stream.download(data.view(), page).unwrap());
-    // Not over: nobody has waited. To register more neither waits nor lets it go.
+    // Not complete: no thread has waited. Registering more neither waits nor frees it.
     let other = device.register(vec![2u32; LEN]).unwrap();
     assert_eq!((backend.registered(), backend.endless_waits()), (2, waits));
     stream.synchronize().unwrap();
@@ -140,7 +140,7 @@ fn dropped_in_flight_it_stays_pinned_until_its_copy_is_over() {
 }
 
 #[test]
-fn a_lost_device_keeps_what_it_may_still_use() {
+fn a_lost_device_keeps_memory_that_it_may_still_use() {
     let (backend, device, stream) = open();
     let trap = Kernel::<(Write<u32>,)>::on_host("trap", |_, _| {
         std::panic::resume_unwind(Box::new("trapped"))
@@ -166,7 +166,7 @@ fn a_lost_device_keeps_what_it_may_still_use() {
 }
 
 #[test]
-fn a_function_on_the_host_may_not_pin_and_loses_nothing() {
+fn a_host_function_may_not_pin_and_loses_nothing() {
     let (backend, device, stream) = open();
     let page = device.register(vec![1u32]).unwrap();
     let inside = device.clone();
@@ -210,7 +210,7 @@ fn the_explicit_style_registers_and_gives_back() {
     let bytes = HostMemory::register(&device, vec![7u8; LEN]).unwrap();
     let data = DeviceMemory::malloc(&device, LEN as u64).unwrap();
     let back = HostMemory::register(&device, vec![0u8; LEN]).unwrap();
-    // SAFETY: one stream, and it is over before the memory goes.
+    // SAFETY: one stream, whose work is complete before the memory is freed.
     unsafe {
         work.memcpy(bytes.all(), data.all()).unwrap();
         work.memcpy(data.all(), back.all()).unwrap();
@@ -232,7 +232,7 @@ fn a_kernel_is_made_ready_or_has_no_form_here() {
         y.copy_from_slice(x);
     });
     device.prepare(&copy).unwrap();
-    // SAFETY: nobody launches it.
+    // SAFETY: the kernel is never launched.
     let ptx = unsafe { Kernel::<(Write<u32>,)>::from_ptx(".version 8.0", "fill") };
     let error = device.prepare(&ptx).unwrap_err();
     assert!(

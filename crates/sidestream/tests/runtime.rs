@@ -1,4 +1,4 @@
-//! The safe API on the simulated GPU: results, waits, and what happens to values.
+//! The safe API on the simulated GPU: results, waits, and ownership of values.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ const SCHEDULES: [Schedule; 5] = [
     Schedule::Adversarial,
 ];
 
-/// Runs a program under several schedules; each is a machine of its own.
+/// Runs a program under several schedules, each on a machine of its own.
 fn on_each(program: impl Fn(Device)) {
     for schedule in SCHEDULES {
         let options = Options::new().schedule(schedule);
@@ -66,7 +66,7 @@ fn work_on_three_streams_gives_the_result_of_one() {
 }
 
 #[test]
-fn every_reader_holds_up_the_next_writer() {
+fn every_reader_delays_the_next_writer() {
     on_each(|device| {
         let streams: Vec<_> = (0..4)
             .map(|i| device.stream(&format!("s{i}")).unwrap())
@@ -104,7 +104,7 @@ fn halves_of_a_buffer_need_no_wait() {
         b.memset(right, 2).unwrap();
     }
     assert_eq!(device.waits_inserted(), before);
-    // The whole needs one: for the other stream's half.
+    // The whole needs a wait: for the other stream's half.
     a.memset(x.view_mut(), 3).unwrap();
     assert_eq!(device.waits_inserted(), before + 1);
 }
@@ -185,7 +185,7 @@ fn rows_are_copied_with_their_pitches() {
 }
 
 #[test]
-fn the_pitch_of_one_row_means_nothing() {
+fn the_pitch_of_one_row_is_ignored() {
     let device = Device::open("sim:h200").unwrap();
     let stream = device.stream("s").unwrap();
     for count in [0, 1] {
@@ -231,7 +231,7 @@ fn functions_on_the_host_run_in_stream_order_and_give_back_what_they_own() {
 }
 
 #[test]
-fn a_panic_in_a_host_function_reaches_who_waits_and_nobody_else() {
+fn a_panic_in_a_host_function_reaches_the_waiting_caller_alone() {
     on_each(|device| {
         let stream = device.stream("s").unwrap();
         let pending = stream.host_func(1, |_| panic!("not today")).unwrap();
@@ -361,13 +361,13 @@ fn machines_do_not_mix() {
 }
 
 #[test]
-fn a_device_that_is_not_there_names_those_that_are() {
+fn a_missing_device_is_refused_with_the_available_ones() {
     let error = Device::open("sim:b200").unwrap_err();
     assert!(error.to_string().contains("sim:h200"), "{error}");
 }
 
 #[test]
-fn statistics_say_what_is_held_reserved_and_still_in_use() {
+fn statistics_count_allocated_reserved_and_active_memory() {
     let device = Device::open("sim:h200").unwrap();
     let [a, b] = ["a", "b"].map(|name| device.stream(name).unwrap());
     let slow = Kernel::<(Write<u8>,)>::on_host("slow", |_, (x,)| x.fill(1)).with_cost(|_| {
@@ -386,7 +386,7 @@ fn statistics_say_what_is_held_reserved_and_still_in_use() {
         (0, 1 << 20)
     );
     assert_eq!(freed.active_bytes, 1 << 20, "the kernel still writes it");
-    // Another stream gets other memory, the same stream the same.
+    // Another stream gets other memory, the same stream gets the freed memory.
     let y = b.alloc::<u8>(1 << 20).unwrap();
     let z = a.alloc::<u8>(1 << 20).unwrap();
     let held = device.statistics();
@@ -418,7 +418,7 @@ fn a_kernel_that_calls_the_runtime_is_refused_there() {
 }
 
 #[test]
-fn waiting_for_a_function_that_hangs_gives_control_back() {
+fn waiting_for_a_host_function_that_hangs_returns() {
     let device = Device::open("sim:h200").unwrap();
     let stream = device.stream("s").unwrap();
     let (go, wait) = std::sync::mpsc::channel::<()>();

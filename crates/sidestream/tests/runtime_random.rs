@@ -1,5 +1,5 @@
-//! Random programs through the safe API: whatever they do, results are those of one call after the
-//! other, the checker is silent, nothing leaks and nothing hangs.
+//! Random programs through the safe API: results are those of one call after another, the checker finds nothing,
+//! nothing leaks and nothing hangs.
 //!
 //! `SEED=17 cargo test -p sidestream --test tests runtime_random` runs the programs of one seed.
 
@@ -13,8 +13,9 @@ use sidestream::log::Record;
 use sidestream::op::{EventId, Kind, Op, ThreadId};
 use sidestream::order::{Chain, Clocks, Force, Order, Steps};
 
-/// Programs on one host thread, and programs on several: what `cargo xtask nightly` tries, and what every change does.
-/// How many of them notice a broken runtime is in docs/developers/reliability.md.
+/// Programs on one host thread, and programs on several: their numbers in `cargo xtask nightly`, and for every
+/// change.
+/// docs/developers/reliability.md says how many of them notice a broken runtime.
 const ON_ONE_THREAD: (u64, u64) = (60_000, 3_000);
 const ON_SEVERAL: (u64, u64) = (40_000, 1_500);
 
@@ -42,7 +43,7 @@ fn without_tracking_results_are_wrong_and_the_checker_finds_races() {
         assert_eq!(outcome.waits_inserted, 0);
         wrong += u64::from(!outcome.wrong.is_empty());
         racy += u64::from(!outcome.races.is_empty());
-        // The same program with tracking is right, so it is the waits that make it so.
+        // The same program with tracking is right, so the waits make it right.
         let tracked = run_plan(&Plan::plain(seed));
         assert_eq!(is_wrong(&tracked), None, "seed {seed}");
     }
@@ -79,8 +80,8 @@ fn every_wait_that_is_inserted_was_missing_and_is_needed() {
     assert!(waits > 2_000, "{waits}");
 }
 
-/// The waits of a program that asks for none itself. By the rule book none of them waits for what
-/// its stream stood behind already.
+/// Returns the waits of a program that requests none itself. By the rule book none of them waits for work that its
+/// stream was ordered after already.
 fn missing_waits(seed: u64, seen: &Seen) -> Vec<usize> {
     let mut order = Order::new();
     let mut clocks = Clocks::new(Force::Promised);
@@ -99,7 +100,7 @@ fn missing_waits(seed: u64, seen: &Seen) -> Vec<usize> {
             let recorded = records[&event];
             let is_known = clocks.ordered(recorded, Chain::Stream(stream))
                 || clocks.ordered(recorded, Chain::Thread(op.thread));
-            assert!(!is_known, "seed {seed}: {op:?} waits for what is over");
+            assert!(!is_known, "seed {seed}: {op:?} waits for complete work");
             inserted.push(at);
         }
         order.push(op, &mut steps).expect("the driver took it");
@@ -121,8 +122,8 @@ fn a_seed_gives_one_run() {
     for seed in 0..PROGRAMS {
         let plan = Plan {
             listens: true,
-            // What a refused call owned, and what nobody waits for, is dropped on a thread of the
-            // runtime's own, whenever that comes to it.
+            // Values of refused calls, and results without a waiter, are dropped on a thread of the runtime, at a
+            // time that no seed determines.
             faults: 0,
             traps: false,
             drops: false,
@@ -130,8 +131,8 @@ fn a_seed_gives_one_run() {
         };
         let ops = || run_plan(&plan).watch.seen(|seen| seen.ops.clone());
         let (first, again) = (ops(), ops());
-        // What nobody waits for is dropped by a thread of the runtime's own, whenever that comes to
-        // it: from there on two runs may differ.
+        // A result without a waiter is dropped on a thread of the runtime, at a time that no seed determines: from
+        // there on two runs may differ.
         let is_own = |op: &&Op| op.thread == ThreadId(0);
         let own = |ops: &[Op]| ops.iter().take_while(is_own).count();
         let compared = own(&first).min(own(&again));
@@ -149,7 +150,7 @@ fn a_seed_gives_one_run() {
     assert!(whole > PROGRAMS / 2, "{whole}");
 }
 
-/// An op, whichever spare event was at hand: that thread gives events back, too.
+/// Returns an op without its event, since which spare event is used depends on that thread, too.
 fn without_event(op: &Op) -> Op {
     let event = EventId(0);
     let kind = match op.kind {

@@ -63,15 +63,15 @@ fn two_streams(schedule: Schedule, waits: bool) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_is_copied_in_the_call_that_asks_for_it() {
+fn an_asynchronous_copy_does_nothing_during_its_call() {
     let rig = Rig::new(Schedule::InOrder);
     let stream = rig.stream(0);
     let (input, output) = (rig.pinned(&[1; 8]), rig.pinned(&[0; 8]));
     let at = rig.device_memory(8);
     rig.upload(stream, input, at, 8).unwrap();
     rig.download(stream, at, output, 8).unwrap();
-    // A program that writes the source too early is seen to.
-    // SAFETY: nothing runs on this machine but inside its calls, and this is none.
+    // A program that overwrites the source too early changes the result.
+    // SAFETY: nothing runs on this machine except inside its calls, and this is not one.
     unsafe { pointer(input).write_bytes(2, 8) };
     assert_eq!(rig.look(output, 8), [0; 8]);
     rig.synchronize(stream).unwrap();
@@ -169,7 +169,7 @@ fn pageable_memory_is_copied_like_any_other() {
 }
 
 #[test]
-fn blocking_copies_in_the_default_stream_are_over_when_they_return() {
+fn blocking_copies_in_the_default_stream_are_complete_when_they_return() {
     for schedule in schedules() {
         let rig = Rig::new(schedule);
         let legacy = rig.stream_on(3, 0, StreamKind::Legacy);
@@ -290,7 +290,7 @@ fn device_memory_ends_at_its_limit() {
 }
 
 #[test]
-fn memory_that_is_given_back_stays_until_its_uses_are_over() {
+fn freed_memory_is_kept_until_its_uses_are_complete() {
     for schedule in schedules() {
         let rig = Rig::new(schedule);
         let stream = rig.stream(0);
@@ -315,7 +315,7 @@ fn a_kernel_reads_when_it_starts_and_writes_when_it_ends() {
     rig.synchronize(long).unwrap();
     rig.launch(long, &add(100_000_000), &[reads(a, 4), writes(b, 4)])
         .unwrap();
-    // Both race with the kernel, and run in its middle.
+    // Both race with the kernel, and run in the middle of it.
     rig.fill(short, a, 0x0505_0505, 1).unwrap();
     rig.download(short, b, early, 4).unwrap();
     rig.synchronize(short).unwrap();
@@ -324,6 +324,6 @@ fn a_kernel_reads_when_it_starts_and_writes_when_it_ends() {
     assert_eq!(
         rig.fetch(long, b, 4),
         [1; 4],
-        "what it read was there at its start"
+        "it read the bytes at its start"
     );
 }

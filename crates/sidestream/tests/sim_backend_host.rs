@@ -1,4 +1,4 @@
-//! The simulated machine as a back end: functions on the host, failures, several threads.
+//! The simulated machine as a back end: host functions, failures, several threads.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -38,7 +38,7 @@ fn functions_on_the_host_run_in_stream_order_on_another_thread() {
 }
 
 #[test]
-fn work_behind_a_function_sees_what_it_wrote() {
+fn work_after_a_function_sees_what_it_wrote() {
     for schedule in schedules() {
         let rig = Rig::new(schedule);
         let stream = rig.stream(0);
@@ -47,7 +47,7 @@ fn work_behind_a_function_sees_what_it_wrote() {
         let (go, gone) = channel::<()>();
         rig.host_func(stream, move || {
             gone.recv().unwrap();
-            // SAFETY: the stream holds back the upload until this has returned.
+            // SAFETY: the stream holds the upload until this has returned.
             unsafe { pointer(staging).write_bytes(4, 64) };
         })
         .unwrap();
@@ -99,7 +99,7 @@ fn a_panic_in_a_function_stops_none_of_the_others() {
 }
 
 #[test]
-fn a_function_that_waits_for_the_device_is_told_that_it_may_not() {
+fn a_function_that_waits_for_the_device_is_refused() {
     let rig = Arc::new(Rig::new(Schedule::InOrder));
     let stream = rig.stream(0);
     let (said, heard) = channel();
@@ -118,7 +118,7 @@ fn a_function_that_waits_for_the_device_is_told_that_it_may_not() {
 }
 
 #[test]
-fn a_machine_that_is_dropped_runs_what_was_started_and_drops_the_rest() {
+fn a_dropped_machine_completes_started_work_and_drops_the_rest() {
     let (said, heard) = channel();
     let rig = Rig::new(Schedule::InOrder);
     let stream = rig.stream(0);
@@ -151,7 +151,7 @@ fn a_machine_may_be_dropped_by_the_last_function() {
     .unwrap();
     let event = rig.event(0);
     rig.record(event, stream).unwrap();
-    // The function starts; what asks does not wait for it.
+    // The function starts; the queries do not wait for it.
     for _ in 0..100 {
         assert!(!rig.peek(event).unwrap());
     }
@@ -193,7 +193,7 @@ fn an_access_outside_all_memory_loses_the_device_for_good() {
         again(memory.map(|_| true));
         assert_eq!(rig.look(output, 64), [0; 64], "nothing more was done");
 
-        // Another device might stand behind what was never done.
+        // Another device might be ordered after work that was never done.
         again(rig.synchronize(other));
         again(rig.host_func(other, || ()).map(|_| true));
     }
@@ -236,7 +236,7 @@ fn a_kernel_that_panics_traps() {
             }
             other => panic!("{other:?}"),
         }
-        assert!(heard.recv().is_err(), "the function behind it never runs");
+        assert!(heard.recv().is_err(), "the function after it never runs");
     }
 }
 
@@ -256,7 +256,7 @@ fn a_kernel_without_a_form_in_rust_is_refused() {
 }
 
 #[test]
-fn what_the_rules_refuse_has_the_code_of_cuda() {
+fn refused_calls_have_the_code_of_cuda() {
     let rig = Rig::with_devices(Schedule::InOrder, 2);
     let stream = rig.stream_on(0, 1, StreamKind::NonBlocking);
     let event = rig.event(0);
@@ -267,7 +267,7 @@ fn what_the_rules_refuse_has_the_code_of_cuda() {
         }
         other => panic!("{other:?}"),
     }
-    // A call that was refused changed nothing.
+    // A refused call changed nothing.
     assert!(rig.query(event).unwrap());
 }
 
@@ -312,7 +312,7 @@ fn threads_with_streams_of_their_own_do_not_disturb_each_other() {
                         let copy = Payload::Copy(plain(*at, *to, 4096));
                         rig.submit_op(down, copy).unwrap();
                         assert!(rig.machine.wait(sync, Duration::MAX).unwrap());
-                        // SAFETY: the copy into it is over, and no other one was asked for.
+                        // SAFETY: the copy into it is complete, and no other one was submitted.
                         let got = unsafe { std::slice::from_raw_parts(pointer(*to), 4096) };
                         assert!(got.chunks(4).all(|word| word == value.to_le_bytes()));
                     }

@@ -1,4 +1,4 @@
-//! Random programs on the simulated machine, against the same calls made one after the other.
+//! Random programs on the simulated machine, compared with the same calls made one after another.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn programs_without_their_waits_give_something_else() {
     assert!(wrong > 50, "only {wrong} of 100 programs went wrong");
 }
 
-/// Runs a program; gives the bytes of all buffers, and what they should be.
+/// Runs a program; returns the bytes of all buffers, and the expected ones.
 fn run(seed: u64, schedule: Schedule, waits: bool) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let rig = Rig::new(schedule);
     let mut program = Program {
@@ -112,7 +112,7 @@ impl Program {
                 self.want[to] = bytes_here;
             }
             3 => {
-                // An event that is asked for changes nothing.
+                // Querying an event changes nothing.
                 let _ = self.rig.peek(EventId(stream)).unwrap();
                 let _ = self.rig.query(EventId(stream)).unwrap();
             }
@@ -126,7 +126,7 @@ impl Program {
         }
     }
 
-    /// The stream waits for all others that have used a buffer.
+    /// Makes the stream wait for all others that have used a buffer.
     fn use_on(&mut self, stream: u32, buffer: usize) {
         for other in std::mem::take(&mut self.last[buffer]) {
             if other != stream && self.waits {
@@ -147,7 +147,7 @@ impl Program {
     }
 }
 
-/// What it writes depends on all that it reads, in sequence.
+/// A kernel whose output depends on all that it reads, in order.
 fn mix() -> Arc<Code> {
     code("mix", 3000, |_, args| {
         if let [HostArg::Memory(from), HostArg::Memory(to)] = args {

@@ -1,4 +1,4 @@
-//! The simulated machine as a back end: what takes how long, and what is forgotten.
+//! The simulated machine as a back end: how long everything takes, and what is forgotten.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sidestream::op::{DeviceId, EventId, Kind, StreamId, StreamKind};
 use sidestream::sim::Schedule;
 
 #[test]
-fn a_loop_of_questions_ends_under_every_schedule() {
+fn a_polling_loop_ends_under_every_schedule() {
     for schedule in schedules() {
         for peeks in [false, true] {
             let rig = Rig::new(schedule);
@@ -25,9 +25,9 @@ fn a_loop_of_questions_ends_under_every_schedule() {
                 false => rig.query(event).unwrap(),
             };
             let asked = (1..).find(|_| ask()).unwrap();
-            assert!(asked > 1, "it cannot be over at once");
+            assert!(asked > 1, "it cannot be complete at once");
             assert!(asked < 500, "asked {asked} times under {schedule}");
-            // The answer is a synchronisation.
+            // A successful query is a synchronisation.
             assert!(rig.machine.now_ns() >= 5_000_000_000);
         }
     }
@@ -80,7 +80,7 @@ fn an_event_that_was_never_recorded_is_complete() {
 // ------------------------------------------------------------------ elapsed time
 
 #[test]
-fn two_timed_events_say_how_long_the_work_between_them_took() {
+fn two_timed_events_measure_the_work_between_them() {
     let rig = Rig::new(Schedule::InOrder);
     let stream = rig.stream(0);
     let (from, to) = (rig.event_on(0, 0, true), rig.event_on(1, 0, true));
@@ -92,7 +92,7 @@ fn two_timed_events_say_how_long_the_work_between_them_took() {
     rig.synchronize(stream).unwrap();
     let ns = rig.machine.elapsed_ns(from, to).unwrap();
     assert!((1.0e9..1.0001e9).contains(&ns), "{ns}");
-    // Recorded anew, it is not complete again.
+    // Recorded again, it is not complete.
     rig.record(to, stream).unwrap();
     code_of(rig.machine.elapsed_ns(from, to), 600);
 }
@@ -134,7 +134,7 @@ fn the_times_of_operations_are_kept_on_demand() {
     let event = rig.event(0);
     rig.record(event, stream).unwrap();
     rig.machine.take_times(&mut done);
-    assert!(done.is_empty(), "nothing is over yet");
+    assert!(done.is_empty(), "nothing is complete yet");
     rig.synchronize(stream).unwrap();
     rig.machine.take_times(&mut done);
     let kernel = done.iter().find(|done| done.op.0 == 1).unwrap();
@@ -143,13 +143,13 @@ fn the_times_of_operations_are_kept_on_demand() {
     assert!(call_start < call_end && call_end < start);
     assert_eq!(end - start, 1_000_000_000);
     assert!(done.iter().any(|done| done.op.0 == 2), "the record too");
-    // The synchronisation returned when the work was over, and had none of its own.
+    // The synchronisation returned when the work was complete, and took no time of its own.
     let sync = done.iter().find(|done| done.op.0 == 3).unwrap();
     assert!(sync.call_ns.unwrap().1 > end && sync.work_ns.is_none());
     assert!(done.iter().all(|done| done.op.0 != 0), "it was too early");
     done.clear();
     rig.machine.take_times(&mut done);
-    assert!(done.is_empty(), "they are taken once");
+    assert!(done.is_empty(), "they are returned once");
 }
 
 // ------------------------------------------------------------------ graphs
@@ -198,10 +198,10 @@ fn the_nodes_of_a_graph_run_in_the_order_of_its_edges() {
         };
         let graph = rig.graph(0, &nodes);
         for add in [1, 2] {
-            // What the stream did before is there, and what it does later comes later.
+            // Earlier work of the stream is visible, and later work comes later.
             let input = upload.from;
             rig.host_func(before, move || {
-                // SAFETY: the stream holds back the graph, and stood behind its last launch.
+                // SAFETY: the stream holds the graph, and was ordered after its last launch.
                 unsafe { pointer(input).write_bytes((10 * add) as u8, SMALL as usize) };
             })
             .unwrap();
@@ -279,7 +279,7 @@ fn a_graph_without_nodes_is_a_point_in_its_stream() {
 // ------------------------------------------------------------------ flat memory
 
 #[test]
-fn a_machine_remembers_no_more_than_is_under_way() {
+fn a_machine_remembers_only_pending_work() {
     for schedule in [
         Schedule::InOrder,
         Schedule::Adversarial,
@@ -293,7 +293,7 @@ fn a_machine_remembers_no_more_than_is_under_way() {
         let mut most = 0;
         for round in 0..20_000u64 {
             let [first, second] = streams;
-            // Sizes differ from round to round: their costs may not pile up either.
+            // Sizes differ from round to round: their costs must not accumulate either.
             rig.upload(first, host, at, 1 + round % 61).unwrap();
             rig.launch(first, &code("any", 1 + round, |_, _| ()), &[])
                 .unwrap();
@@ -311,7 +311,7 @@ fn a_machine_remembers_no_more_than_is_under_way() {
 }
 
 #[test]
-fn work_that_is_delayed_for_ever_is_let_go_after_a_while() {
+fn work_that_is_delayed_forever_is_released_after_a_while() {
     let rig = Rig::new(Schedule::Adversarial);
     let (forgotten, busy) = (rig.stream(0), rig.stream(1));
     let at = rig.device_memory(64);
@@ -327,7 +327,7 @@ fn work_that_is_delayed_for_ever_is_let_go_after_a_while() {
 }
 
 #[test]
-fn ids_of_what_was_destroyed_may_come_again() {
+fn ids_of_destroyed_objects_may_be_reused() {
     for schedule in schedules() {
         let rig = Rig::new(schedule);
         let keep = rig.stream(0);
@@ -342,7 +342,7 @@ fn ids_of_what_was_destroyed_may_come_again() {
             rig.launch_graph(stream, graph).unwrap();
             rig.record(event, stream).unwrap();
             rig.wait_event(keep, event).unwrap();
-            // Work goes on, and so do waits that were placed (R12, R13).
+            // Work continues, and so do waits that were placed (R12, R13).
             rig.destroy(Destroy::Event(event));
             rig.destroy(Destroy::Stream(stream));
             rig.destroy(Destroy::Graph(graph));
@@ -404,7 +404,7 @@ fn captured_work_runs_when_its_graph_is_launched() {
 }
 
 #[test]
-fn a_capture_refuses_what_it_cannot_hold() {
+fn a_capture_refuses_calls_that_cannot_be_captured() {
     let rig = Rig::new(Schedule::InOrder);
     let (first, second) = (rig.stream(0), rig.stream(1));
     let event = rig.event(0);

@@ -1,5 +1,5 @@
-//! What safe code may do to the runtime without doing harm: forget, panic, drop anything in any
-//! sequence and on any thread. Small enough for Miri (docs/developers/reliability.md says how to run it).
+//! What safe code may do to the runtime without doing harm: forget, panic, drop anything in any order and on any
+//! thread. Small enough for Miri (docs/developers/reliability.md says how to run it).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,9 +21,9 @@ fn open() -> Device {
     open_all(1).remove(0)
 }
 
-/// As late as can be: what is in flight stays in flight until somebody waits.
+/// Opens devices on which everything is as late as possible: pending work stays pending until a thread waits.
 fn open_all(devices: usize) -> Vec<Device> {
-    // Read once: under Miri that is half of what a test takes.
+    // Parsed once: under Miri that is half of a test's time.
     static PROFILE: OnceLock<Profile> = OnceLock::new();
     let profile = PROFILE.get_or_init(Profile::h200);
     let named = |at| (format!("sim:h200:{at}"), profile.clone());
@@ -58,7 +58,7 @@ fn a_pending_that_is_forgotten_keeps_its_memory_to_itself() {
     let device = open();
     let stream = device.stream("s").unwrap();
     std::mem::forget(in_flight(&stream, 7));
-    // Were it given out, the copy that is still to come would show in it.
+    // If it were handed out, the pending copy would show in it.
     let mut page = device.pinned::<u32>(16).unwrap();
     page.fill(1);
     device.synchronize().unwrap();
@@ -86,7 +86,7 @@ fn registered_memory_that_is_forgotten_in_flight_stays_where_it_is() {
     let buffer = filled(&stream, 7);
     let page = device.register(vec![1u32; 16]).unwrap();
     std::mem::forget(stream.download(buffer.view(), page).unwrap());
-    // Were it freed, this could be the same memory, and the copy would show in it.
+    // If it were freed, this could be the same memory, and the copy would show in it.
     let other = vec![2u32; 16];
     device.empty_cache().unwrap();
     stream.synchronize().unwrap();
@@ -96,7 +96,7 @@ fn registered_memory_that_is_forgotten_in_flight_stays_where_it_is() {
 // ------------------------------------------------------------------ dropping
 
 #[test]
-fn registered_memory_that_is_dropped_in_flight_is_freed_when_the_copy_is_over() {
+fn registered_memory_that_is_dropped_in_flight_is_freed_when_the_copy_is_complete() {
     let device = open();
     let stream = device.stream("s").unwrap();
     for round in 0..4 {
@@ -114,7 +114,7 @@ fn registered_memory_that_is_dropped_in_flight_is_freed_when_the_copy_is_over() 
 }
 
 #[test]
-fn memory_of_a_pending_that_is_dropped_is_given_out_when_the_copy_is_over() {
+fn memory_of_a_pending_that_is_dropped_is_reused_when_the_copy_is_complete() {
     let device = open();
     let stream = device.stream("s").unwrap();
     drop(in_flight(&stream, 7));
@@ -125,7 +125,7 @@ fn memory_of_a_pending_that_is_dropped_is_given_out_when_the_copy_is_over() {
 }
 
 #[test]
-fn the_device_may_go_first() {
+fn the_device_may_be_dropped_first() {
     let device = open();
     let stream = device.stream("s").unwrap();
     drop(device);
@@ -146,7 +146,7 @@ fn anything_may_be_dropped_on_another_thread() {
 }
 
 #[test]
-fn the_last_handle_may_go_inside_a_function_on_the_host() {
+fn the_last_handle_may_be_dropped_inside_a_host_function() {
     let device = open();
     let stream = device.stream("s").unwrap();
     let ran = Arc::new(AtomicBool::new(false));
@@ -174,7 +174,7 @@ fn a_thread_that_ends_drops_its_locals_after_the_table_of_its_clocks() {
     }
     let device = open();
     let thread = std::thread::spawn(move || {
-        // Made before the runtime's own table, and dropped after it or before, as the system likes.
+        // Created before the runtime's own table; the system decides whether it is dropped after or before it.
         LAST.with(|last| assert!(last.borrow().is_none()));
         let stream = device.stream("s").unwrap();
         let buffer = filled(&stream, 1);
@@ -184,7 +184,7 @@ fn a_thread_that_ends_drops_its_locals_after_the_table_of_its_clocks() {
 }
 
 #[test]
-fn what_a_refused_function_owned_is_dropped_without_a_lock() {
+fn values_of_a_refused_function_are_dropped_without_a_lock() {
     let device = open();
     device.listen(Box::new(Deaf));
     let stream = device.stream("s").unwrap();
@@ -192,8 +192,8 @@ fn what_a_refused_function_owned_is_dropped_without_a_lock() {
     stream
         .launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
         .unwrap();
-    // It stands behind the trap and never runs: the machine drops it while it is asked about
-    // something else. The buffer tells the log that it goes, and needs the pen for that.
+    // The function is queued after the trap and never runs: the machine drops it during another query. The dropped
+    // buffer records its end in the log, and needs the log's lock for that.
     let never = stream.host_func(filled(&stream, 2), |_| ()).unwrap();
     drop(never);
     assert!(matches!(stream.synchronize(), Err(Error::DeviceLost(_))));
@@ -201,7 +201,7 @@ fn what_a_refused_function_owned_is_dropped_without_a_lock() {
 }
 
 #[test]
-fn what_a_kernel_captured_is_dropped_without_a_lock() {
+fn values_captured_by_a_kernel_are_dropped_without_a_lock() {
     let device = open();
     device.listen(Box::new(Deaf));
     let stream = device.stream("s").unwrap();
@@ -214,8 +214,7 @@ fn what_a_kernel_captured_is_dropped_without_a_lock() {
     stream
         .launch(&kernel, Grid::new(1, 1), (buffer.view_mut(),))
         .unwrap();
-    // The machine has the last of it now, and lets it go when the kernel has run: inside one of
-    // these questions.
+    // The machine has the last reference now, and drops it when the kernel has run: inside one of these queries.
     drop(kernel);
     drop(buffer);
     for _ in 0..40 {
@@ -224,7 +223,7 @@ fn what_a_kernel_captured_is_dropped_without_a_lock() {
     stream.synchronize().unwrap();
 }
 
-/// Nobody who listens, but the runtime has to tell it everything.
+/// A sink that does nothing, but for which the runtime records everything.
 struct Deaf;
 
 impl Sink for Deaf {
@@ -234,7 +233,7 @@ impl Sink for Deaf {
 // ------------------------------------------------------------------ panics
 
 #[test]
-fn a_panic_in_a_function_on_the_host_is_an_error_for_who_waits() {
+fn a_panic_in_a_host_function_is_an_error_for_the_waiting_caller() {
     let device = open();
     let stream = device.stream("s").unwrap();
     let fails = stream.host_func(1, |_| std::panic::resume_unwind(Box::new("no")));
@@ -246,7 +245,7 @@ fn a_panic_in_a_function_on_the_host_is_an_error_for_who_waits() {
 }
 
 #[test]
-fn a_kernel_that_panics_loses_the_device_by_name_for_ever() {
+fn a_kernel_that_panics_loses_the_device_forever_and_is_named() {
     let device = open();
     let stream = device.stream("s").unwrap();
     let mut buffer = filled(&stream, 1);
@@ -254,7 +253,7 @@ fn a_kernel_that_panics_loses_the_device_by_name_for_ever() {
         .launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
         .unwrap();
     let pending = stream.download(buffer.view(), device.pinned(16).unwrap());
-    // Nobody can tell whether the copy still writes: the memory is not given back.
+    // It is unknown whether the copy still writes: the memory is not given back.
     let error = pending.unwrap().synchronize().unwrap_err();
     let Error::DeviceLost(lost) = &error else {
         panic!("{error}")
@@ -268,14 +267,14 @@ fn a_kernel_that_panics_loses_the_device_by_name_for_ever() {
 }
 
 #[test]
-fn what_waits_for_a_lost_device_on_another_one_is_lost_too() {
+fn work_on_another_device_that_waits_for_a_lost_one_is_lost_too() {
     let devices = open_all(2);
     let [a, b] = [0, 1].map(|at: usize| devices[at].stream("s").unwrap());
     let mut buffer = filled(&a, 1);
     a.launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
         .unwrap();
     b.wait_stream(&a).unwrap();
-    // "Over" would say that the kernel has written its result.
+    // "Complete" would mean that the kernel has written its result.
     assert!(matches!(b.synchronize(), Err(Error::DeviceLost(_))));
 }
 
@@ -295,7 +294,7 @@ impl Wake for Woken {
 }
 
 impl Woken {
-    /// Until it was woken since the last time. What is never woken fails after a minute.
+    /// Waits until it was woken since the last time. A future that is never woken fails after a minute.
     fn wait(&self) {
         let times = self.times.lock().unwrap();
         let minute = Duration::from_secs(60);
@@ -349,7 +348,7 @@ fn a_pending_that_was_polled_may_be_dropped() {
 // ------------------------------------------------------------------ what was found
 
 #[test]
-fn streams_that_nobody_holds_are_used_again() {
+fn dropped_streams_are_reused() {
     let device = open();
     let other = device.stream("other").unwrap();
     let event = other.record_event().unwrap();

@@ -1,5 +1,5 @@
-//! Code of the program that the runtime calls: wakers, kernels in Rust and what states their cost, destructors.
-//! Whatever it does there, everything else goes on.
+//! Code of the program that the runtime calls: wakers, kernels in Rust and their cost functions, destructors.
+//! Whatever that code does, everything else continues.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ const ONE: Grid = Grid {
     shared_bytes: 0,
 };
 
-/// What a program gives. One that hangs fails after a minute.
+/// Returns the result of a program. A program that hangs fails after a minute.
 fn ends<R: Send + 'static>(program: impl FnOnce() -> R + Send + 'static) -> R {
     let (sender, result) = sync_channel(1);
     let thread = std::thread::spawn(move || sender.send(program()));
@@ -54,7 +54,7 @@ impl Wake for Woken {
 }
 
 impl Woken {
-    /// What is never woken fails after a minute.
+    /// Waits until it was woken. A task that is never woken fails after a minute.
     fn wait(&self) {
         let woken = self.is_woken.lock().unwrap();
         let minute = Duration::from_secs(60);
@@ -73,7 +73,7 @@ impl Wake for Panics {
     }
 }
 
-/// Work that is not over, since nobody has waited yet, and that the waker is to be told of.
+/// Returns work that is not complete, since no thread has waited yet, and that is to wake the waker.
 fn polled(stream: &Stream, waker: Waker) -> Pending<Pinned<u32>> {
     let zeros = stream.alloc_zeroed(16).unwrap();
     let to = stream.device().pinned(16).unwrap();
@@ -101,7 +101,7 @@ fn a_waker_that_panics_leaves_the_others_to_be_woken() {
 
 // ------------------------------------------------------------------ kernels
 
-/// One of everything whose end may call a device, which may be in use.
+/// Returns one of everything whose drop may call a device that may be busy.
 fn everything(device: &Device) -> Vec<Box<dyn Any + Send>> {
     let stream = device.stream("given").unwrap();
     let mut buffer = stream.alloc::<u32>(16).unwrap();
@@ -117,7 +117,7 @@ fn everything(device: &Device) -> Vec<Box<dyn Any + Send>> {
     explicit.begin_capture().unwrap();
     let captured = explicit.end_capture().unwrap();
     let ring = Ring::new(device, 2).unwrap();
-    // SAFETY: the bytes are there during the calls.
+    // SAFETY: the bytes exist during the calls.
     let [ticket, other] = [(); 2].map(|()| unsafe { ring.put(&[Leaf::of(&[1; 64])]) });
     let lease = ticket.unwrap().unwrap().hand_over(&explicit).unwrap();
     vec![
@@ -151,7 +151,7 @@ fn a_kernel_may_drop_whatever_it_was_given() {
                 let stream = device.stream("s").unwrap();
                 let mut x = stream.alloc(16).unwrap();
                 stream.launch(&drops, ONE, (x.view_mut(),)).unwrap();
-                // Its memory is in use: whoever counts asks the device, which runs the kernel.
+                // Its memory is in use: the statistics query the device, which runs the kernel.
                 let mut y = stream.alloc::<u32>(16).unwrap();
                 stream.memcpy_d2d(x.view(), y.view_mut()).unwrap();
                 drop(y);
@@ -168,7 +168,7 @@ fn a_kernel_may_drop_whatever_it_was_given() {
 }
 
 #[test]
-fn a_kernel_that_asks_what_it_may_not_loses_its_device_and_hangs_nobody() {
+fn a_kernel_that_calls_the_runtime_loses_its_device_and_no_thread_hangs() {
     type Asks = fn(&Device);
     let all: [Asks; 5] = [
         |device| _ = device.statistics(),
@@ -199,7 +199,7 @@ fn a_kernel_that_asks_what_it_may_not_loses_its_device_and_hangs_nobody() {
 }
 
 #[test]
-fn what_states_a_cost_may_not_use_the_stream_of_the_launch() {
+fn a_cost_function_may_not_use_the_stream_of_the_launch() {
     let refused = ends(|| {
         let device = open(Schedule::InOrder);
         let stream = device.stream("s").unwrap();
@@ -242,7 +242,7 @@ fn a_kernel_that_could_never_run_is_refused_when_it_is_launched() {
 static NOTICES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 #[test]
-fn virtual_time_is_no_reason_for_a_notice() {
+fn virtual_time_causes_no_notice() {
     let notice = |text: &str| NOTICES.lock().unwrap().push(text.to_owned());
     let options = Options::new().notice(notice);
     let device = Device::open_with("sim:h200", &options).unwrap();

@@ -1,21 +1,21 @@
-//! What a function of the driver is given: places for its answers, lists, and the parameters of kernels.
+//! Arguments of the driver's functions: places for results, lists, and the parameters of kernels.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 
 use crate::codes::{Answer, INVALID_VALUE};
 
-/// What a function writes its answer into; none if it is null.
+/// The place of a function's result; none if it is null.
 pub type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// Writes an answer. Nothing is done if there is no place for it.
+/// Writes a result. Does nothing if there is no place for it.
 pub fn give<T>(place: Out<T>, answer: impl FnOnce() -> Answer<T>) -> Answer<()> {
     place.ok_or(INVALID_VALUE)?.write(answer()?);
     Ok(())
 }
 
 /// # Safety
-/// If it is not null, so many can be read.
+/// If `at` is not null, `count` values can be read from it.
 pub unsafe fn list<'a, T>(at: *const T, count: usize) -> Answer<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
@@ -27,14 +27,15 @@ pub unsafe fn list<'a, T>(at: *const T, count: usize) -> Answer<&'a [T]> {
     Ok(unsafe { std::slice::from_raw_parts(at, count) })
 }
 
-/// The most nodes that one may stand behind.
+/// The maximum number of dependencies of a node.
 pub const MOST_NODES: usize = 1 << 20;
 
-/// The values of a kernel's parameters, each of so many bytes, in words of eight: a structure has
+/// Returns the values of a kernel's parameters, of the given sizes in bytes, in words of eight bytes: a structure has
 /// several.
 ///
 /// # Safety
-/// If it is not null it points to as many pointers, and each that is not null to that many bytes.
+/// If `params` is not null, it points to as many pointers as `bytes` has entries, and each pointer that is not null
+/// points to that many bytes.
 pub unsafe fn values(params: *mut *mut c_void, bytes: &[u64]) -> Answer<Vec<u64>> {
     if params.is_null() && !bytes.is_empty() {
         return Err(INVALID_VALUE);
@@ -60,7 +61,7 @@ pub unsafe fn values(params: *mut *mut c_void, bytes: &[u64]) -> Answer<Vec<u64>
     Ok(words)
 }
 
-/// A constant text, or null for an unknown code.
+/// Writes a constant text, or null for an unknown code.
 pub fn word(place: Out<*const c_char>, text: Option<&'static CStr>) -> Answer<()> {
     let at = text.map_or(std::ptr::null(), CStr::as_ptr);
     give(place, || Ok(at))?;

@@ -1,5 +1,5 @@
-//! What the driver does about captures and the simulated machine does not: calls that a capture
-//! forbids to others, and captures that a mistake has ended.
+//! The rules of captures that the driver has and the simulated machine does not: calls that a capture forbids to
+//! other threads, and captures that an error has invalidated.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ use crate::graph::Graph;
 use crate::state::{Here, State};
 use crate::tables::Stream;
 
-/// The captures that are under way.
+/// The active captures.
 #[derive(Default)]
 pub struct Captures(Vec<Capture>);
 
@@ -27,7 +27,7 @@ struct Capture {
     mode: Mode,
     members: Vec<Stream>,
     events: HashSet<EventId>,
-    /// A mistake has ended it: all that is left is `cuStreamEndCapture`.
+    /// An error has invalidated it: only `cuStreamEndCapture` is still allowed.
     is_invalid: bool,
 }
 
@@ -43,7 +43,7 @@ thread_local! {
 }
 
 impl Mode {
-    /// The driver's number.
+    /// Returns the mode with the driver's number.
     fn of(number: i32) -> Answer<Mode> {
         match number {
             0 => Ok(Mode::Global),
@@ -54,7 +54,7 @@ impl Mode {
     }
 }
 
-/// Which captures forbid calls to this thread from here on; gives what held before.
+/// Sets which captures forbid calls to this thread from here on; returns the previous mode.
 pub fn exchange(mode: i32) -> Answer<i32> {
     Ok(OF_THREAD.replace(Mode::of(mode)?) as i32)
 }
@@ -77,8 +77,7 @@ pub fn begin(state: &State, here: Here, stream: CuStream, mode: i32) -> Answer<(
     Ok(())
 }
 
-/// Whether a stream takes part in a capture, and in one that a mistake has ended: the driver's
-/// `CUstreamCaptureStatus`.
+/// Returns whether a stream takes part in a capture, or in an invalidated one: the driver's `CUstreamCaptureStatus`.
 pub fn status(state: &State, here: Here, stream: CuStream) -> Answer<i32> {
     let mut tables = state.tables();
     let stream = tables.stream(state, stream, here)?;
@@ -86,9 +85,10 @@ pub fn status(state: &State, here: Here, stream: CuStream) -> Answer<i32> {
     Ok(capture.map_or(0, |capture| 1 + i32::from(capture.is_invalid)))
 }
 
-/// Ends a capture, also one that went wrong: it is over in any case but 401 and 903.
+/// Ends a capture, even an invalidated one: it has ended afterwards except with the codes 401 and 903.
 pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
-    // Nobody else may end a capture in between: the machine makes the oldest one into a graph.
+    // The tables stay locked so that no other thread ends a capture in between: the machine makes the oldest one into
+    // a graph.
     let mut tables = state.tables();
     let stream = tables.stream(state, stream, here)?;
     let captures = &mut tables.captures.0;
@@ -157,8 +157,8 @@ fn join(state: &State, capture: &Capture, fork: StreamId, event: EventId) -> Ans
 // ------------------------------------------------------------------ what captures forbid
 
 impl Captures {
-    /// Refuses what may wait for a device or change its memory: the driver takes it as a mistake of
-    /// the program while such a capture is under way.
+    /// Refuses calls that may wait for a device or change its memory: while such a capture is active, the driver
+    /// treats them as an error of the program.
     pub fn refuse_unsafe(&mut self, thread: ThreadId) -> Answer<()> {
         let of_thread = OF_THREAD.get();
         let forbids = |c: &Capture| match (of_thread, c.mode) {
@@ -177,23 +177,23 @@ impl Captures {
         }
     }
 
-    /// Refuses to ask or wait for a stream outside the captures.
+    /// Refuses queries of and waits for a stream outside the captures.
     pub fn refuse_question(&mut self, stream: Stream, thread: ThreadId) -> Answer<()> {
-        // The machine says what is wrong with these.
+        // The machine reports the error for these streams.
         if self.0.iter().any(|c| c.has(stream.id)) || self.close(stream) {
             return Ok(());
         }
         self.refuse_unsafe(thread)
     }
 
-    /// Whether this is the legacy stream beside a blocking one that is being captured.
+    /// Returns whether this is the legacy stream while a blocking stream is being captured.
     fn close(&self, stream: Stream) -> bool {
         let mut members = self.0.iter().flat_map(|c| &c.members);
         stream.kind == StreamKind::Legacy
             && members.any(|m| m.kind.is_blocking() && m.device == stream.device)
     }
 
-    /// The same for an event.
+    /// Refuses queries of and waits for an event recorded outside the captures.
     pub fn refuse_event_question(&mut self, event: EventId, thread: ThreadId) -> Answer<()> {
         match self.0.iter().any(|c| c.events.contains(&event)) {
             true => Ok(()),
@@ -201,7 +201,7 @@ impl Captures {
         }
     }
 
-    /// Refuses everything in a stream whose capture a mistake has ended.
+    /// Refuses every call in a stream whose capture is invalidated.
     pub fn refuse_invalid(&self, stream: StreamId) -> Answer<()> {
         match self.0.iter().any(|c| c.is_invalid && c.has(stream)) {
             true => Err(CAPTURE_INVALIDATED),
@@ -209,8 +209,8 @@ impl Captures {
         }
     }
 
-    /// Takes the outcome of a call: a mistake about captures ends all that are under way. The driver
-    /// ends those that the call has to do with, which is mostly the same.
+    /// Handles the result of a call: an error about captures invalidates all active captures. The driver invalidates
+    /// those that the call affects, which is usually the same.
     pub fn judge<T>(&mut self, outcome: Answer<T>) -> Answer<T> {
         if let Err(code) = outcome
             && DEADLY.contains(&code)
@@ -241,7 +241,7 @@ impl Captures {
     }
 }
 
-/// What ends a capture.
+/// The codes that invalidate a capture.
 const DEADLY: [Code; 5] = [
     CAPTURE_UNSUPPORTED,
     CAPTURE_MERGE,

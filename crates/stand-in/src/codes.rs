@@ -1,11 +1,11 @@
-//! The driver's codes that the stand-in gives, with their names.
+//! The driver's codes that the stand-in returns, with their names.
 
 use std::ffi::CStr;
 
 use sidestream::cuda::driver::Code;
 use sidestream::error::Error;
 
-/// What a call gives, or the driver's code.
+/// The result of a call, or the driver's code.
 pub type Answer<T> = Result<T, Code>;
 
 pub const INVALID_VALUE: Code = 1;
@@ -36,7 +36,7 @@ pub const CAPTURE_WRONG_THREAD: Code = 908;
 pub const GRAPH_UPDATE_FAILURE: Code = 910;
 pub const UNKNOWN: Code = 999;
 
-/// The code for an error of the simulated machine.
+/// Returns the code for an error of the simulated machine.
 pub fn of(error: &Error) -> Code {
     match error {
         Error::Refused { code, .. } => *code,
@@ -49,7 +49,7 @@ pub fn of(error: &Error) -> Code {
     }
 }
 
-/// The name of a code and what it means, as constant texts.
+/// Returns the name and the description of a code as constant texts.
 pub fn words(code: Code) -> Option<(&'static CStr, &'static CStr)> {
     let known = WORDS.iter().find(|known| known.0 == code)?;
     Some((known.1, known.2))
@@ -62,7 +62,7 @@ const WORDS: &[(Code, &CStr, &CStr)] = &[
     (
         2,
         c"CUDA_ERROR_OUT_OF_MEMORY",
-        c"there is not so much memory",
+        c"there is not enough memory",
     ),
     (3, c"CUDA_ERROR_NOT_INITIALIZED", c"cuInit was not called"),
     (100, c"CUDA_ERROR_NO_DEVICE", c"there is no device"),
@@ -79,7 +79,7 @@ const WORDS: &[(Code, &CStr, &CStr)] = &[
     (
         205,
         c"CUDA_ERROR_MAP_FAILED",
-        c"there is no such event any more",
+        c"the event does not exist any more",
     ),
     (
         209,
@@ -94,15 +94,19 @@ const WORDS: &[(Code, &CStr, &CStr)] = &[
     (
         400,
         c"CUDA_ERROR_INVALID_HANDLE",
-        c"the handle stands for nothing, or belongs elsewhere",
+        c"the handle is unknown, or belongs elsewhere",
     ),
     (401, c"CUDA_ERROR_ILLEGAL_STATE", c"this cannot be done now"),
     (500, c"CUDA_ERROR_NOT_FOUND", c"nothing has this name"),
-    (600, c"CUDA_ERROR_NOT_READY", c"the work is not over yet"),
+    (
+        600,
+        c"CUDA_ERROR_NOT_READY",
+        c"the work is not complete yet",
+    ),
     (
         700,
         c"CUDA_ERROR_ILLEGAL_ADDRESS",
-        c"a kernel touched memory that is not there",
+        c"a kernel accessed memory that does not exist",
     ),
     (
         704,
@@ -154,7 +158,7 @@ const WORDS: &[(Code, &CStr, &CStr)] = &[
     (
         905,
         c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
-        c"the capture would wait for what is outside",
+        c"the capture would wait for work outside of it",
     ),
     (
         906,

@@ -1,4 +1,4 @@
-//! Devices, contexts and what they say of themselves.
+//! Devices, contexts and their attributes.
 
 use sidestream::backend::Backend;
 use sidestream::cuda::driver::CuContext;
@@ -11,7 +11,7 @@ use crate::state::{Here, State};
 /// `CUDA_VERSION` of CUDA 13.0.
 pub const VERSION: i32 = 13_000;
 
-/// A device by its number.
+/// Returns a device by its number.
 pub fn device(state: &State, number: i32) -> Answer<DeviceId> {
     let count = state.machine.devices().len();
     match u32::try_from(number) {
@@ -24,11 +24,11 @@ pub fn memory_bytes(state: &State, device: DeviceId) -> usize {
     state.machine.devices()[device.0 as usize].memory_bytes as usize
 }
 
-/// An attribute by its number in `cuda.h`.
+/// Returns an attribute by its number in `cuda.h`.
 pub fn attribute(attribute: i32, device: DeviceId) -> Answer<i32> {
     let profile = Profile::h200();
     Ok(match attribute {
-        // Threads of a block; its sides; the sides of a grid.
+        // Threads of a block; dimensions of a block; dimensions of a grid.
         1..=3 => 1024,
         4 => 64,
         5 => i32::MAX,
@@ -42,15 +42,15 @@ pub fn attribute(attribute: i32, device: DeviceId) -> Answer<i32> {
         // Clock in kHz.
         13 => (profile.clock_ghz * 1e6) as i32,
         14 => 512,
-        // Copies beside kernels.
+        // Copies concurrent with kernels.
         15 | 19 | 31 | 32 | 41 => 1,
         16 => profile.sms as i32,
         // No time limit, not integrated, no special compute mode.
         17 | 18 | 20 | 35 => 0,
-        // Where it is in the host.
+        // Its PCI bus number.
         33 => 0x10 + device.0 as i32,
         34 | 50 => 0,
-        // The clock of the memory in kHz: two transfers a cycle over the whole bus.
+        // The memory clock in kHz: two transfers per cycle over the whole bus.
         36 => (profile.memory_bytes_per_s() / (2.0 * f64::from(BUS_BITS / 8)) / 1e3) as i32,
         37 => BUS_BITS,
         38 => (profile.l2_mib * f64::from(1 << 20)) as i32,
@@ -73,7 +73,7 @@ pub fn attribute(attribute: i32, device: DeviceId) -> Answer<i32> {
 
 const BUS_BITS: i32 = 6144;
 
-/// `cuCtxEnablePeerAccess`: kernels on the current device reach the other's memory from here on.
+/// `cuCtxEnablePeerAccess`: kernels on the current device can access the other's memory from here on.
 pub fn enable_peer(state: &State, here: Here, peer: CuContext, flags: u32) -> Answer<()> {
     let device = here.device()?;
     let mut tables = state.tables();

@@ -1,4 +1,4 @@
-//! Calls that fail because a test asks for it, as a driver's may at any time.
+//! Calls that fail because a test requests it, as a driver's calls may at any time.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,17 +7,17 @@ use sidestream::cuda::driver::Code;
 use crate::codes::Answer;
 use crate::state::{Here, State, anywhere};
 
-/// What is to fail next, if anything is.
+/// The call that is to fail next, if there is one.
 static NEXT: Mutex<Option<Failure>> = Mutex::new(None);
 
 struct Failure {
     function: String,
-    /// So many calls of it succeed before.
+    /// Number of calls of the function that succeed before.
     after: u32,
     code: Code,
 }
 
-/// The call of this function that comes behind so many others answers with the code, and does nothing.
+/// Lets a call of this function return the code without any effect, after `after` further calls.
 pub fn fail(function: &str, after: u32, code: Code) {
     let function = function.to_owned();
     let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -28,7 +28,7 @@ pub fn fail(function: &str, after: u32, code: Code) {
     });
 }
 
-/// A function that puts something into a stream.
+/// Runs a function that submits work to a stream.
 pub fn submits(function: &str, f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
     anywhere(|state, here| {
         refuse_asked(function)?;

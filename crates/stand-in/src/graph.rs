@@ -1,4 +1,4 @@
-//! Graphs: from nodes or from captures, executable ones, and their launches.
+//! Graphs: built from nodes or captured, instantiated, and launched.
 
 use sidestream::backend::{Copy, Create, Destroy, Fill, Grid, Node, NodeWork, Payload};
 use sidestream::cuda::driver::{CuFunction, CuGraph, CuGraphExec, CuNode, CuStream, UpdateResult};
@@ -12,9 +12,9 @@ use crate::state::{Here, State};
 use crate::streams;
 
 pub enum Graph {
-    /// Of nodes, each behind earlier ones.
+    /// Built from nodes, each of which depends on earlier ones.
     Built(Vec<Part>),
-    /// A capture, which is a graph of the machine from the start. It can be made executable once.
+    /// A capture, which is a graph of the machine from the start. It can be instantiated once.
     Captured(Option<GraphId>),
 }
 
@@ -24,7 +24,7 @@ pub struct Part {
     shape: Shape,
 }
 
-/// What may not change when an executable graph is updated.
+/// The properties that an update of an executable graph may not change.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Shape {
     what: What,
@@ -38,7 +38,7 @@ enum What {
     Kernel,
 }
 
-/// Where a node is.
+/// The place of a node.
 #[derive(Clone, Copy)]
 pub struct NodeAt {
     graph: CuGraph,
@@ -49,7 +49,7 @@ pub struct NodeAt {
 pub struct Exec {
     id: GraphId,
     device: DeviceId,
-    /// Of one that was captured nothing is known.
+    /// None for a captured graph, whose nodes are not known.
     shapes: Option<Vec<Shape>>,
 }
 
@@ -82,7 +82,7 @@ pub fn add_kernel(
     add(state, graph, after, What::Kernel, vec![(kind, work)])
 }
 
-/// A node that copies, each with where its sides lie.
+/// Adds a node that copies; each copy comes with the places of its two sides.
 pub fn add_copies(
     state: &State,
     (graph, after): (CuGraph, &[CuNode]),
@@ -181,10 +181,10 @@ fn executable(state: &State, here: Here, handle: CuGraph) -> Answer<Exec> {
     }
 }
 
-/// The nodes of the machine: those of a part stand behind all of the parts before it.
+/// Returns the nodes of the machine: those of a part depend on all of the parts it follows.
 fn nodes(parts: &[Part]) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
-    // For each part where its nodes are; one without work stands for those before it.
+    // The nodes of each part; a part without work has those of its dependencies.
     let mut places: Vec<Vec<u32>> = Vec::new();
     for part in parts {
         let after: Vec<u32> = part
@@ -235,8 +235,8 @@ const TYPE_CHANGED: i32 = 3;
 /// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`.
 const UPDATE_NOT_SUPPORTED: i32 = 6;
 
-/// Later launches are those of the other graph, if it has the same nodes in the same places. The order
-/// between launches before and after the update is that of their streams alone.
+/// Makes later launches run the other graph, if it has the same nodes in the same places. Launches before and after
+/// the update are ordered by their streams alone.
 pub fn update(
     state: &State,
     here: Here,
@@ -261,7 +261,7 @@ pub fn update(
     (updated, result(i32::from(updated.is_err())))
 }
 
-/// Why a graph is too different, if it is.
+/// Returns why a graph is too different, if it is.
 fn changed(state: &State, handle: CuGraphExec, graph: CuGraph) -> Answer<Option<i32>> {
     let tables = state.tables();
     let old = &tables.execs.get(handle)?.shapes;

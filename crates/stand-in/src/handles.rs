@@ -1,20 +1,19 @@
-//! Handles: numbers that stand for things.
+//! Handles: numbers that identify objects.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::codes::{Answer, INVALID_HANDLE};
 
-/// No handle is given twice, also not for things of different kinds: one that is mixed up or was
-/// destroyed is always found.
+/// No handle is used twice, even for objects of different kinds, so a wrong or destroyed handle is always detected.
 static NEXT: AtomicU64 = AtomicU64::new(0x1000);
 
-/// A handle that was never given before.
+/// Returns a handle that was never returned before.
 pub fn fresh() -> u64 {
     NEXT.fetch_add(0x10, Ordering::Relaxed)
 }
 
-/// Things of one kind, by their handles.
+/// Objects of one kind by handle.
 #[derive(Debug)]
 pub struct Handles<T>(HashMap<u64, T>);
 

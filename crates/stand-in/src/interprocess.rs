@@ -1,5 +1,5 @@
-//! Events that processes share. How far one is lies in a file that its handle names: how often it was recorded, and up to
-//! which record it is complete.
+//! Events that processes share. The state of an event is in a file that its handle names: how many records were made,
+//! and up to which record the event is complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use crate::codes::{Answer, INVALID_CONTEXT, INVALID_HANDLE, MAP_FAILED};
 use crate::state::{State, as_host_function};
 use crate::streams::submit;
 
-/// The state of an event that another process may look at.
+/// The state of an event that other processes can read.
 #[derive(Clone, Debug)]
 pub struct SharedEvent(Arc<Kept>);
 
@@ -24,14 +24,14 @@ pub struct SharedEvent(Arc<Kept>);
 struct Kept {
     file: File,
     handle: [u8; 64],
-    /// Made here: the file goes with the event.
+    /// Created in this process: the file is removed with the event.
     is_ours: bool,
 }
 
-/// Where the two counts lie in the file.
+/// Offsets of the two counts in the file.
 const RECORDED: u64 = 0;
 const COMPLETE: u64 = 8;
-/// How a handle begins.
+/// First bytes of a handle.
 const MARK: &[u8; 8] = b"stand-in";
 
 impl SharedEvent {
@@ -49,7 +49,7 @@ impl SharedEvent {
         Ok(SharedEvent::of(file, handle, true))
     }
 
-    /// What another process made.
+    /// Opens an event of another process.
     pub fn open(IpcEventHandle(handle): IpcEventHandle) -> Answer<SharedEvent> {
         if !handle.starts_with(MARK) {
             return Err(INVALID_HANDLE);
@@ -73,12 +73,12 @@ impl SharedEvent {
         IpcEventHandle(self.0.handle)
     }
 
-    /// Whether its records are another process'.
+    /// Returns whether another process records the event.
     pub fn is_opened(&self) -> bool {
         !self.0.is_ours
     }
 
-    /// What the stream has so far is its next record.
+    /// Makes the work of the stream so far the event's next record.
     pub fn recorded(&self, state: &State, thread: ThreadId, stream: StreamId) -> Answer<()> {
         let number = self.count(RECORDED)? + 1;
         self.set(RECORDED, number);
@@ -87,7 +87,7 @@ impl SharedEvent {
         run(state, thread, stream, done)
     }
 
-    /// The stream waits until the last record is complete.
+    /// Makes the stream wait until the last record is complete.
     pub fn awaited(&self, state: &State, thread: ThreadId, stream: StreamId) -> Answer<()> {
         let (shared, last) = (self.clone(), self.count(RECORDED)?);
         run(state, thread, stream, move || shared.wait(last))
@@ -102,7 +102,8 @@ impl SharedEvent {
         Ok(())
     }
 
-    /// A process that has ended completes nothing any more, and nobody waits for it.
+    /// Waits until the record is complete. If the recording process has ended, its records never complete, and the
+    /// wait returns.
     fn wait(&self, record: u64) {
         let [a, b, c, d] = [8, 9, 10, 11].map(|at| self.0.handle[at]);
         let maker = PathBuf::from(format!("/proc/{}", u32::from_le_bytes([a, b, c, d])));
@@ -119,7 +120,7 @@ impl SharedEvent {
     }
 
     fn set(&self, at: u64, count: u64) {
-        // Without it, others wait on.
+        // If the write fails, other processes continue to wait.
         let _ = self.0.file.write_all_at(&count.to_le_bytes(), at);
     }
 }

@@ -1,17 +1,17 @@
-//! A stand-in for NVIDIA's driver, and for nvJPEG, for tests where there is no GPU.
+//! A stand-in for NVIDIA's driver, and for nvJPEG, for tests without a GPU.
 //!
-//! As a shared library it exports the functions that `sidestream::cuda::driver` loads, and carries
-//! them out on the simulated machine of `sidestream::sim`. So the back end for CUDA is tested with its own
-//! calls, its handles and its contexts. It is stricter than the driver where the driver forgives:
-//! an unknown handle, a missing context and a call that a capture forbids are always refused.
+//! As a shared library it exports the functions that `sidestream::cuda::driver` loads, and executes them on the
+//! simulated machine of `sidestream::sim`. So tests cover the CUDA back end with its own calls, handles and contexts.
+//! The stand-in is stricter than the driver where the driver is lenient: an unknown handle, a missing context and a
+//! call that a capture forbids are always refused.
 //!
-//! Time is the machine's: things happen while somebody asks or waits, as `sidestream::sim::Machine` says.
-//! Kernels are functions of Rust with the names of the entries in the PTX (`twins`).
+//! Time is the machine's: work advances while a thread queries or waits, as `sidestream::sim::Machine` describes.
+//! Kernels are Rust functions with the names of the entries in the PTX (`twins`).
 //!
-//! The functions check for null and for unknown handles. What else `cuda.h` demands of pointers, the
-//! caller guarantees: what is not null points to as much as is to be read or written. Every `unsafe`
-//! block of `arguments` and `functions` relies on that, and no other file reads or writes through a
-//! pointer that it was given but for `memory` (pinned memory) and `streams` (functions on the host).
+//! The functions check for null and for unknown handles. The caller guarantees everything else that `cuda.h` requires
+//! of pointers: a pointer that is not null points to as much memory as is read or written. Every `unsafe` block of
+//! `arguments` and `functions` relies on that, and no other file accesses memory through a caller's pointer except
+//! `memory` (pinned memory) and `streams` (functions on the host).
 
 mod arguments;
 mod capture;
@@ -41,7 +41,7 @@ use sidestream::sim::Schedule;
 use codes::INVALID_VALUE;
 use state::{Config, always};
 
-/// Where the shared library is: beside the running test, which Cargo has built it with.
+/// Returns the path of the shared library: beside the running test, with which Cargo has built it.
 pub fn library() -> Option<PathBuf> {
     let name = format!(
         "{}sidestream_stand_in{}",
@@ -56,14 +56,14 @@ pub fn library() -> Option<PathBuf> {
     })
 }
 
-/// The file of the shared library, and one of the two functions of its own. It is never unloaded.
+/// Returns the file of the shared library, and one of its two own functions. The library is never unloaded.
 ///
 /// # Safety
 /// `F` is the type of that function.
 unsafe fn own<F: Copy>(name: &str) -> Result<(PathBuf, F), String> {
     let file = library().ok_or("the shared library is not beside this program")?;
-    // SAFETY: it is this crate as a shared library, which initialises nothing when it is loaded. That the
-    // type is right, the caller promises.
+    // SAFETY: the library is this crate, which runs no initialiser when it is loaded. The caller promises that the
+    // type is right.
     let function = unsafe {
         let loaded = ManuallyDrop::new(Library::new(&file).map_err(|why| why.to_string())?);
         *loaded.get::<F>(name).map_err(|why| why.to_string())?
@@ -71,23 +71,23 @@ unsafe fn own<F: Copy>(name: &str) -> Result<(PathBuf, F), String> {
     Ok((file, function))
 }
 
-/// Says how the machine of the shared library is to be, for this whole process, and gives the file: how
-/// many devices (1 to 16), by which seed work is delayed (0: not at all), and how much memory each
-/// device has (0: all of an H200).
+/// Configures the machine of the shared library for the whole process, and returns the file: the number of devices (1
+/// to 16), the seed by which work is delayed (0: no delays), and the memory of each device in bytes (0: that of an
+/// H200).
 ///
 /// # Errors
-/// If the library is not there, or `cuInit` was called before.
+/// If the library is not found, or `cuInit` was called before.
 pub fn configured(devices: u32, seed: u64, memory_bytes: u64) -> Result<PathBuf, String> {
     type Configure = extern "C" fn(u32, u64, u64) -> i32;
     // SAFETY: the function below has that type.
     let (file, configure) = unsafe { own::<Configure>("sidestream_stand_in_configure")? };
     match configure(devices, seed, memory_bytes) {
         0 => Ok(file),
-        _ => Err("it is too late, or there would be no devices or more than 16".into()),
+        _ => Err("it is too late, or the number of devices is not from 1 to 16".into()),
     }
 }
 
-/// As [`configured`] says. Answers 0, or 1 if it is too late or cannot be.
+/// Implements [`configured`]. Returns 0, or 1 if it is too late or the values are invalid.
 #[unsafe(no_mangle)]
 extern "C" fn sidestream_stand_in_configure(devices: u32, seed: u64, memory_bytes: u64) -> i32 {
     let config = Config {
@@ -107,12 +107,11 @@ extern "C" fn sidestream_stand_in_configure(devices: u32, seed: u64, memory_byte
     i32::from(done != 0)
 }
 
-/// Lets a call of the shared library fail: of this function, which puts something into a stream, the call that comes
-/// behind so many others answers with the code, and does nothing. What was asked for before and did not come
-/// about is forgotten.
+/// Makes a call of the shared library fail: after `after` further calls of this function, which submits work to a
+/// stream, the next one returns the code without any effect. An earlier request that has not taken effect is dropped.
 ///
 /// # Errors
-/// If the library is not there.
+/// If the library is not found.
 pub fn fail(function: &str, after: u32, code: i32) -> Result<(), String> {
     type Fail = unsafe extern "C" fn(*const c_char, u32, i32) -> i32;
     let function = CString::new(function).map_err(|why| why.to_string())?;
@@ -123,11 +122,11 @@ pub fn fail(function: &str, after: u32, code: i32) -> Result<(), String> {
     };
     match answer {
         0 => Ok(()),
-        _ => Err("the name of the function is no text".into()),
+        _ => Err("the name of the function is not UTF-8".into()),
     }
 }
 
-/// As [`fail`] says. Answers 0, or 1 if the name is no text.
+/// Implements [`fail`]. Returns 0, or 1 if the name is not UTF-8.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sidestream_stand_in_fail(
     function: *const c_char,
@@ -138,7 +137,7 @@ unsafe extern "C" fn sidestream_stand_in_fail(
         if function.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: as the page of this crate says, it is a text that ends with a zero.
+        // SAFETY: as the documentation of this crate requires, it is a text that ends with a zero.
         let function = unsafe { CStr::from_ptr(function) };
         let function = function.to_str().map_err(|_| INVALID_VALUE)?;
         failing::fail(function, after, code);

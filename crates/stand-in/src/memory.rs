@@ -1,4 +1,4 @@
-//! Memory: which addresses are whose, and the calls that take, give back, copy and fill it.
+//! Memory: the owners of addresses, and the calls that allocate, free, copy and fill it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ptr;
@@ -12,7 +12,7 @@ use crate::codes::{Answer, HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, OUT_OF_MEM
 use crate::state::{Here, State};
 use crate::streams;
 
-/// What is allocated and registered, by first address.
+/// Allocated and registered memory, by first address.
 #[derive(Default)]
 pub struct Memory(BTreeMap<CuAddress, Allocation>);
 
@@ -22,27 +22,27 @@ struct Allocation {
     of: Of,
 }
 
-/// Where an allocation comes from, and so how it goes.
+/// The origin of an allocation, which determines how it is freed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     Device(DeviceId),
     /// `cuMemAllocAsync`.
     Stream(DeviceId),
     Host(DeviceId),
-    /// The program's own, registered.
+    /// Memory of the program that was registered.
     Program(DeviceId),
 }
 
-/// Devices have addresses from here on; no process has memory there.
+/// First address of device memory; no process has memory there.
 const DEVICES: CuAddress = 1 << 58;
-/// Below here a process has no memory either.
+/// No process has memory below this address either.
 const LOWEST: CuAddress = 1 << 16;
 
 // ------------------------------------------------------------------ which addresses are whose
 
 impl Memory {
-    /// Where some bytes lie. Bytes that lie on no device and were never pinned are taken for
-    /// pageable memory, as the driver takes them.
+    /// Returns the kind of memory of some bytes. Bytes that are on no device and were never pinned count as pageable
+    /// memory, as in the driver.
     pub fn place(&self, at: CuAddress, bytes: u64) -> Answer<Place> {
         let end = at.checked_add(bytes).ok_or(INVALID_VALUE)?;
         let before = self.0.range(..end.max(at.saturating_add(1))).next_back();
@@ -54,15 +54,15 @@ impl Memory {
                     Of::Host(_) | Of::Program(_) => Place::Pinned,
                 })
             }
-            // It begins or ends in an allocation that does not hold all of it.
+            // The range begins or ends in an allocation that does not contain all of it.
             Some(_) => Err(INVALID_VALUE),
             None if at < LOWEST || end > DEVICES => Err(INVALID_VALUE),
             None => Ok(Place::Pageable),
         }
     }
 
-    /// The first address of a range that a kernel does not reach, if there is one, and whether there
-    /// is memory nevertheless.
+    /// Returns the first address of a range that a kernel cannot access, if there is one, and whether memory exists
+    /// there.
     pub fn missing(
         &self,
         at: CuAddress,
@@ -84,7 +84,7 @@ impl Memory {
         None
     }
 
-    /// Words of pinned memory as they are now.
+    /// Returns the current words of pinned memory.
     pub fn words(&self, at: CuAddress, count: u64) -> Option<Vec<u64>> {
         let bytes = count.checked_mul(8)?;
         if !at.is_multiple_of(8) || self.place(at, bytes) != Ok(Place::Pinned) {
@@ -92,15 +92,15 @@ impl Memory {
         }
         let word = |n: u64| {
             let word = ptr::with_exposed_provenance_mut::<u64>((at + n * 8) as usize);
-            // SAFETY: pinned memory stays until it is freed or unregistered, which takes the lock
-            // of the tables, or for the program's own memory is a promise to the driver. The
-            // address is aligned, and the access atomic.
+            // SAFETY: pinned memory lives until it is freed or unregistered, which takes the lock of the tables; for
+            // the program's own memory, the program promises it to the driver. The address is aligned, and the access
+            // is atomic.
             unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed)
         };
         Some((0..count).map(word).collect())
     }
 
-    /// What is allocated on a device.
+    /// Returns the number of bytes allocated on a device.
     pub fn taken_bytes(&self, device: DeviceId) -> u64 {
         let all = self.0.values();
         let here =
@@ -113,13 +113,13 @@ impl Memory {
         at.0
     }
 
-    /// What begins exactly here.
+    /// Returns the origin of the allocation that begins exactly here.
     fn at(&self, at: CuAddress) -> Answer<Of> {
         self.0.get(&at).map(|known| known.of).ok_or(INVALID_VALUE)
     }
 }
 
-/// Whose memory a kernel on a device reaches.
+/// The memory that a kernel on a device can access.
 pub struct Reach<'a> {
     pub device: DeviceId,
     pub peers: &'a HashSet<(DeviceId, DeviceId)>,
@@ -186,14 +186,14 @@ fn take(state: &State, here: Here, bytes: usize, place: Place, of: Of) -> Answer
 }
 
 fn reserve(state: &State, place: Place, device: DeviceId, bytes: u64) -> Answer<Address> {
-    // More than any machine has: its own memory would be asked for it.
+    // More than any machine has: the host's own allocator would be asked for it.
     if place != Place::Device && bytes > HOST_BYTES {
         return Err(OUT_OF_MEMORY);
     }
     state.code(state.machine.reserve(Reserve::new(place, device, bytes)))
 }
 
-/// The most pinned memory in one piece.
+/// The maximum size of a pinned allocation.
 const HOST_BYTES: u64 = 1 << 40;
 
 pub fn free(state: &State, here: Here, at: CuAddress) -> Answer<()> {
@@ -234,14 +234,14 @@ pub fn free_host(state: &State, here: Here, at: CuAddress) -> Answer<()> {
 }
 
 fn give_back(state: &State, at: CuAddress, place: Place, device: DeviceId) -> Answer<()> {
-    // Whoever comes second finds nothing any more.
+    // A second free of the same address finds no allocation.
     let removed = state.tables().memory.0.remove(&at);
     removed.ok_or(INVALID_VALUE)?;
     state.unreserve(place, device, Address(at));
     Ok(())
 }
 
-/// Frees were seen to wait for their device, which nobody promises.
+/// Waits for the device: real frees were observed to do so, although it is not guaranteed.
 fn wait_for_device(state: &State, here: Here, device: DeviceId) -> Answer<()> {
     if !state.as_observed() {
         return Ok(());
@@ -254,7 +254,7 @@ fn wait_for_device(state: &State, here: Here, device: DeviceId) -> Answer<()> {
 /// Pins memory of the program.
 ///
 /// # Safety
-/// The memory is there until it is unregistered.
+/// The memory exists until it is unregistered.
 pub unsafe fn register(
     state: &State,
     here: Here,
@@ -289,14 +289,15 @@ pub fn unregister(state: &State, here: Here, at: CuAddress) -> Answer<()> {
     wait_for_device(state, here, device)?;
     let removed = state.tables().memory.0.remove(&at);
     removed.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
-    // SAFETY: it was in the table of what is registered. Its uses are over, as the driver asks of its callers.
+    // SAFETY: it was in the table of registered memory. Its uses have completed, as the driver requires of its
+    // callers.
     unsafe { state.machine.unregister(Address(at)) };
     Ok(())
 }
 
 // ------------------------------------------------------------------ copies and fills
 
-/// The whole range of a side of a copy, checked.
+/// Returns the kind of memory of one side of a copy, whose whole range is checked.
 pub fn side(memory: &Memory, at: Address, copy: &Copy, pitch: u64) -> Answer<Place> {
     let rows = copy.rows.saturating_sub(1);
     let rest = rows.checked_mul(pitch).ok_or(INVALID_VALUE)?;
@@ -304,13 +305,13 @@ pub fn side(memory: &Memory, at: Address, copy: &Copy, pitch: u64) -> Answer<Pla
     memory.place(at.0, bytes)
 }
 
-/// Both sides of a copy.
+/// Returns the kinds of memory of both sides of a copy.
 pub fn sides(memory: &Memory, copy: &Copy) -> Answer<(Place, Place)> {
     let from = side(memory, copy.from, copy, copy.from_pitch)?;
     Ok((from, side(memory, copy.to, copy, copy.to_pitch)?))
 }
 
-/// A copy of one row.
+/// Returns a copy of one row.
 pub fn row(to: CuAddress, from: CuAddress, bytes: usize) -> Copy {
     Copy {
         from: Address(from),
@@ -332,7 +333,7 @@ pub fn copy_blocking(state: &State, here: Here, copy: Copy) -> Answer<()> {
     streams::submit(state, here.thread, kind, Payload::Copy(copy))
 }
 
-/// Copies in the order of a stream.
+/// Copies in stream order.
 pub fn copy(state: &State, here: Here, copies: &[Copy], handle: CuStream) -> Answer<()> {
     let stream = streams::stream(state, here, handle)?.id;
     for &copy in copies {
@@ -343,7 +344,7 @@ pub fn copy(state: &State, here: Here, copies: &[Copy], handle: CuStream) -> Ans
     Ok(())
 }
 
-/// A fill of so many elements, checked.
+/// Returns a checked fill of `count` elements.
 pub fn fill_of(
     memory: &Memory,
     at: CuAddress,
@@ -404,7 +405,7 @@ pub fn fill(
     )
 }
 
-/// The rows of a node that fills memory.
+/// Returns the rows of a node that fills memory.
 pub fn fills(state: &State, of: &MemsetNode) -> Answer<Vec<Fill>> {
     let width = match of.element_bytes {
         1 | 2 | 4 => of.element_bytes as u8,
@@ -429,5 +430,5 @@ pub fn fills(state: &State, of: &MemsetNode) -> Answer<Vec<Fill>> {
     (0..of.height).map(row).collect()
 }
 
-/// Each becomes a node of its own here.
+/// Maximum number of rows, each of which becomes a node of its own here.
 const MOST_ROWS: usize = 65_536;

@@ -22,21 +22,21 @@ pub struct Function {
     module: CuModule,
     twin: &'static Twin,
     code: Arc<Kernel>,
-    /// Dynamic shared memory that a block may have.
+    /// Maximum dynamic shared memory of a block.
     shared_bytes: u32,
 }
 
-/// Dynamic shared memory of a block: what there is unasked, and what may be asked for.
+/// Dynamic shared memory of a block: by default, and the maximum that can be requested.
 const SHARED_BYTES: (u32, u32) = (48 << 10, 227 << 10);
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 const MAX_DYNAMIC_SHARED: i32 = 8;
 /// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`.
 const SHARED_CARVEOUT: i32 = 9;
 
-/// Takes the text of a module.
+/// Loads the text of a module.
 ///
 /// # Errors
-/// The code, and what the driver would write into its log.
+/// The code, and the driver's log message.
 pub fn load(state: &State, text: &str) -> Result<CuModule, (i32, String)> {
     let entries = ptx::entries(text).map_err(|why| (INVALID_PTX, why))?;
     Ok(state.tables().modules.add(Module { entries }))
@@ -101,12 +101,12 @@ pub fn set_attribute(state: &State, handle: CuFunction, attribute: i32, value: i
     }
 }
 
-/// How many bytes each parameter of a function has.
+/// Returns the size in bytes of each parameter of a function.
 pub fn params(state: &State, handle: CuFunction) -> Answer<&'static [u64]> {
     Ok(state.tables().functions.get(handle)?.twin.params)
 }
 
-/// A launch, checked: what the machine needs for it.
+/// Returns the checked arguments of a launch for the machine.
 pub fn ready(
     tables: &Tables,
     device: DeviceId,

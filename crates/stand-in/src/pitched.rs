@@ -16,7 +16,7 @@ struct Side {
     height: usize,
 }
 
-/// The copy that a description stands for; none if it is empty.
+/// Returns the copies of a description; none if it is empty.
 pub fn plane(of: &Memcpy2d) -> Answer<Vec<Copy>> {
     let from = Side {
         kind: of.src_type,
@@ -37,7 +37,7 @@ pub fn plane(of: &Memcpy2d) -> Answer<Vec<Copy>> {
     copies(&from, &to, [of.width_bytes, of.height, 1])
 }
 
-/// The copies, slice by slice.
+/// Returns the copies, slice by slice.
 pub fn solid(of: &Memcpy3d) -> Answer<Vec<Copy>> {
     let from = Side {
         kind: of.src_type,
@@ -80,7 +80,7 @@ fn copies(from: &Side, to: &Side, size: [usize; 3]) -> Answer<Vec<Copy>> {
     (0..depth).map(slice).collect()
 }
 
-/// Each becomes a copy of its own here.
+/// Maximum number of slices, each of which becomes a copy of its own here.
 const MOST_SLICES: usize = 4096;
 
 /// `CU_MEMORYTYPE_HOST`, `_DEVICE`, `_ARRAY` and `_UNIFIED`.
@@ -90,7 +90,7 @@ const ARRAY: u32 = 3;
 const UNIFIED: u32 = 4;
 
 impl Side {
-    /// From the start of a row to that of the next; it may be left out where there is only one.
+    /// Returns the distance between the starts of two rows; it may be omitted if there is only one row.
     fn pitch(&self, [width, height, depth]: [usize; 3]) -> Answer<usize> {
         let row = self.at[0].checked_add(width).ok_or(INVALID_VALUE)?;
         let rows = self.at[1].checked_add(height).ok_or(INVALID_VALUE)?;

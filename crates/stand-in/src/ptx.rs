@@ -1,22 +1,22 @@
-//! PTX, as far as the stand-in reads it: which entries there are and how long their parameters are.
+//! Reads from PTX what the stand-in needs: the entries and the sizes of their parameters.
 
-/// A kernel that a text declares.
+/// A kernel that the PTX declares.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     pub name: String,
-    /// How many bytes each parameter has.
+    /// Size of each parameter in bytes.
     pub params: Vec<u64>,
 }
 
-/// The entries of a text.
+/// Returns the entries of a PTX text.
 ///
 /// # Errors
-/// Why it is no PTX, as the driver would say it in its log.
+/// Why it is not PTX, as the driver would write it into its log.
 pub fn entries(text: &str) -> Result<Vec<Entry>, String> {
     let text = without_comments(text);
     let words = words(&text);
     if !words.contains(&".version") {
-        return Err("the text has no `.version`, so it is no PTX".into());
+        return Err("the text has no `.version`, so it is not PTX".into());
     }
     let mut found = Vec::new();
     let mut rest = &words[..];
@@ -30,9 +30,9 @@ pub fn entries(text: &str) -> Result<Vec<Entry>, String> {
     }
 }
 
-/// The words behind `.entry`.
+/// Parses the words after `.entry`.
 fn entry(words: &[&str]) -> Result<Entry, String> {
-    let name = *words.first().ok_or("the text ends behind `.entry`")?;
+    let name = *words.first().ok_or("the text ends after `.entry`")?;
     let mut params = Vec::new();
     if words.get(1) == Some(&"(") {
         let end = words.iter().position(|&word| word == ")");
@@ -52,7 +52,7 @@ fn entry(words: &[&str]) -> Result<Entry, String> {
     Ok(Entry { name, params })
 }
 
-/// How long a parameter is: its type, times how many there are.
+/// Returns the size of a parameter: that of its type, times the number of elements.
 fn param_bytes(param: &[&str]) -> Option<u64> {
     let each = param.iter().find_map(|word| type_bytes(word))?;
     let open = param.iter().position(|&word| word == "[");
@@ -74,7 +74,7 @@ fn type_bytes(word: &str) -> Option<u64> {
     })
 }
 
-/// Names and numbers; brackets and commas are words of their own.
+/// Splits the text into names and numbers; brackets and commas are words of their own.
 fn words(text: &str) -> Vec<&str> {
     let is_mark = |c: char| "(),[]{};".contains(c);
     let mut words = Vec::new();
@@ -93,7 +93,7 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-/// Each comment becomes a blank.
+/// Replaces each comment by a blank.
 fn without_comments(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -139,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ptx_is_refused_with_a_reason() {
+    fn invalid_ptx_is_refused_with_a_reason() {
         for (text, why) in [
             ("", "no `.version`"),
             ("// .version 8.0\n.entry a()", "no `.version`"),
             (".version 8.0", "no `.entry`"),
-            (".version 8.0 .entry", "ends behind"),
+            (".version 8.0 .entry", "ends after"),
             (".version 8.0 .entry a(.param .u64 x", "do not end"),
             (".version 8.0 .entry a(.param x)", "no known type"),
             (

@@ -1,5 +1,4 @@
-//! What the process has of the driver: one machine, the tables of handles, and for each thread its
-//! current contexts.
+//! The driver's state in this process: one machine, the tables of handles, and the current contexts of each thread.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,22 +16,22 @@ use sidestream::sim::{Machine, Schedule};
 use crate::codes::{self, Answer, INVALID_CONTEXT, NOT_INITIALIZED, NOT_PERMITTED, UNKNOWN};
 use crate::tables::Tables;
 
-/// Everything that `cuInit` makes.
+/// Everything that `cuInit` creates.
 pub struct State {
     pub machine: Machine,
     schedule: Schedule,
     tables: Mutex<Tables>,
-    /// The code with which the devices were lost; zero as long as they are not.
+    /// The code with which the devices were lost; zero while they are not.
     lost: AtomicI32,
     ops: AtomicU32,
 }
 
-/// How the machine is to be.
+/// Configuration of the machine.
 #[derive(Clone, Copy)]
 pub struct Config {
     pub devices: u32,
     pub schedule: Schedule,
-    /// What each device has; all of its profile if absent.
+    /// Memory of each device; that of its profile if absent.
     pub memory_bytes: Option<u64>,
 }
 
@@ -50,7 +49,7 @@ impl Here {
         self.context.ok_or(INVALID_CONTEXT)
     }
 
-    /// The same thread with this context.
+    /// Returns this thread with another context.
     pub fn with(&self, device: DeviceId) -> Here {
         let context = Some(device);
         Here { context, ..*self }
@@ -66,7 +65,7 @@ static STATE: OnceLock<State> = OnceLock::new();
 
 // ------------------------------------------------------------------ how a function is entered
 
-/// A function that needs nothing.
+/// Runs a function that needs no state.
 pub fn always(f: impl FnOnce() -> Answer<()>) -> Code {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(())) => SUCCESS,
@@ -75,13 +74,13 @@ pub fn always(f: impl FnOnce() -> Answer<()>) -> Code {
     }
 }
 
-/// A function that needs no context and may be called from functions on the host.
+/// Runs a function that needs no context and may be called from functions on the host.
 pub fn asked(f: impl FnOnce(&'static State) -> Answer<()>) -> Code {
     always(|| f(STATE.get().ok_or(NOT_INITIALIZED)?))
 }
 
-/// A function that finds its device by what it is given: it needs a current context only if that is
-/// a default stream. Once a device is lost it does nothing.
+/// Runs a function whose arguments determine its device: it needs a current context only if one of them is a default
+/// stream. After a device is lost it does nothing.
 pub fn anywhere(f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
     asked(|state| {
         if with_thread(|thread| thread.is_host_function) {
@@ -93,7 +92,7 @@ pub fn anywhere(f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
     })
 }
 
-/// A function that needs a current context.
+/// Runs a function that needs a current context.
 pub fn call(f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
     anywhere(|state, here| {
         here.device()?;
@@ -101,14 +100,14 @@ pub fn call(f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
     })
 }
 
-/// `cuInit`: makes the machine, once.
+/// `cuInit`: creates the machine, once.
 pub fn init() {
-    // The lock is held meanwhile, so that nobody configures a machine that is being made.
+    // The lock is held meanwhile, so that no thread configures a machine that is being created.
     let config = lock(&CONFIG);
     STATE.get_or_init(|| State::new(*config));
 }
 
-/// Whether it was early enough to say how the machine is to be.
+/// Configures the machine; returns false if it exists already.
 pub fn configure(wanted: Config) -> bool {
     let mut config = lock(&CONFIG);
     if STATE.get().is_some() {
@@ -133,44 +132,45 @@ impl State {
         }
     }
 
-    /// The tables. Nobody holds them while the machine is asked for something that takes time.
+    /// Locks the tables. The lock is not held while the machine performs a call that takes time.
     pub fn tables(&self) -> MutexGuard<'_, Tables> {
         lock(&self.tables)
     }
 
-    /// Makes something for the program.
+    /// Creates something for the program.
     pub fn create(&self, what: Create<'_>) -> Answer<()> {
         // SAFETY: the tables count the ids, and nothing is adopted.
         self.code(unsafe { self.machine.create(what) })
     }
 
-    /// Gives it back.
+    /// Destroys it.
     pub fn destroy(&self, what: Destroy) {
-        // SAFETY: its handle was taken out of the tables, which name it no more.
+        // SAFETY: its handle was taken out of the tables, which no longer refer to it.
         unsafe { self.machine.destroy(what) };
     }
 
-    /// Gives memory back.
+    /// Frees memory.
     pub fn unreserve(&self, place: Memory, device: DeviceId, at: Address) {
-        // SAFETY: it was taken out of the tables. That its uses are over is what the driver asks of its callers; the
-        // machine keeps the memory until they are.
+        // SAFETY: the memory was taken out of the tables. The driver requires its callers to guarantee that its uses
+        // have completed; the machine keeps the memory until they have.
         unsafe { self.machine.unreserve(place, device, at) };
     }
 
-    /// Hands a call to the machine.
+    /// Submits a call to the machine.
     pub fn submit(&self, thread: ThreadId, kind: Kind, payload: Payload<'_>) -> Answer<()> {
-        // SAFETY: ids come from the tables. What holds of memory is what the driver asks of its callers.
+        // SAFETY: ids come from the tables. The driver requires its callers to guarantee the validity of memory.
         self.code(unsafe { self.machine.submit(&self.op(thread, kind), payload) })
     }
 
-    /// Waits as long as it takes.
+    /// Blocks until the call is complete.
     pub fn wait(&self, thread: ThreadId, kind: Kind) -> Answer<()> {
         let waited = self.machine.wait(&self.op(thread, kind), Duration::MAX);
         self.code(waited.map(|_| ()))
     }
 
-    /// Whether something is over. Time passes with calls here, and whoever asks a driver again and again sleeps meanwhile: the more often a
-    /// thread was told that something is not over, the more questions one of its own stands for.
+    /// Returns whether something is complete. Time advances only with calls here, whereas a program that polls a real
+    /// driver sleeps between its queries. So the more often a thread was told that something is not complete, the
+    /// more queries of the machine one of its own makes.
     pub fn query(&self, thread: ThreadId, kind: Kind) -> Answer<bool> {
         let op = self.op(thread, kind);
         let known = |all: &[(Kind, u32)]| all.iter().position(|(of, _)| *of == kind);
@@ -184,7 +184,7 @@ impl State {
         REFUSED.with_borrow_mut(|all| match known(all) {
             Some(at) => all[at].1 = refused.saturating_add(1),
             None => {
-                // What is never asked for again.
+                // Something that is never queried again.
                 if all.len() == MOST_KNOWN {
                     all.clear();
                 }
@@ -194,12 +194,12 @@ impl State {
         Ok(false)
     }
 
-    /// What devices were seen to do besides what is promised: only then it is done.
+    /// Returns whether devices behave as observed, beyond what is promised.
     pub fn as_observed(&self) -> bool {
         self.schedule == Schedule::InOrder
     }
 
-    /// The code for what the machine answers. Some mistakes end all captures that are under way.
+    /// Returns the code for a result of the machine. Some errors invalidate all active captures.
     pub fn code<T>(&self, outcome: Result<T, Error>) -> Answer<T> {
         let error = match outcome {
             Ok(value) => return Ok(value),
@@ -232,18 +232,18 @@ impl State {
     }
 }
 
-/// What every device is called.
+/// The name of every device.
 pub const NAME: &str = "NVIDIA H200 (stand-in)";
 
 // ------------------------------------------------------------------ threads
 
 struct Thread {
     id: ThreadId,
-    /// The devices of its contexts, the current one last.
+    /// Devices of its contexts, the current one last.
     contexts: Vec<DeviceId>,
-    /// Where the machine believes the thread to be.
+    /// The device that the machine assumes for the thread.
     told: DeviceId,
-    /// Whether a function on the host runs, which may call nearly nothing.
+    /// Whether the thread is running a function on the host, which may call almost nothing.
     is_host_function: bool,
 }
 
@@ -259,20 +259,20 @@ impl Thread {
     }
 }
 
-/// So often a thread is told that something is not over before its questions stand for more of them.
+/// Number of "not complete" answers to a thread before each of its queries counts for more than one.
 const PATIENCE: u32 = 32;
-/// For how many more at most.
+/// Maximum number of queries that one counts for.
 const MOST_ASKS: u32 = 4096;
-/// Of how many things that is known at once.
+/// Maximum number of things for which these answers are counted.
 const MOST_KNOWN: usize = 16;
 
 thread_local! {
-    /// How often the thread was told so, of each thing that it asked for.
+    /// Number of "not complete" answers to the thread, for each thing that it queried.
     static REFUSED: RefCell<Vec<(Kind, u32)>> = const { RefCell::new(Vec::new()) };
     static THREAD: RefCell<Thread> = RefCell::new(Thread::new());
 }
 
-/// Something about the calling thread; at its very end it is one without a context.
+/// Accesses the state of the calling thread; at the very end of a thread, a state without a context.
 fn with_thread<R>(f: impl Fn(&mut Thread) -> R) -> R {
     let known = THREAD.try_with(|thread| f(&mut thread.borrow_mut()));
     known.unwrap_or_else(|_| f(&mut Thread::new()))
@@ -282,12 +282,12 @@ pub fn this_thread() -> ThreadId {
     with_thread(|thread| thread.id)
 }
 
-/// The device of the current context.
+/// Returns the device of the current context.
 pub fn current() -> Option<DeviceId> {
     with_thread(|thread| thread.contexts.last().copied())
 }
 
-/// Replaces the current context, or takes it away.
+/// Replaces or removes the current context.
 pub fn set_current(device: Option<DeviceId>) {
     with_thread(|thread| {
         thread.contexts.pop();
@@ -303,7 +303,7 @@ pub fn pop_current() -> Option<DeviceId> {
     with_thread(|thread| thread.contexts.pop())
 }
 
-/// Runs a function on the host, during which the thread may call nearly nothing.
+/// Runs a function on the host, during which the thread may call almost nothing.
 pub fn as_host_function(f: impl FnOnce()) {
     with_thread(|thread| thread.is_host_function = true);
     f();
@@ -322,7 +322,7 @@ impl State {
     }
 }
 
-/// A panic that was caught leaves tables that are good enough for a test.
+/// A panic that was caught leaves the tables in a state that is good enough for a test.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

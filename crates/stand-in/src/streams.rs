@@ -17,7 +17,7 @@ pub const PRIORITIES: (i32, i32) = (-5, 0);
 
 // ------------------------------------------------------------------ what any call in a stream does
 
-/// The stream of a handle, for a call that puts something into it.
+/// Returns the stream of a handle, for a call that submits work to it.
 pub fn stream(state: &State, here: Here, handle: CuStream) -> Answer<Stream> {
     let mut tables = state.tables();
     let stream = tables.stream(state, handle, here)?;
@@ -25,7 +25,7 @@ pub fn stream(state: &State, here: Here, handle: CuStream) -> Answer<Stream> {
     Ok(stream)
 }
 
-/// Puts a call into a stream, or into its capture.
+/// Submits a call to a stream, or to its capture.
 pub fn submit(state: &State, thread: ThreadId, kind: Kind, payload: Payload<'_>) -> Answer<()> {
     let outcome = state.submit(thread, kind, payload);
     state.tables().captures.judge(outcome)
@@ -67,7 +67,7 @@ pub fn synchronize(state: &State, here: Here, handle: CuStream) -> Answer<()> {
     state.tables().captures.judge(waited)
 }
 
-/// Waits for all streams of the current context.
+/// Blocks until all streams of the current context are idle.
 pub fn synchronize_device(state: &State, here: Here) -> Answer<()> {
     let device = Some(here.device()?);
     let waited = state.wait(here.thread, Kind::SyncDevice { device });
@@ -102,7 +102,7 @@ pub fn wait_event(
     Ok(())
 }
 
-/// Runs a function in the order of the stream.
+/// Runs a function in stream order.
 ///
 /// # Safety
 /// The function may be called once with this argument, from any thread.
@@ -185,7 +185,7 @@ pub fn destroy_event(state: &State, handle: CuEvent) -> Answer<()> {
 pub fn record(state: &State, here: Here, handle: CuEvent, at: CuStream) -> Answer<()> {
     let stream = stream(state, here, at)?.id;
     let Event { id: event, shared } = state.tables().events.get(handle)?.clone();
-    // Before the record: who sees that complete may ask the machine for nothing more.
+    // Before the record: a thread that sees the record complete may never call the machine again.
     if let Some(shared) = shared {
         if shared.is_opened() {
             return Err(NOT_SUPPORTED);
@@ -220,7 +220,7 @@ pub fn synchronize_event(state: &State, thread: ThreadId, handle: CuEvent) -> An
     state.tables().captures.judge(waited)
 }
 
-/// Milliseconds.
+/// Returns the elapsed time in milliseconds.
 pub fn elapsed(state: &State, from: CuEvent, to: CuEvent) -> Answer<f32> {
     let (from, to) = {
         let tables = state.tables();
@@ -247,8 +247,8 @@ fn asked_event(state: &State, thread: ThreadId, handle: CuEvent) -> Answer<Event
     Ok(event)
 }
 
-fn ready(is_over: bool) -> Answer<()> {
-    match is_over {
+fn ready(is_complete: bool) -> Answer<()> {
+    match is_complete {
         true => Ok(()),
         false => Err(NOT_READY),
     }

@@ -1,4 +1,4 @@
-//! What the handles of the process stand for.
+//! The objects behind the handles of the process.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,14 +26,14 @@ pub struct Tables {
     pub execs: Handles<Exec>,
     pub memory: Memory,
     pub captures: Captures,
-    /// Who reaches the memory of whom.
+    /// Pairs of devices of which the first can access the second's memory.
     pub peers: HashSet<(DeviceId, DeviceId)>,
-    /// The primary context of each device.
+    /// Primary context of each device.
     contexts: HashMap<DeviceId, CuContext>,
-    /// The default streams, which are made when they are first named.
+    /// Default streams, which are created when they are first named.
     legacy: HashMap<DeviceId, Stream>,
     per_thread: HashMap<(ThreadId, DeviceId), Stream>,
-    /// Ids of the machine; none is used twice.
+    /// Numbers of ids used in the machine; none is used twice.
     streams_so_far: u32,
     events_so_far: u32,
     graphs_so_far: u32,
@@ -49,24 +49,24 @@ pub struct Stream {
 #[derive(Clone, Debug)]
 pub struct Event {
     pub id: EventId,
-    /// What other processes see of it, or this one of another's.
+    /// The state that is shared with other processes, if the event is an interprocess event.
     pub shared: Option<SharedEvent>,
 }
 
 impl Tables {
-    /// The primary context of a device. It is never destroyed.
+    /// Returns the primary context of a device. It is never destroyed.
     pub fn context(&mut self, device: DeviceId) -> CuContext {
         *self.contexts.entry(device).or_insert_with(fresh)
     }
 
-    /// The device of a context.
+    /// Returns the device of a context.
     pub fn device_of(&self, context: CuContext) -> Answer<DeviceId> {
         let mut known = self.contexts.iter();
         let known = known.find(|&(_, &handle)| handle == context);
         known.map(|(&device, _)| device).ok_or(INVALID_CONTEXT)
     }
 
-    /// What a handle of a stream stands for, for this thread and its current context.
+    /// Returns the stream of a handle, for this thread and its current context.
     pub fn stream(&mut self, state: &State, handle: CuStream, here: Here) -> Answer<Stream> {
         match handle {
             0 | STREAM_LEGACY => {

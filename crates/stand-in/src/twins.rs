@@ -1,7 +1,8 @@
-//! The kernels in Rust. The simulated machine cannot run PTX: a launch of an entry runs its twin
-//! here, which has the same name, the same parameters and the same results.
+//! The kernels in Rust. The simulated machine cannot run PTX: a launch of an entry runs its twin here, which has the
+//! same name, parameters and results.
 //!
-//! The sources of the kernels lie under `kernels/`; those of `sidestream-images` in its own folder, and their twins in [`images`].
+//! The sources of the kernels are in `kernels/`; those of `sidestream-images` are in its own folder, and their twins
+//! in [`images`].
 
 mod images;
 
@@ -17,22 +18,22 @@ use crate::memory::{Memory, Reach};
 /// A kernel in Rust.
 pub struct Twin {
     pub name: &'static str,
-    /// How many bytes each parameter has.
+    /// Size of each parameter in bytes.
     pub params: &'static [u64],
-    /// What the machine is given for these parameters, which come in words of eight bytes.
+    /// Converts these parameters, in words of eight bytes, to the machine's arguments.
     pub args: fn(&[u64], &View<'_>) -> Vec<Arg>,
     pub host: fn(Grid, &mut [HostArg]),
-    /// What it takes; without one it is bound by the bytes that it touches.
+    /// Computes the cost; without it the kernel is bound by the bytes that it touches.
     pub cost: Option<fn(Grid, &[Arg]) -> KernelCost>,
 }
 
-/// The memory that a launch sees.
+/// The memory that a launch can access.
 pub struct View<'a> {
     pub memory: &'a Memory,
     pub reach: Reach<'a>,
 }
 
-/// The twin of an entry.
+/// Returns the twin of an entry.
 pub fn of(name: &str) -> Option<&'static Twin> {
     let all = TWINS.iter().chain(images::TWINS);
     all.into_iter().find(|twin| twin.name == name)
@@ -284,7 +285,7 @@ fn pattern(at: u64, seed: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-/// Time, seed, how many pieces are read and how many written; then twelve pieces.
+/// Time, seed, numbers of pieces to read and to write; then twelve pieces.
 const MIX_PARAMS: [u64; 28] = {
     let mut params = [8; 28];
     (params[2], params[3]) = (4, 4);
@@ -365,7 +366,7 @@ fn sizes(_: Grid, args: &mut [HostArg]) {
     }
 }
 
-/// Which thread of which block writes a place: x, y and z of both, four bits each.
+/// Writes which thread of which block writes a place: x, y and z of both, four bits each.
 fn places(grid: Grid, args: &mut [HostArg]) {
     let [HostArg::Memory(to)] = args else {
         return;
@@ -389,7 +390,7 @@ fn places(grid: Grid, args: &mut [HostArg]) {
     }
 }
 
-/// The values of each block, the other way round.
+/// Reverses the values of each block.
 fn turned(grid: Grid, args: &mut [HostArg]) {
     let [HostArg::Memory(values)] = args else {
         return;
@@ -399,7 +400,7 @@ fn turned(grid: Grid, args: &mut [HostArg]) {
     blocks.for_each(<[[u8; 4]]>::reverse);
 }
 
-/// A kernel fails, without the text that a panic prints.
+/// Makes a kernel fail, without the text that a panic prints.
 fn trap(why: &'static str) -> ! {
     resume_unwind(Box::new(why))
 }
@@ -409,8 +410,8 @@ fn trap(why: &'static str) -> ! {
 /// The words of a row of the table: from, to, bytes.
 const ROW: u64 = 3;
 
-/// The table, and for each row its words and its two sides. A kernel in Rust gets its memory before it
-/// runs, so the table is read at the launch; [`gather`] finds out if it is another one by then.
+/// Returns the table, and for each row its words and its two sides. A kernel in Rust gets its memory before it runs,
+/// so the table is read at the launch; [`gather`] detects whether it has changed by then.
 fn gather_args(values: &[u64], view: &View<'_>) -> Vec<Arg> {
     let (table, pieces) = (values[0], values[1]);
     let mut args = vec![view.bytes(table, pieces * ROW * 8, Mode::Read)];
@@ -430,7 +431,7 @@ fn gather(_: Grid, args: &mut [HostArg]) {
     let rows = table.bytes().as_chunks::<{ ROW as usize * 8 }>().0;
     let pieces = rest.as_chunks_mut::<5>().0;
     if rows.len() != pieces.len() {
-        trap("the table of `gather` does not lie in pinned memory, aligned for 64-bit words");
+        trap("the table of `gather` is not in pinned memory, aligned for 64-bit words");
     }
     for (row, piece) in rows.iter().zip(pieces) {
         let [a, b, c, HostArg::Memory(from), HostArg::Memory(to)] = piece else {
@@ -453,7 +454,7 @@ fn copy_piece(_: Grid, args: &mut [HostArg]) {
     }
 }
 
-/// The link to the host sets its pace.
+/// Returns the cost, which the link to the host determines.
 fn gather_cost(args: &[Arg]) -> KernelCost {
     let read = args.iter().map(|arg| match *arg {
         Arg::Memory {
@@ -464,7 +465,7 @@ fn gather_cost(args: &[Arg]) -> KernelCost {
         _ => 0,
     });
     let bytes = read.fold(0, u64::saturating_add);
-    // The profile is a text that takes longer to read than any launch.
+    // Parsing the profile takes longer than any launch.
     static LINK: LazyLock<f64> = LazyLock::new(|| Profile::h200().link_bytes_per_s());
     let ns = bytes as f64 / *LINK * 1e9;
     KernelCost::Duration {
@@ -476,12 +477,12 @@ fn gather_cost(args: &[Arg]) -> KernelCost {
 // ------------------------------------------------------------------ parameters and costs
 
 impl View<'_> {
-    /// Memory that a kernel touches. What it does not reach is left to the machine to find: the
-    /// first such byte stands for all then.
+    /// Returns memory that a kernel touches. Inaccessible memory is left to the machine to detect: the first such
+    /// byte then represents all of it.
     fn bytes(&self, at: u64, bytes: u64, mode: Mode) -> Arg {
         let (at, bytes) = match self.memory.missing(at, bytes, &self.reach) {
             None => (at, bytes),
-            // The machine itself lets every kernel pass to the memory of every device.
+            // The machine itself lets every kernel access the memory of every device.
             Some((_, true)) => (0, 1),
             Some((missing, false)) => (missing, 1),
         };
@@ -512,7 +513,7 @@ fn value(arg: Option<&Arg>) -> u64 {
     }
 }
 
-/// One block, for so long.
+/// Returns the cost of one block that takes this long.
 fn lasts(ns: u64) -> KernelCost {
     KernelCost::Duration {
         ns,

@@ -1,4 +1,4 @@
-//! A machine that was configured, in a process of its own.
+//! A configured machine, in a process of its own.
 
 mod rig;
 

@@ -1,11 +1,11 @@
-//! The conformance suite: what a program can rely on, tried on every kind of device.
+//! The conformance suite: what a program can rely on, tested on every kind of device.
 //!
-//! A scenario is written once. It runs as `sim::…` on the simulated GPU, as `stand_in::…` through the
-//! back end for CUDA on the stand-in for its driver, and as `cuda::…` on a GPU, if there is one. The bytes and the codes that it looks at are the same everywhere: where
-//! CUDA leaves something open, no scenario depends on it.
+//! A scenario is written once. It runs as `sim::…` on the simulated GPU, as `stand_in::…` through the CUDA back end
+//! on the stand-in for its driver, and as `cuda::…` on a GPU, if there is one. The bytes and the codes that it checks
+//! are equal everywhere: no scenario depends on anything that CUDA leaves open.
 //!
-//! Two environment variables are for those who run the suite on a machine with GPUs:
-//! `SIDESTREAM_REQUIRE_CUDA=1` makes it fail where no GPU opens, `=2` where there are fewer than two.
+//! Two environment variables are for users who run the suite on a machine with GPUs:
+//! `SIDESTREAM_REQUIRE_CUDA=1` makes it fail where no GPU can be opened, `=2` where there are fewer than two.
 
 #[path = "conformance/child.rs"]
 mod child;
@@ -93,11 +93,11 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// How long each scenario took.
+/// Time of each scenario.
 static TIMES: Mutex<Vec<(String, f64)>> = Mutex::new(Vec::new());
 
-/// Whether times are asked for, as Rust's own test programs are asked (`-Zunstable-options --report-time`), and
-/// what else was said.
+/// Returns whether times are requested, as from Rust's own test programs (`-Zunstable-options --report-time`), and
+/// the other arguments.
 fn arguments() -> (bool, Arguments) {
     let (times, others): (Vec<_>, Vec<_>) = std::env::args()
         .partition(|word| ["-Zunstable-options", "--report-time"].contains(&&**word));
@@ -127,8 +127,8 @@ fn scenarios() -> Vec<Scenario> {
     all
 }
 
-/// A scenario on a target. On a driver they run one after the other: `cudaFree` waits for the whole
-/// device, a capture forbids calls to all threads, and streams share a few queues of the hardware.
+/// Returns the trial of a scenario on a target. On a driver the trials run one after another: `cudaFree` waits for
+/// the whole device, a capture forbids calls to all threads, and streams share a few hardware queues.
 fn trial(target: Target, prefix: &'static str, scenario: Scenario) -> Trial {
     static ON_STAND_IN: Mutex<()> = Mutex::new(());
     static ON_CUDA: Mutex<()> = Mutex::new(());
@@ -148,8 +148,8 @@ fn trial(target: Target, prefix: &'static str, scenario: Scenario) -> Trial {
     })
 }
 
-/// The GPUs that there are. Their handles stay until the program ends, which keeps the driver from
-/// making everything anew for each scenario.
+/// The available GPUs. Their handles are kept until the program ends, so that the driver does not create everything
+/// again for each scenario.
 struct Cuda {
     devices: Vec<Device>,
     /// Why there are no more.
@@ -178,7 +178,7 @@ impl Cuda {
         cuda
     }
 
-    /// A failure, if fewer were found than somebody asked for.
+    /// Returns a failure if fewer GPUs were found than requested.
     fn missing(self) -> Option<Trial> {
         let (found, wanted, why) = (self.devices.len(), self.wanted, Arc::new(self.why));
         std::mem::forget(self.devices);

@@ -1,4 +1,4 @@
-//! What the back end for CUDA asks of a driver, asked of the stand-in.
+//! Tests what the CUDA back end requires of a driver, on the stand-in.
 
 mod rig;
 
@@ -40,13 +40,13 @@ fn nothing_has_happened_when_a_call_returns() {
     let (from, memory) = rig.pinned(&[1u32; 8]);
     let at = rig.memory(32);
     ok(rig.copy(at, from, 32, stream));
-    // SAFETY: the device reads it only while somebody asks or waits, and nobody does.
+    // SAFETY: the device reads it only while a thread queries or waits, and none does.
     unsafe { memory.write(2) };
     assert_eq!(rig.read::<u32>(at, 8, stream), [2, 1, 1, 1, 1, 1, 1, 1]);
 }
 
 #[test]
-fn a_query_says_600_until_the_work_is_over() {
+fn a_query_returns_600_until_the_work_is_complete() {
     let rig = Rig::new();
     let spin = rig.function(&SPIN, c"spin");
     let (stream, event) = (rig.stream(), rig.event());
@@ -124,7 +124,7 @@ fn a_wait_holds_a_stream_until_the_other_has_written() {
     }
     ok(rig.copy(to, at, 64, second));
     ok(rig.synchronize(second));
-    // SAFETY: the copy is over.
+    // SAFETY: the copy is complete.
     assert_eq!(unsafe { seen.add(63).read() }, 7);
 }
 
@@ -142,7 +142,7 @@ fn the_legacy_stream_waits_for_blocking_streams_only() {
         ..
     } = rig.driver;
     let to = down.as_mut_ptr().expose_provenance() as u64;
-    // SAFETY: the memory of the copies is there and as long as they are.
+    // SAFETY: the memory of the copies exists and is as long as they are.
     unsafe {
         ok(rig.launch(spin, &[1_000_000], blocking));
         ok(rig.launch(spin, &[1_000_000_000], non_blocking));
@@ -228,7 +228,7 @@ fn captures_that_overlap_become_their_own_graphs() {
 }
 
 #[test]
-fn what_a_capture_forbids_ends_it() {
+fn a_forbidden_call_invalidates_a_capture() {
     let rig = Rig::new();
     let (stream, other, event) = (rig.stream(), rig.stream(), rig.event());
     let (mut at, mut graph) = (0, 77);
@@ -274,7 +274,7 @@ fn what_a_capture_forbids_ends_it() {
         assert_eq!(
             (d.cuEventQuery)(event),
             1,
-            "recorded in a capture that is over"
+            "recorded in a capture that has ended"
         );
 
         // A fork with work that is not joined.
@@ -293,7 +293,7 @@ fn what_a_capture_forbids_ends_it() {
 }
 
 #[test]
-fn handles_that_stand_for_nothing_are_refused() {
+fn unknown_handles_are_refused() {
     let rig = Rig::new();
     let d = rig.driver;
     let (stream, event, at) = (rig.stream(), rig.event(), rig.memory(64));
@@ -327,7 +327,7 @@ fn handles_that_stand_for_nothing_are_refused() {
         ok((d.cuStreamDestroy_v2)(stream));
         assert_eq!((d.cuStreamQuery)(stream), 400, "destroyed");
 
-        // Addresses: before, inside and beyond memory, freed twice.
+        // Addresses: before, inside and beyond memory, and freed twice.
         let far = at + (1 << 40);
         assert_eq!((d.cuMemFree_v2)(at + 8), 1);
         assert_eq!((d.cuMemFreeHost)(at), 1);
@@ -350,7 +350,7 @@ fn handles_that_stand_for_nothing_are_refused() {
 }
 
 #[test]
-fn a_thread_without_a_context_is_told_so() {
+fn a_thread_without_a_context_gets_an_error() {
     let rig = Rig::new();
     let (stream, context) = (rig.stream(), rig.contexts[1]);
     let (event, memory) = (rig.event(), rig.memory(64));
@@ -371,7 +371,7 @@ fn a_thread_without_a_context_is_told_so() {
                 assert_eq!((d.cuStreamQuery)(default), 201);
                 assert_eq!((d.cuEventRecord)(event, default), 201);
             }
-            // A stream says by itself to which device it belongs (seen on an H200, driver 580).
+            // A stream determines the device by itself (observed on an H200, driver 580).
             ok((d.cuMemsetD8Async)(memory, 0, 64, stream));
             ok((d.cuEventRecord)(event, stream));
             ok((d.cuEventSynchronize)(event));
@@ -486,7 +486,7 @@ fn a_function_on_the_host_runs_in_the_order_of_its_stream() {
     let rig = Rig::new();
     let spin = rig.function(&SPIN, c"spin");
     let (stream, event) = (rig.stream(), rig.event());
-    // SAFETY: the function takes its argument for a number.
+    // SAFETY: the function uses its argument as a number.
     unsafe {
         ok((rig.driver.cuEventRecord)(event, stream));
         ok(rig.launch(spin, &[1_000_000], stream));
@@ -608,7 +608,7 @@ fn the_devices_say_what_they_are() {
         ok(unsafe { (d.cuDeviceGetAttribute)(&mut value, which, 1) });
         f64::from(value)
     };
-    // SAFETY: the pointers are to local variables with the lengths that are told.
+    // SAFETY: the pointers are to local variables with the lengths that are passed.
     unsafe {
         ok((d.cuDeviceGetName)(name.as_mut_ptr(), 64, 1));
         let text = CStr::from_ptr(name.as_ptr()).to_str().unwrap();
@@ -628,7 +628,7 @@ fn the_devices_say_what_they_are() {
     assert!((bytes_per_s / 4.8e12 - 1.0).abs() < 0.01, "{bytes_per_s}");
     assert_eq!(
         d.words(700),
-        "CUDA_ERROR_ILLEGAL_ADDRESS: a kernel touched memory that is not there"
+        "CUDA_ERROR_ILLEGAL_ADDRESS: a kernel accessed memory that does not exist"
     );
     assert_eq!(d.words(12345), "the driver has no name for code 12345");
 }

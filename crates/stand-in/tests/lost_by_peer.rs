@@ -1,4 +1,4 @@
-//! A kernel that writes the memory of a device that it was not allowed to reach.
+//! A kernel that writes memory of a device that it may not access.
 
 mod rig;
 

@@ -1,4 +1,4 @@
-//! A kernel that writes where there is no memory, in a process of its own.
+//! A kernel that writes to an address without memory, in a process of its own.
 
 mod rig;
 

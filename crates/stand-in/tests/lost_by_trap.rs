@@ -1,4 +1,4 @@
-//! A kernel that traps, in a process of its own: the devices do not come back.
+//! A kernel that traps, in a process of its own: the devices are lost for good.
 
 mod rig;
 
@@ -20,7 +20,7 @@ fn a_trap_makes_every_later_call_fail() {
         assert_eq!((d.cuEventCreate)(&mut out, 0), 719);
         assert_eq!(rig.launch(trap, &[], stream), 719);
         assert_eq!((d.cuCtxSynchronize)(), 719);
-        // What only tells about the devices still does.
+        // Calls that only return properties of the devices still work.
         let mut count = 0;
         ok((d.cuDeviceGetCount)(&mut count));
         assert_eq!(count, 2);

@@ -9,7 +9,7 @@ use sidestream::cuda::driver::{
     CuGraph, CuNode, KernelNode, MEMORY_UNIFIED, Memcpy2d, Memcpy3d, MemsetNode, UpdateResult,
 };
 
-/// A copy of some bytes, as a node describes it.
+/// Returns a copy of some bytes, as a node describes it.
 fn bytes(to: u64, from: u64, width_bytes: usize) -> Memcpy3d {
     Memcpy3d {
         src_type: MEMORY_UNIFIED,
@@ -23,7 +23,7 @@ fn bytes(to: u64, from: u64, width_bytes: usize) -> Memcpy3d {
     }
 }
 
-/// upload -> kernel (sum = x + x) -> download; the nodes are added in this order.
+/// Returns the graph upload -> kernel (sum = x + x) -> download; the nodes are added in this order.
 fn chain(rig: &Rig, add: u64, [from, x, sum, to]: [u64; 4]) -> CuGraph {
     let (mut graph, mut node): (CuGraph, CuNode) = (0, 0);
     let d = rig.driver;
@@ -74,14 +74,14 @@ fn a_graph_of_nodes_runs_and_can_be_updated() {
     let (x, sum) = (rig.memory(64), rig.memory(64));
     let mut exec = 0;
     let mut result = UpdateResult::default();
-    // SAFETY: the pointers are to local variables; `seen` is read when nothing writes it.
+    // SAFETY: the pointers are to local variables; `seen` is read when no work writes it.
     unsafe {
         let graph = chain(&rig, add, [one, x, sum, to]);
         ok((d.cuGraphInstantiateWithFlags)(&mut exec, graph, 0));
         ok((d.cuGraphLaunch)(exec, stream));
         ok(rig.synchronize(stream));
         assert_eq!(seen.add(15).read(), 2.0);
-        // The launch before the update still reads what it was made with.
+        // The launch before the update still reads its original source.
         ok((d.cuGraphLaunch)(exec, stream));
         let other = chain(&rig, add, [two, x, sum, to]);
         ok((d.cuGraphExecUpdate_v2)(exec, other, &mut result));
@@ -90,7 +90,7 @@ fn a_graph_of_nodes_runs_and_can_be_updated() {
         ok(rig.synchronize(stream));
         assert_eq!(seen.add(15).read(), 4.0);
 
-        // A graph with one node less is refused, and changes nothing.
+        // An update to a graph with one node less is refused, and changes nothing.
         let (mut short, mut node) = (0, 0);
         ok((d.cuGraphCreate)(&mut short, 0));
         let copy = bytes(to, one, 64);
@@ -104,7 +104,7 @@ fn a_graph_of_nodes_runs_and_can_be_updated() {
         ok(rig.synchronize(stream));
         assert_eq!(seen.read(), 4.0);
 
-        // A node of another graph, and one of none.
+        // A node of another graph, and one of no graph.
         assert_eq!(
             (d.cuGraphAddMemcpyNode)(&mut node, other, &node.clone(), 1, &copy, 0),
             1

@@ -1,4 +1,4 @@
-//! The safe API on `cuda:0`, with the stand-in in the driver's place.
+//! The safe API on `cuda:0`, with the stand-in in place of the driver.
 
 use sidestream::device::{Device, Options};
 use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
@@ -15,7 +15,7 @@ fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
         device.stream("load").unwrap(),
         device.stream("compute").unwrap(),
     );
-    // SAFETY: the entry takes three pointers and a number, and stays below that many elements.
+    // SAFETY: the entry takes three pointers and a number, and accesses fewer elements than that number.
     let add = unsafe {
         Kernel::<(Read<f32>, Read<f32>, Write<f32>, Value<u64>)>::from_ptx(
             &VECTOR_ADD,
@@ -27,14 +27,14 @@ fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
     let mut x = load.alloc(1024).unwrap();
     let mut sum = compute.alloc(1024).unwrap();
     let sent = load.upload(host, x.view_mut()).unwrap();
-    // It waits for the upload in the other stream.
+    // The launch waits for the upload in the other stream.
     let args = (x.view(), x.view(), sum.view_mut(), 1024);
     compute.launch(&add, Grid::cover(1024, 256), args).unwrap();
     let host = sent.synchronize().unwrap();
     let back = compute.download(sum.view(), host).unwrap();
     assert_eq!(back.synchronize().unwrap()[..], [6.0; 1024]);
     assert_eq!(device.waits_inserted(), 1);
-    // Many pieces at once go by the kernel `gather`.
+    // Many pieces at once are copied by the kernel `gather`.
     let pieces = (0..8).map(|n| {
         let mut piece = device.pinned(128).unwrap();
         piece.fill(n as f32);
@@ -53,14 +53,14 @@ fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
 }
 
 #[test]
-fn a_buffer_lies_in_one_allocation_of_the_driver_even_where_two_touch() {
+fn a_buffer_is_in_one_allocation_of_the_driver_even_where_two_touch() {
     const HALF: usize = 2 << 20;
     let file = sidestream_stand_in::library().unwrap();
     // SAFETY: the stand-in has the functions of the driver.
     let options = unsafe { Options::new().driver(file) };
     let device = Device::open_with("cuda:0", &options).unwrap();
     let stream = device.stream("s").unwrap();
-    // Each takes an allocation of its own, and the driver puts one behind the other.
+    // Each takes an allocation of its own, and the driver places them one after another.
     let halves = [(); 2].map(|()| stream.alloc_zeroed::<u8>(HALF).unwrap());
     stream.synchronize().unwrap();
     drop(halves);

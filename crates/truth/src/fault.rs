@@ -1,74 +1,71 @@
-//! What may be wrong with a job, and what takes it away.
+//! The faults of a job, and their fixes.
 
-/// Something that costs a job time.
+/// A fault that costs a job time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// The program loads its batch itself, or has to wait for it, in every step or in every so many.
-    /// Without it: four or five workers load ahead.
+    /// The program loads its batch itself, or has to wait for it, in every step or in every nth one. The fix: four or five
+    /// workers load ahead.
     Loader {
-        /// For so long.
+        /// Time to load, in nanoseconds.
         ns: u64,
-        /// In one of so many steps.
+        /// The fault is in one of this many steps.
         every: usize,
-        /// Whether the loader has workers already, which are too slow. Without it, they are fast enough.
+        /// Whether the loader has workers already, which are too slow. The fix makes them fast enough.
         has_workers: bool,
     },
-    /// Work of the host that needs no GPU, inside a named range. Without it: four workers do it ahead.
+    /// Work of the host that needs no GPU, inside a named range. The fix: four workers do it ahead.
     HostWork {
-        /// For so long.
+        /// Time of the work, in nanoseconds.
         ns: u64,
-        /// In one of so many steps.
+        /// The fault is in one of this many steps.
         every: usize,
-        /// What the program calls it.
+        /// The program's name for the range.
         name: &'static str,
-        /// How many operators of the processor show inside of it.
+        /// Number of CPU operators inside the range.
         operators: usize,
-        /// Whether it comes at the end of the step.
+        /// Whether it is at the end of the step.
         is_last: bool,
     },
-    /// A batch is uploaded from memory that is not pinned. Without it: pinned, and not blocking, in the
-    /// same stream.
+    /// A batch is uploaded from memory that is not pinned. The fix: from pinned memory, without blocking, in the same stream.
     PageableUpload {
-        /// So much.
+        /// Size of the batch.
         bytes: u64,
-        /// Whether in a stream of its own.
+        /// Whether it is uploaded in a separate stream.
         is_aside: bool,
     },
-    /// A pinned batch is uploaded in the stream of the kernels. Without it: in a stream of its own, a
-    /// step ahead.
+    /// A pinned batch is uploaded in the stream of the kernels. The fix: in a separate stream, a step ahead.
     UploadOnComputeStream {
-        /// So much.
+        /// Size of the batch.
         bytes: u64,
     },
-    /// A batch is uploaded in a stream of its own, but each stream waits for all of the other in turn.
-    /// Without it: the waits stand before the work.
+    /// A batch is uploaded in a separate stream, but each stream waits for all work of the other in turn. The fix: the waits
+    /// come before the work.
     MisplacedWaits {
-        /// So much.
+        /// Size of the batch.
         bytes: u64,
     },
-    /// The result is downloaded and waited for. Without it: to pinned memory, in the same stream, and
-    /// read a step later.
+    /// The result is downloaded and waited for. The fix: to pinned memory, in the same stream, and read a step later.
     Download {
-        /// So much.
+        /// Size of the result.
         bytes: u64,
         /// Whether it goes to pinned memory already.
         is_pinned: bool,
-        /// Whether in a stream of its own.
+        /// Whether it is downloaded in a separate stream.
         is_aside: bool,
     },
-    /// The host waits for the device. Without it: it does not.
+    /// The host waits for the device. The fix: it does not.
     Sync {
-        /// How.
+        /// How it waits.
         how: SyncBy,
-        /// How often in a step.
+        /// Number of waits in a step.
         times: usize,
     },
-    /// Small kernels, launched one by one. Without it: the kernels of a step are a graph, as far as
-    /// nothing else stands between them.
+    /// Small kernels, launched one by one. The fix: the kernels of a step are a graph, as far as nothing else comes between
+    /// them.
     Launches {
-        /// So many.
+        /// Number of kernels.
         count: usize,
-        /// Each for so long.
+        /// Time of each kernel, in nanoseconds.
         kernel_ns: u64,
     },
 }
@@ -88,7 +85,7 @@ pub enum SyncBy {
     Free,
 }
 
-/// What is planted, as a row of a table.
+/// The kind of a planted fault, as a row of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
     /// [`Fault::Loader`] in every step.
@@ -112,7 +109,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Cause; 9] = [
         Cause::Loader,
         Cause::LoaderInSome,
@@ -125,7 +122,7 @@ impl Cause {
         Cause::Launches,
     ];
 
-    /// The word for it in tables.
+    /// Returns its name in tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Cause::Loader => "loader",
@@ -142,7 +139,7 @@ impl Cause {
 }
 
 impl Fault {
-    /// What it uploads in each step.
+    /// Returns the bytes that it uploads in each step.
     pub(crate) fn uploaded_bytes(&self) -> u64 {
         match self {
             Fault::PageableUpload { bytes, .. }
@@ -152,7 +149,7 @@ impl Fault {
         }
     }
 
-    /// Its row.
+    /// Returns its cause.
     pub fn cause(&self) -> Cause {
         match self {
             Fault::Loader { every: 1, .. } => Cause::Loader,

@@ -1,4 +1,4 @@
-//! A job: a loop of steps on a device, what is wrong with it, and how it is recorded.
+//! A job: a loop of steps on a device, its faults, and how it is recorded.
 
 use sidestream::engine::Profile;
 
@@ -11,48 +11,48 @@ use crate::run::{Ran, run};
 pub struct Job {
     /// Its seed.
     pub seed: u64,
-    /// What was planted.
+    /// The faults that were planted.
     pub faults: Vec<Fault>,
     pub(crate) profile: Profile,
     pub(crate) steps: usize,
     pub(crate) host: Host,
     /// The kernels of a step.
     pub(crate) kernels: Vec<Kernel>,
-    /// Another stream runs these beside the others.
+    /// Kernels that another stream runs beside the others.
     pub(crate) beside: Vec<Kernel>,
-    /// The kernels of a step are graphs already.
+    /// Whether the kernels of a step are graphs already.
     pub(crate) has_graphs: bool,
-    /// Work of the device that only every so many steps have.
+    /// Only one of this many steps has device work.
     pub(crate) long_every: usize,
-    /// A batch that is uploaded as it should be: bytes.
+    /// Bytes of a batch that is prefetched without a fault.
     pub(crate) prefetched_bytes: u64,
-    /// A small batch, in the stream of the kernels.
+    /// Bytes of a small batch, in the stream of the kernels.
     pub(crate) small_bytes: u64,
-    /// How long a loader takes that stalls nothing; 0 for none.
+    /// Time of a loader that causes no stall; 0 for none.
     pub(crate) quick_loader_ns: f64,
-    /// A harmless `.item()` in one of so many steps; 0 for none.
+    /// A harmless `.item()` is in one of this many steps; 0 for none.
     pub(crate) logs_every: usize,
-    /// What the first step takes besides, on the host.
+    /// Additional time of the first step on the host.
     pub(crate) set_up_ns: f64,
     pub(crate) recorder: Recorder,
-    /// What a batch from a worker costs the thread that takes it over, and what a byte of it does.
+    /// Time that a batch from a worker costs the thread that takes it over, and the time for each of its bytes.
     pub(crate) take_over_ns: f64,
     pub(crate) take_over_gb_s: f64,
 }
 
-/// What the host's thread takes.
+/// Times of the host's thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host {
-    /// For an operator, besides its call.
+    /// Time of an operator, besides its call.
     pub operator_ns: f64,
-    /// Between two operators.
+    /// Time between two operators.
     pub gap_ns: f64,
-    /// Before the first kernel of a step and behind the last, in pieces.
+    /// Time before the first kernel of a step and after the last, in parts.
     pub own_ns: f64,
     pub own_pieces: usize,
     /// The spread of all these.
     pub spread: f64,
-    /// The spread of kernels.
+    /// The spread of the kernels' times.
     pub kernel_spread: f64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Kernel {
     pub is_small: bool,
 }
 
-/// How steps can be told apart in a trace.
+/// How steps are marked in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marks {
     /// By the profiler's schedule.
@@ -79,24 +79,24 @@ pub(crate) enum Marks {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorder {
     pub marks: Marks,
-    /// What the profiler adds to the host's time.
+    /// Time that the profiler adds to the host's.
     pub operator_ns: f64,
     pub submission_ns: f64,
     pub call_ns: f64,
-    /// Times are cut to whole microseconds.
+    /// Whether times are cut to whole microseconds.
     pub is_whole_us: bool,
-    /// The part of rows that is lost.
+    /// The part of the rows that is lost.
     pub lost: f64,
-    /// Waits of streams have rows, with the records that they wait for.
+    /// Whether waits of streams have rows, together with the records for which they wait.
     pub has_waits: bool,
 }
 
-/// What a run is without.
+/// What is removed from a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Without {
-    /// Faults, by the bit of their place.
+    /// The removed faults, one bit for each.
     pub faults: u32,
-    /// Launches one by one, also where they were not planted.
+    /// Whether launches one by one are removed, also where they were not planted.
     pub launches: bool,
 }
 
@@ -129,7 +129,7 @@ const NAMES: [&str; 8] = [
 ];
 
 impl Job {
-    /// The job of a seed. A tenth of all have no fault, and nothing else to gain; half have two or three.
+    /// Draws the job of a seed. A tenth of all jobs have no fault, and nothing else to gain; half have two or three.
     pub fn drawn(seed: u64) -> Job {
         let mut draw = Draw::new(seed);
         let kind = draw.unit();
@@ -147,17 +147,17 @@ impl Job {
         }
     }
 
-    /// Runs it without the profiler, and without some of its faults.
+    /// Runs the job without the profiler, and without some of its faults.
     pub(crate) fn run(&self, without: Without) -> Ran {
         run(self, without, None)
     }
 
-    /// Runs it as it is, with the profiler.
+    /// Runs the unmodified job with the profiler.
     pub fn recorded(&self) -> Ran {
         run(self, Without::default(), Some(self.recorder))
     }
 
-    /// Whether a graph gains less than 3 %: the job is bound by its device.
+    /// Returns whether a graph gains less than 3 %: the job is bound by its device.
     fn is_sound(&self) -> bool {
         let as_it_is = self.run(Without::default()).step_ns;
         let with_graphs = self.run(Without {
@@ -189,7 +189,7 @@ impl Job {
         host.own_ns = (draw.between(0.01, most) * device_ns).min(host.own_pieces as f64 * 3.5e5);
         let launch_ns = host.operator_ns + host.gap_ns + profile.launch_ns;
         let recorder = recorder(draw);
-        // The host is ahead of the device, with the profiler too.
+        // The host is ahead of the device, also with the profiler.
         let slow_ns = launch_ns + 2.0 * recorder.operator_ns + recorder.submission_ns;
         let most = (draw.between(0.15, 0.6) * device_ns / slow_ns) as usize;
         let many = most.clamp(2, 40);
@@ -271,7 +271,7 @@ impl Job {
     }
 }
 
-/// Which faults, before their sizes: the length of a step depends on them.
+/// Draws the kinds of faults, before their sizes: the length of a step depends on the kinds.
 fn kinds(draw: &mut Draw, count: usize) -> Vec<usize> {
     let mut kinds: Vec<usize> = Vec::new();
     while kinds.len() < count {
@@ -289,7 +289,7 @@ fn kinds(draw: &mut Draw, count: usize) -> Vec<usize> {
     kinds
 }
 
-/// So many kernels, which together take a device so long.
+/// Draws `many` kernels, which together take a device `device_ns`.
 fn kernels(draw: &mut Draw, many: usize, device_ns: f64) -> Vec<Kernel> {
     let mut kernels: Vec<Kernel> = (0..many)
         .map(|_| Kernel {
@@ -303,7 +303,7 @@ fn kernels(draw: &mut Draw, many: usize, device_ns: f64) -> Vec<Kernel> {
     kernels
 }
 
-/// Another device than the model's: that of some profile, with figures of its own.
+/// Draws a device that differs from the model's: a known profile with changed figures.
 fn profile(draw: &mut Draw) -> Profile {
     let name = draw.of(&Profile::NAMES);
     let mut profile = Profile::named(name).unwrap_or_else(Profile::h200);
@@ -333,7 +333,7 @@ fn profile(draw: &mut Draw) -> Profile {
     profile
 }
 
-/// What loads much takes long: some times of what it costs to hand that over.
+/// Lengthens the loading of large batches to a multiple of the cost of handing them over.
 fn slow_down(faults: &mut [Fault], take_over_gb_s: f64) {
     let bytes: u64 = faults.iter().map(Fault::uploaded_bytes).sum();
     let least = (3.0 * bytes as f64 / take_over_gb_s) as u64;

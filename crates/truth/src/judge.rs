@@ -1,4 +1,4 @@
-//! What a report says, held against what is known of its job.
+//! Compares a report with what is known about its job.
 
 use sidestream_diagnose::{Change, Code, Report};
 
@@ -6,60 +6,59 @@ use crate::fault::{Cause, Fault, SyncBy};
 use crate::job::{Job, Without};
 use crate::run::Ran;
 
-/// Below this part of a step, nothing is to be had.
+/// A smaller part of a step does not count as a gain.
 pub const GAIN: f64 = 0.05;
-/// Causes this near to the best one are as right as it.
+/// Causes with at least this part of the best one's gain are as right as it.
 const TIE: f64 = 0.9;
 
-/// What is known of a job: what it gains, in nanoseconds of a step.
+/// What is known about a job: its gains, in nanoseconds per step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Truth {
-    /// A step of the job as it is, without the profiler.
+    /// The step of the unmodified job, without the profiler.
     pub step_ns: f64,
-    /// What it gains without one fault.
+    /// The gain without one fault.
     pub gains: Vec<(Cause, f64)>,
-    /// What it gains without any of them.
+    /// The gain without any of them.
     pub all_ns: f64,
-    /// What it gains with its kernels as graphs, also where no launches were planted.
+    /// The gain with its kernels as graphs, also where no launches were planted.
     pub graphs_ns: f64,
 }
 
-/// What a report says, as far as it is judged.
+/// The parts of a report that are judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Said {
-    /// The first cause; none where nothing is to be gained, or none was found.
+    /// The first cause; `None` where nothing is to be gained, or none was found.
     pub code: Option<&'static str>,
     /// Whether it says that nothing is to be gained.
     pub is_nothing: bool,
-    /// What it is worth: the least, what is likely, the most.
+    /// The gain of the first cause: the least, the likely, the most.
     pub saving_ns: (f64, f64, f64),
-    /// Its words, with those of its evidence.
+    /// Its text, with that of its evidence.
     pub words: String,
     /// The step of the trace.
     pub step_ns: f64,
-    /// The most that a change which any program can make is said to gain, as a part of the step.
+    /// The largest gain that is reported for a change which any program can make, as a part of the step.
     pub most: f64,
 }
 
-/// A job, a report, and how they go together.
+/// A job, a report, and whether they agree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
     /// Its seed.
     pub seed: u64,
-    /// How many faults were planted.
+    /// Number of planted faults.
     pub planted: usize,
-    /// The fault whose removal gains most; none where nothing is to be had.
+    /// The fault whose removal gains most; `None` where nothing is to be gained.
     pub right: Option<Cause>,
-    /// What the report says.
+    /// The report.
     pub said: Said,
-    /// Whether its first cause is right; of jobs with something to gain.
+    /// Whether its first cause is right; only for jobs with something to gain.
     pub is_right: Option<bool>,
-    /// Whether the range of a first cause that is right holds the true gain, and its width as a part of
-    /// the step.
+    /// Whether the range of a right first cause contains the true gain, and its width as a part of the step.
     pub range: Option<(bool, f64)>,
-    /// Whether work of the host that is the right cause is called by the name of its range.
+    /// Whether the text has the name of the range, if work of the host is the right cause.
     pub is_named: Option<bool>,
-    /// Whether it says that nothing is to be gained where 5 % were to be had.
+    /// Whether it says that nothing is to be gained where 5 % could be gained.
     pub is_falsely_nothing: bool,
     /// Whether it promises 5 % where nothing was planted.
     pub is_falsely_promised: bool,
@@ -84,15 +83,15 @@ impl Truth {
     }
 }
 
-/// Whether a change supposes that kernels do not depend on each other, which no trace says.
+/// Returns whether a change assumes that kernels do not depend on each other, which no trace shows.
 fn is_supposed(change: &Change) -> bool {
     let change = change.to_string();
     change.starts_with("second-stream") || change.starts_with("pipeline")
 }
 
 impl Said {
-    /// The one place that reads reports. `ran` is the run that was recorded: where the report has found
-    /// other steps than those of the job, or none, what it says is taken as a part of the time.
+    /// Extracts what is judged from a report; no other function reads reports. `ran` is the recorded run: where the report
+    /// found other steps than those of the job, or none, its times are scaled as parts of the whole time.
     pub fn of(report: &Report, job: &Job, ran: &Ran) -> Said {
         let step_ns = ran.step_ns;
         let periods_ns = report.steps.periods_ns();
@@ -140,7 +139,7 @@ impl Said {
     }
 }
 
-/// The findings that name a fault.
+/// Returns the codes of findings that name a fault.
 fn names(fault: &Fault) -> &'static [&'static str] {
     match fault {
         Fault::Loader { .. } => &["HOST_STARVED"],
@@ -152,7 +151,7 @@ fn names(fault: &Fault) -> &'static [&'static str] {
             true => &["BLOCKING_COPY", "SYNC_IN_STEP"],
             false => &["BLOCKING_COPY", "PAGEABLE_COPY"],
         },
-        // The synchronisation behind a copy of four bytes, or the copy.
+        // The synchronisation after a copy of four bytes, or the copy.
         Fault::Sync {
             how: SyncBy::Item | SyncBy::PinnedItem,
             ..
@@ -163,12 +162,12 @@ fn names(fault: &Fault) -> &'static [&'static str] {
 }
 
 impl Judged {
-    /// Holds what is said against what is true.
+    /// Compares the report with the truth.
     pub fn of(job: &Job, truth: &Truth, said: Said) -> Judged {
         let is_worth = |ns: f64| ns >= GAIN * truth.step_ns;
         let best = truth.gains.iter().map(|(_, ns)| *ns).fold(0.0, f64::max);
         let has_gain = is_worth(best) || is_worth(truth.all_ns);
-        // Where only all of them together gain, each of them is right.
+        // Where only all faults together gain, each of them is right.
         let least = if is_worth(best) { TIE * best } else { f64::MIN };
         let right = truth.gains.iter().max_by(|a, b| a.1.total_cmp(&b.1));
         let right = right.map(|(cause, _)| *cause).filter(|_| has_gain);
@@ -179,7 +178,7 @@ impl Judged {
         let best_of = planted.iter().map(|at| truth.gains[*at].1);
         let mut true_ns: Vec<f64> = best_of.filter(|ns| *ns >= least).collect();
         if !true_ns.is_empty() && planted.len() > 1 {
-            // A cause may be said of one of the faults that it names, or of all of them.
+            // A cause may refer to one of the faults that it names, or to all of them.
             let faults = planted.iter().fold(0, |bits, at| bits | 1 << at);
             let without = Without {
                 faults,

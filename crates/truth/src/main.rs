@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         [n, seed, "--show"] => seeds(n, seed, "", "jobs")
             .and_then(|mut seeds| seeds.try_for_each(show))
             .map(|()| true),
-        _ => Err("takes how many jobs, the first seed, and perhaps --show".into()),
+        _ => Err("takes the number of jobs, the first seed, and optionally --show".into()),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 fn seeds(count: &str, seed: &str, option: &str, what: &str) -> Result<Range<u64>, String> {
     let (Ok(count), Ok(seed)) = (count.parse::<u64>(), seed.parse::<u64>()) else {
         return Err(format!(
-            "{option}takes two whole numbers: how many {what}, and the first seed"
+            "{option}takes two whole numbers: the number of {what}, and the first seed"
         ));
     };
     Ok(seed..seed.saturating_add(count))
@@ -44,12 +44,12 @@ fn seeds(count: &str, seed: &str, option: &str, what: &str) -> Result<Range<u64>
 fn jobs(count: &str, seed: &str) -> Result<bool, String> {
     let seeds = seeds(count, seed, "", "jobs")?;
     let tally = many(seeds.end - seeds.start, seeds.start)?;
-    // Whoever reads only the first lines has what they want.
+    // A reader that closes the output early needs only the first lines.
     _ = write!(io::stdout(), "{tally}");
     Ok(true)
 }
 
-/// Judges runs of many ranks. Something that is wrong is a failure: there are few of these.
+/// Judges runs of many ranks. Any wrong result is a failure, since there are few runs.
 fn ranks(count: &str, seed: &str) -> Result<bool, String> {
     let seeds = seeds(count, seed, "--ranks ", "runs")?;
     let tally = many_ranks(seeds.end - seeds.start, seeds.start)?;
@@ -72,11 +72,11 @@ fn show_ranks(seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes the traces of one long run, to measure with.
+/// Writes the traces of one long run, for measurements.
 fn traces(folder: &Path, ranks: &str, steps: &str) -> Result<bool, String> {
     let (Ok(ranks), Ok(steps @ 2..)) = (ranks.parse::<usize>(), steps.parse::<usize>()) else {
         return Err(
-            "--rank-traces takes a folder, how many ranks, and how many steps, from 2 on".into(),
+            "--rank-traces takes a folder, the number of ranks, and the number of steps, both at least 2".into(),
         );
     };
     let job = RankJob {

@@ -1,4 +1,4 @@
-//! From seeds to what they come to.
+//! Judges the jobs of many seeds.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use crate::judge::{Judged, Said, Truth};
 use crate::tally::Tally;
 use crate::write::trace;
 
-/// Judges so many jobs, from a seed on, on all processors.
+/// Judges `count` jobs, starting with the seed `seed`, on all processors.
 ///
 /// # Errors
 /// A trace cannot be read.
@@ -20,7 +20,7 @@ pub fn many(count: u64, seed: u64) -> Result<Tally, String> {
     Ok(all)
 }
 
-/// Does something for each number below `count`, on all processors.
+/// Calls a function for each number below `count`, on all processors.
 pub(crate) fn on_all_processors<T: Send>(
     count: u64,
     each: impl Fn(u64) -> Result<T, String> + Sync,
@@ -42,7 +42,7 @@ pub(crate) fn on_all_processors<T: Send>(
     })
 }
 
-/// Draws a job, records it, has its trace diagnosed, and judges what is said; with that trace.
+/// Draws a job, records it, has its trace diagnosed, and judges the report; returns the trace too.
 ///
 /// # Errors
 /// The trace cannot be read.

@@ -1,4 +1,4 @@
-//! A job on the engine: what the host calls step by step, and when all of it ran.
+//! Runs a job on the engine: the calls of the host step by step, and when all of the work ran.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,12 +8,12 @@ use crate::draw::Draw;
 use crate::fault::{Fault, SyncBy};
 use crate::job::{Job, Kernel, Marks, Recorder, Without};
 
-/// A job that ran.
+/// The result of running a job.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
-    /// The mean time of a step, from the last work of the first one on.
+    /// Mean time of a step, from the last work of the first one on.
     pub step_ns: f64,
-    /// What a profiler sees.
+    /// The rows that a profiler records.
     pub(crate) rows: Vec<Row>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Row {
     pub what: What,
     pub start_ns: u64,
     pub end_ns: u64,
-    /// Joins calls and their work.
+    /// The number that joins calls and their work.
     pub correlation: u32,
 }
 
@@ -59,19 +59,19 @@ const UPLOADS: usize = 1;
 const BESIDE: usize = 2;
 const DOWNLOADS: usize = 3;
 
-/// Events, by what they stand for.
+/// Events, by their purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
     Uploaded,
     Computed,
     Fork,
     Join,
-    /// The result of a step, by whether that is an odd one.
+    /// The result of a step, by whether the step's number is odd.
     Result(bool),
     Ready,
 }
 
-/// What has its own chance in each step.
+/// Parts of a step with independent random numbers.
 #[derive(Clone, Copy)]
 enum Part {
     SetUp = 1,
@@ -90,13 +90,13 @@ enum Part {
     Durations,
 }
 
-/// So many launches may be queued.
+/// The most launches that may be queued.
 const QUEUE: usize = 1_000;
-/// Workers are so many batches ahead, each.
+/// Number of batches that each worker loads ahead.
 const AHEAD: usize = 2;
 
-/// Four workers do what takes long in one of so many steps, or five where one or two of four would get all of it: they take
-/// turns.
+/// Returns the number of workers: four for slow work in one of `every` steps, or five where one or two of four would get all of
+/// it: they take turns.
 fn workers(every: usize) -> usize {
     match every {
         2 | 4 => 5,
@@ -109,7 +109,7 @@ fn workers(every: usize) -> usize {
 struct Placed {
     kernel: Kernel,
     stream: usize,
-    /// Its place in the step, whatever stream.
+    /// Its index in the step, across all streams.
     at: usize,
 }
 
@@ -125,12 +125,12 @@ struct Running<'j> {
     last_on: [Option<TaskId>; 4],
     events: HashMap<Event, (TaskId, u32)>,
     queue: VecDeque<TaskId>,
-    /// Workers, by the fault that they take away: their lanes, and the tasks that took over batches.
+    /// Workers, by the fault that they remove: their lanes, and the tasks that took over batches.
     workers: HashMap<usize, (Vec<LaneId>, Vec<TaskId>)>,
     correlation: u32,
     step: usize,
     key: u32,
-    /// Rows with the tasks from the end of which to the end of which they last.
+    /// Rows, with the tasks between whose ends they last.
     spans: Vec<(What, u32, Option<TaskId>, Option<TaskId>)>,
     /// Rows of the device, with their tasks.
     work: Vec<(What, u32, TaskId)>,
@@ -202,7 +202,7 @@ impl Running<'_> {
         let all: Vec<TaskId> = self.last_on.iter().flatten().copied().collect();
         self.host_task(self.job.profile.sync_ns, &all);
         self.end(begun, What::Call("cudaDeviceSynchronize"));
-        // Nothing is held, so that all ends.
+        // No task is withheld, so all of them complete.
         let finished = self.engine.finish();
         debug_assert!(finished.is_ok(), "{finished:?}");
         let span = |task: TaskId| {
@@ -240,7 +240,7 @@ impl Running<'_> {
         Ran { step_ns, rows }
     }
 
-    /// Time of the host, with this act's own chance.
+    /// Returns a time of the host, with the random factor of this action.
     fn spread(&mut self, ns: f64) -> f64 {
         self.key += 1;
         let mut draw = Draw::at(self.job.seed, self.step, self.key);
@@ -248,7 +248,7 @@ impl Running<'_> {
         ns * rare * draw.about_one(self.job.host.spread)
     }
 
-    /// A part of the step begins. Its chance does not depend on what other parts did.
+    /// Begins a part of the step. Its random numbers do not depend on those of other parts.
     fn part(&mut self, part: Part, index: usize) {
         self.key = ((part as u32) << 20) | ((index as u32) << 6);
     }
@@ -260,13 +260,13 @@ impl Running<'_> {
         task
     }
 
-    /// The host's own time.
+    /// Adds the host's own time.
     fn own(&mut self, ns: f64) {
         let ns = self.spread(ns);
         self.host_task(ns, &[]);
     }
 
-    /// Where a row begins.
+    /// Returns the task at whose end a row begins.
     fn begin(&self) -> Option<TaskId> {
         self.last_host
     }
@@ -275,7 +275,7 @@ impl Running<'_> {
         self.spans.push((what, 0, begun, self.last_host));
     }
 
-    /// An operator, with what the profiler takes for it.
+    /// Runs an operator, with the time that the profiler adds to it.
     fn operator(&mut self, name: &'static str, inner: impl FnOnce(&mut Self)) {
         let begun = self.begin();
         let recorded = self.recorder.map_or(0.0, |r| r.operator_ns);
@@ -286,7 +286,7 @@ impl Running<'_> {
         self.end(begun, What::Operator(name));
     }
 
-    /// A call, with what it waits for.
+    /// Makes a call, after the tasks that it waits for.
     fn call(&mut self, name: &'static str, ns: f64, after: &[TaskId]) -> (TaskId, u32) {
         let begun = self.begin();
         let recorded = self.recorder.map_or(0.0, |r| match name {
@@ -344,7 +344,7 @@ impl Running<'_> {
         self.work.push((what, call.1, task));
     }
 
-    /// A kernel, launched by its operator.
+    /// Launches a kernel from its operator.
     fn launch(&mut self, part: Part, kernel: Placed) {
         self.part(part, kernel.at);
         self.own(self.job.host.gap_ns);
@@ -464,7 +464,7 @@ impl Running<'_> {
         for piece in 0..host.own_pieces {
             if piece % 2 == part {
                 self.own(host.own_ns / host.own_pieces as f64);
-                // Python looks at a tensor now and then: a piece is no longer than it is.
+                // Python accesses a tensor now and then, which limits the length of a part.
                 self.operator("aten::view", |_| {});
             }
         }
@@ -566,10 +566,9 @@ impl Running<'_> {
         let ns = self.spread(ns as f64);
         let begun = self.begin();
         match (is_removed, is_last) {
-            // Nobody waits for what happens to a result.
+            // No thread waits for the further use of a result.
             (true, true) => _ = self.host_task(self.job.take_over_ns, &[]),
-            // Threads hand over what they made without a copy.
-            // Only steps that have some ask for it.
+            // Threads hand over their results without a copy. Only steps with such work ask for it.
             (true, false) => self.take_over(at, 1, ns, 0),
             (false, _) if operators == 0 => _ = self.host_task(ns, &[]),
             (false, _) => {
@@ -633,7 +632,7 @@ impl Running<'_> {
         }
     }
 
-    /// The batch of the step before is waited for, the next one is on its way beside the kernels.
+    /// Waits for the batch of the previous step, and uploads the next one beside the kernels.
     fn prefetch(&mut self, bytes: u64) {
         if self.step == 0 {
             self.operator("aten::copy_", |s| s.copy(UPLOADS, true, true, bytes));

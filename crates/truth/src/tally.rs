@@ -1,4 +1,4 @@
-//! What many jobs come to.
+//! Summarizes the results of many jobs.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -6,21 +6,21 @@ use std::fmt::{self, Write as _};
 use crate::fault::Cause;
 use crate::judge::Judged;
 
-/// So many seeds of each kind of mistake are kept.
+/// The number of seeds that are kept for each kind of mistake.
 const SEEDS: usize = 5;
 
-/// Jobs, counted.
+/// Counts over jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     jobs: usize,
-    /// What was right and what was said, with how many had one fault, how many had more.
+    /// The right cause and the reported one, with the number of jobs with one fault, and with more.
     said: BTreeMap<(Row, &'static str), [usize; 2]>,
-    /// Right ones and all, of one fault and of more.
+    /// Number of right results and of all, for one fault and for more.
     right: [(usize, usize); 2],
-    /// Ranges that hold the truth, and their widths.
+    /// Number of ranges that contain the truth, and their widths.
     holding: usize,
     widths: Vec<f64>,
-    /// Work of the host that is called by its name, of that which is found.
+    /// Number of host work causes that are named, and of those that are found.
     named: (usize, usize),
     sound: usize,
     false_nothing: usize,
@@ -38,18 +38,18 @@ enum Row {
     Nothing,
 }
 
-/// What a tally comes to, each from 0 to 1.
+/// The figures of a tally, each from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
-    /// The right cause first, of all jobs with something to gain.
+    /// Right first causes, of all jobs with something to gain.
     pub first: f64,
-    /// The same of those with one fault.
+    /// Right first causes, of the jobs with one fault.
     pub first_of_single: f64,
-    /// The range holds the true gain, where the cause is right.
+    /// Ranges that contain the true gain, where the cause is right.
     pub holding: f64,
     /// The median width of these ranges, as a part of the step.
     pub width: f64,
-    /// NOTHING_TO_GAIN where 5 % were to be had, of all jobs.
+    /// NOTHING_TO_GAIN where 5 % could be gained, of all jobs.
     pub false_nothing: f64,
     /// 5 % promised where nothing was planted, of those jobs.
     pub false_promises: f64,
@@ -71,7 +71,7 @@ impl Tally {
             let (count, seeds) = self.mistakes.entry(what).or_default();
             *count += 1;
             seeds.push(judged.seed);
-            // The first ones are the same, in whatever order they are counted.
+            // The first seeds do not depend on the order of counting.
             seeds.sort_unstable();
             seeds.truncate(SEEDS);
         };
@@ -87,7 +87,7 @@ impl Tally {
             self.holding += usize::from(holds);
             self.widths.push(width);
             if !holds {
-                mistake(format!("{}: right, and the range is not", cause.as_str()));
+                mistake(format!("{}: right, but the range is not", cause.as_str()));
             }
         }
         if let Some(is_named) = judged.is_named {
@@ -106,7 +106,7 @@ impl Tally {
         }
     }
 
-    /// What it comes to.
+    /// Returns the figures.
     pub fn figures(&self) -> Figures {
         let share = |part: usize, all: usize| part as f64 / all.max(1) as f64;
         let [single, several] = self.right;

@@ -1,4 +1,4 @@
-//! A run as PyTorch's profiler writes it.
+//! Writes a run as PyTorch's profiler does.
 
 use std::fmt::Write as _;
 
@@ -6,12 +6,12 @@ use crate::draw::Draw;
 use crate::job::Job;
 use crate::run::{Ran, Row, What};
 
-/// When the trace begins, on its own clock.
+/// The start of the trace, on its own clock.
 const START_NS: u64 = 4_329_803_305_000_000;
-/// The thread of the program, and the process.
+/// The ids of the program's thread and process.
 const PROCESS: u32 = 4242;
 
-/// The trace of a run that was recorded, as JSON.
+/// Returns the trace of a recorded run, as JSON.
 pub fn trace(job: &Job, ran: &Ran) -> Vec<u8> {
     let mut out = String::with_capacity(ran.rows.len() * 220 + 400);
     let _ = write!(
@@ -82,7 +82,7 @@ fn line(out: &mut String, job: &Job, row: &Row) {
     let _ = match &row.what {
         What::Kernel { share, graph, .. } => {
             let blocks = if *share >= 1.0 { 16.0 } else { *share } * job.profile.sms;
-            // So many warps keep every scheduler of their multiprocessors busy.
+            // Enough warps to keep every scheduler of their multiprocessors busy.
             let _ = write!(
                 out,
                 ",\"registers per thread\":32,\"shared memory\":0,\"grid\":[{},1,1],\"block\":[1024,1,1]",
@@ -103,7 +103,7 @@ fn line(out: &mut String, job: &Job, row: &Row) {
     out.push_str("}}");
 }
 
-/// An event up to its arguments, on a lane: a process, or the device, and a thread or a stream of it.
+/// Writes an event up to its arguments, on a lane: a process and one of its threads, or a device and one of its streams.
 pub(crate) fn event(
     out: &mut String,
     cat: &str,

@@ -1,13 +1,13 @@
-//! What `sidestream diagnose` has to reach on jobs of which the truth is known.
+//! The accuracy that `sidestream diagnose` must reach on jobs whose truth is known.
 //!
-//! Each figure has a bar; docs/developers/reliability.md says what more jobs reach.
+//! Each figure has a bar; docs/developers/reliability.md has the figures for more jobs.
 
 use truth::many;
 
 /// Jobs of the test; `cargo xtask truth 100000 1` has more of them.
 const JOBS: u64 = 300;
 
-/// A figure in percent, whether it has to be high, and its bar.
+/// A figure in percent, whether it must be high or low, and its bar.
 struct Bar {
     what: &'static str,
     percent: f64,
@@ -25,7 +25,7 @@ impl Bar {
 }
 
 #[test]
-fn what_is_said_is_right() {
+fn reports_are_right() {
     let tally = many(JOBS, 1).unwrap();
     println!("{tally}");
     let figures = tally.figures();
@@ -49,7 +49,7 @@ fn what_is_said_is_right() {
         high("range holds the truth", figures.holding, 90.0),
         low("median width of a range", figures.width, 20.0),
         low(
-            "NOTHING_TO_GAIN where 5 % were to be had",
+            "NOTHING_TO_GAIN where 5 % could be gained",
             figures.false_nothing,
             0.0,
         ),

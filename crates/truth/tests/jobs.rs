@@ -1,10 +1,10 @@
-//! What is drawn and how it is judged: a comparison that cannot fail would say nothing.
+//! Tests how jobs are drawn and judged: a comparison that cannot fail would prove nothing.
 
 use std::collections::BTreeMap;
 
 use truth::{Fault, Job, Judged, Truth, judged, trace};
 
-/// Each of these seeds fails by its number.
+/// Each of these seeds is named when it fails.
 const SEEDS: std::ops::Range<u64> = 1..201;
 
 #[test]
@@ -39,8 +39,8 @@ fn every_fault_is_drawn_and_some_jobs_have_none() {
 }
 
 #[test]
-fn a_fault_that_hides_behind_another_costs_nothing() {
-    // One of the loops waits for its loader for so long that its copies do not matter.
+fn a_fault_hidden_by_another_costs_nothing() {
+    // In one of these loops the wait for the loader is so long that its copies do not matter.
     let hidden = SEEDS.map(Job::drawn).find_map(|job| {
         let truth = Truth::of(&job);
         let loader = job
@@ -59,7 +59,7 @@ fn a_fault_that_hides_behind_another_costs_nothing() {
 }
 
 #[test]
-fn what_is_said_of_another_job_is_wrong() {
+fn the_report_on_another_job_is_wrong() {
     let of = |seed: u64| (Job::drawn(seed), judged(seed).unwrap().0);
     let (mut own, mut others, mut all) = (0, 0, 0);
     for seed in SEEDS.step_by(2) {
@@ -79,17 +79,14 @@ fn what_is_said_of_another_job_is_wrong() {
 }
 
 #[test]
-fn what_was_once_said_wrongly_of_a_job_is_right() {
+fn causes_that_were_once_wrong_are_right() {
     for (seed, why) in [
         (
             11,
             "a copy that is waited for comes before a stream of its own for it",
         ),
         (200, "so does one that is pageable"),
-        (
-            681,
-            "a host that waits holds up no copy that is a step ahead",
-        ),
+        (681, "a host that waits delays no copy that is a step ahead"),
         (
             1503,
             "copies of one direction take turns, and wait for no event",
@@ -109,7 +106,7 @@ fn what_was_once_said_wrongly_of_a_job_is_right() {
             "seed {seed}: {why}"
         );
     }
-    // What graphs gain where nothing waits for a launch is not promised; and 5 % were to be had here.
+    // What graphs gain where no wait precedes a launch is not promised; and 5 % could be gained here.
     assert!(!judged(605).unwrap().0.is_falsely_promised);
     assert!(!judged(712).unwrap().0.is_falsely_nothing);
 }

@@ -1,8 +1,8 @@
-//! Runs of many ranks of which it is known who is slow, why, and how long each waits.
+//! Tests runs of many ranks for which the slow rank, the cause and each rank's waits are known.
 
 use truth::{RankJob, RankRun, judged_ranks, rank_trace};
 
-/// The first seeds whose runs are so small that a test may take them; `cargo xtask truth --ranks 100 1` takes all.
+/// The first seeds with runs small enough for a test; `cargo xtask truth --ranks 100 1` runs all.
 fn seeds() -> Vec<u64> {
     let small = (1..).filter(|seed| RankJob::drawn(*seed).world() <= 48);
     small.take(12).collect()
@@ -42,8 +42,8 @@ fn a_seed_gives_one_run() {
 }
 
 #[test]
-fn what_is_planted_makes_others_wait() {
-    // Else waits of nothing would be right, whatever is said.
+fn a_planted_fault_makes_others_wait() {
+    // Otherwise waits of 0 would count as right, whatever is reported.
     let mut costs = 0;
     for seed in seeds() {
         let job = RankJob::drawn(seed);

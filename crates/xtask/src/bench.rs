@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: every benchmark, briefly.
+//! `cargo xtask bench`: runs every benchmark, briefly.
 
 use anyhow::{Context, Result, ensure};
 
@@ -6,7 +6,7 @@ use crate::cargo::{self, Workspace};
 
 /// Runs the benchmarks, which print what they measure.
 pub fn run() -> Result<bool> {
-    // One by one: `cargo bench --workspace` would hand criterion's flag to unit tests too.
+    // Each is run separately: `cargo bench --workspace` would pass criterion's flag to unit tests too.
     for bench in Workspace::read()?.targets("bench") {
         let (package, name) = (&*bench.package, &*bench.name);
         let target = ["bench", "--package", package, "--bench", name];

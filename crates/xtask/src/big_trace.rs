@@ -1,7 +1,7 @@
-//! `cargo xtask big-trace`: a trace of any size, to see how a reader behaves with it.
+//! `cargo xtask big-trace`: writes a trace of any size, to test how a reader handles it.
 //!
-//! The events of a real trace are written again and again. Each time they come later and with other
-//! ids, as if the program had gone on.
+//! The events of a real trace are repeated. Each repetition has later times and other IDs, as if the program had
+//! continued.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -13,7 +13,7 @@ use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::value::RawValue;
 
-/// Numbers of events that differ from one repetition to the next.
+/// The ID fields of events that differ from one repetition to the next.
 const IDS: [&str; 6] = [
     "correlation",
     "External id",
@@ -23,18 +23,18 @@ const IDS: [&str; 6] = [
     "wait_on_cuda_event_record_corr_id",
 ];
 
-/// Writes the trace `from` to `to`, repeated until it has about `size_bytes`. What ends in `.gz` is
+/// Writes the trace `from` to `to`, repeated until it has about `size_bytes`. A file that ends in `.gz` is
 /// compressed.
 pub fn run(from: &str, to: &str, size: &str) -> Result<bool> {
-    let size_bytes =
-        size_bytes(size).with_context(|| format!("`{size}` is no size, as in 644MB"))?;
+    let size_bytes = size_bytes(size)
+        .with_context(|| format!("`{size}` is not a size; give one such as 644MB"))?;
     let packed = std::fs::read(from).with_context(|| format!("cannot read {from}"))?;
     let mut text = String::new();
     if from.ends_with(".gz") {
         let unpacked = MultiGzDecoder::new(&packed[..]).read_to_string(&mut text);
         unpacked.with_context(|| format!("cannot unpack {from}"))?;
     } else {
-        text = String::from_utf8(packed).with_context(|| format!("{from} is no text"))?;
+        text = String::from_utf8(packed).with_context(|| format!("{from} is not UTF-8 text"))?;
     }
     let trace = Parts::of(&text).with_context(|| format!("{from} has no list of events"))?;
     ensure!(!trace.pieces.is_empty(), "{from} has no events with times");
@@ -63,22 +63,22 @@ fn size_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// A trace, taken apart where its repetitions differ.
+/// A trace, split where its repetitions differ.
 struct Parts<'t> {
-    /// Up to the bracket that opens the list of events.
+    /// The text up to the bracket that opens the list of events.
     head: &'t str,
-    /// The events: text, and the number that follows it.
+    /// The events: the text before each changing number, and the number.
     pieces: Vec<(&'t str, Number)>,
-    /// The rest of the last event.
+    /// The text of the last event after its last number.
     last: &'t str,
-    /// From the bracket that closes the list on.
+    /// The text from the closing bracket of the list on.
     tail: &'t str,
-    /// How much later a repetition is, and how much higher its ids.
+    /// The time shift of a repetition in microseconds.
     shift_us: u64,
     shift_id: u64,
 }
 
-/// A number that differs, without its decimals.
+/// A changing number, without its decimals.
 #[derive(Clone, Copy)]
 enum Number {
     Time(u64),
@@ -138,7 +138,7 @@ impl<'t> Parts<'t> {
         Some(parts)
     }
 
-    /// How often the events were written, and how many bytes in all.
+    /// Writes the repeated events. Returns the number of repetitions, and of bytes in all.
     fn write(&self, out: &mut impl Write, size_bytes: u64) -> Result<(u64, u64)> {
         out.write_all(self.head.as_bytes())?;
         let mut written = (self.head.len() + self.tail.len()) as u64;
@@ -153,7 +153,7 @@ impl<'t> Parts<'t> {
                 line.push_str(text);
                 let number = match number {
                     Number::Time(us) => us + repeated * self.shift_us,
-                    // CUPTI's ids have 32 bits.
+                    // CUPTI's IDs have 32 bits.
                     Number::Id(id) => (id + repeated * self.shift_id) % (1 << 32),
                 };
                 line.push_str(&number.to_string());

@@ -1,4 +1,4 @@
-//! What cargo is asked: where things are, and to run things.
+//! Calls of cargo: to find out where things are, and to run things.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ pub fn root() -> &'static Path {
     here.ancestors().nth(2).unwrap_or(here)
 }
 
-/// A cargo command in the root; the same cargo that runs this chore.
+/// A cargo command in the root, with the same cargo that runs this program.
 pub fn command(args: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -23,21 +23,21 @@ pub fn command(args: &[&str]) -> Command {
 /// A benchmark or an example of the workspace.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
-    /// Its package.
+    /// The name of its package.
     pub package: String,
-    /// Its own name.
+    /// The name of the target.
     pub name: String,
 }
 
-/// What there is to build.
+/// The targets of the workspace.
 pub struct Workspace {
-    /// Where cargo puts what it builds.
+    /// The folder of cargo's build output.
     pub target_dir: PathBuf,
     packages: Vec<Value>,
 }
 
 impl Workspace {
-    /// Asks `cargo metadata`.
+    /// Reads the workspace from `cargo metadata`.
     pub fn read() -> Result<Workspace> {
         let output = command(&["metadata", "--no-deps", "--format-version", "1"])
             .output()

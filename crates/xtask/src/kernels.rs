@@ -1,7 +1,7 @@
-//! `cargo xtask kernels`: the library's kernels, from CUDA C++ to the PTX that is checked in, compressed.
+//! `cargo xtask kernels`: compiles the library's kernels from CUDA C++ to the compressed PTX that is checked in.
 //!
-//! The compiler is NVRTC, a library without a toolkit around it, fetched from the Python package
-//! index. It is an early one of CUDA 12 on purpose: a driver refuses PTX that is newer than itself.
+//! The compiler is NVRTC, a library that needs no toolkit, fetched from the Python package index. It is an early
+//! version of CUDA 12 on purpose: a driver refuses PTX that is newer than itself.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fs;
@@ -18,27 +18,29 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cargo;
 
-/// Where the sources of a crate are, where their PTX goes, which the crate embeds, and what their compiler is told besides.
+/// For each crate: the folder of its sources, the folder of their PTX, which the crate embeds, and its extra compiler
+/// options.
 pub const FOLDERS: &[(&str, &str, &[&str])] = &[
     ("kernels/", "crates/sidestream/src/ptx/", &[]),
     (
         "crates/sidestream-images/kernels/",
         "crates/sidestream-images/src/augment/ptx/",
-        // Places and colours are rounded as in the form on the processor. What may be fused says so by name.
+        // Coordinates and colors must be rounded as on the processor. Where fusing is allowed, the code requests it
+        // explicitly.
         &["--fmad=false"],
     ),
 ];
 
 const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12";
 const VERSION: &str = "12.0.140";
-/// Where the package keeps the library.
+/// The path of the library in the Python package.
 const FILE: &str = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12";
-/// The oldest architecture that any driver for CUDA 13 compiles for its devices.
+/// The oldest architecture that every driver for CUDA 13 can compile for its devices.
 const ARCHITECTURE: &str = "--gpu-architecture=compute_70";
-/// With a later standard the compiler adds some forty constants of its own to every file.
+/// With a later standard the compiler adds about forty constants to every file.
 const STANDARD: &str = "--std=c++03";
 
-/// Builds every kernel and says which came out new.
+/// Builds every kernel and prints which PTX changed.
 pub fn run() -> Result<bool> {
     let compiler = Compiler::load(&fetched()?)?;
     for (sources, built, _) in FOLDERS {
@@ -85,7 +87,7 @@ fn build(compiler: &Compiler, file: &str, built: &str) -> Result<()> {
         packed.write_all(text.as_bytes())?;
         fs::write(&path, packed.finish()?).with_context(|| format!("cannot write {built}"))?;
     }
-    println!("{built}: {}", if is_new { "written" } else { "as it was" });
+    println!("{built}: {}", if is_new { "written" } else { "unchanged" });
     Ok(())
 }
 
@@ -94,8 +96,8 @@ pub fn unpacked(packed: &[u8]) -> io::Result<String> {
     io::read_to_string(GzDecoder::new(packed))
 }
 
-/// A source with the parts that it includes from its folder, as one text: what the compiler gets, and what the header counts. A
-/// part that is not there stays an include, which the compiler refuses.
+/// A source with the parts that it includes from its folder, as one text: this is what is compiled, and what the
+/// header's digest covers. A missing part is left as an include, which the compiler refuses.
 pub fn joined(file: &str, source: &str, read: impl Fn(&str) -> Option<String>) -> String {
     let folder = file.rfind('/').map_or("", |at| &file[..=at]);
     let part = |line: &str| {
@@ -108,8 +110,8 @@ pub fn joined(file: &str, source: &str, read: impl Fn(&str) -> Option<String>) -
         .collect()
 }
 
-/// What stands above the PTX: what it was made of and by which compiler, so that tidy sees when
-/// either was changed since.
+/// The header of the PTX: what it was built from and by which compiler, so that tidy notices when either has changed
+/// since.
 pub fn header(file: &str, source: &str, ptx: &str) -> String {
     format!(
         "// Built from {file} by `cargo xtask kernels`: change that file and run it again.\n\
@@ -122,7 +124,7 @@ pub fn header(file: &str, source: &str, ptx: &str) -> String {
     )
 }
 
-/// What the compiler is told for a file.
+/// The compiler's options for a file.
 fn options(file: &str) -> Vec<&'static str> {
     let own = FOLDERS
         .iter()
@@ -131,10 +133,10 @@ fn options(file: &str) -> Vec<&'static str> {
     [&[ARCHITECTURE, STANDARD], own].concat()
 }
 
-/// How many lines [`header`] has.
+/// The number of lines of [`header`].
 pub const HEADER_LINES: usize = 4;
 
-/// The compiler's library, fetched if it is not there from an earlier run.
+/// The compiler's library, downloaded unless an earlier run has done so.
 fn fetched() -> Result<PathBuf> {
     let folder = cargo::Workspace::read()?
         .target_dir
@@ -166,7 +168,7 @@ fn fetched() -> Result<PathBuf> {
 
 type Program = *mut c_void;
 
-/// NVRTC's functions that are needed here.
+/// The NVRTC functions that are used here.
 struct Compiler {
     create: unsafe extern "C" fn(
         *mut Program,
@@ -182,7 +184,7 @@ struct Compiler {
     ptx_size: Size,
     ptx: Text,
     destroy: unsafe extern "C" fn(*mut Program) -> c_int,
-    // What the functions point into.
+    // The library that the function pointers point into.
     _library: Library,
 }
 
@@ -211,7 +213,7 @@ impl Compiler {
     fn ptx(&self, file: &str, source: &str) -> Result<String> {
         let (name, source) = (CString::new(file)?, CString::new(source)?);
         let mut program: Program = std::ptr::null_mut();
-        // SAFETY: both texts end with a zero; there are no headers, so their tables may be null.
+        // SAFETY: both strings end with a zero byte; there are no headers, so their tables may be null.
         let code = unsafe {
             (self.create)(
                 &mut program,
@@ -224,7 +226,7 @@ impl Compiler {
         };
         ensure!(code == 0, "{file}: NVRTC made no program, code {code}");
         let ptx = self.built(program, file);
-        // SAFETY: the program is there, and not used after this.
+        // SAFETY: the program is valid, and not used after this.
         unsafe { (self.destroy)(&mut program) };
         ptx
     }
@@ -234,28 +236,28 @@ impl Compiler {
             options(file).into_iter().map(CString::new).collect();
         let options = options?;
         let texts: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is there; the table has as many texts as it says, which end with a zero.
+        // SAFETY: the program is valid; the table has `texts.len()` strings, which end with a zero byte.
         let code = unsafe { (self.compile)(program, texts.len() as c_int, texts.as_ptr()) };
         let log = self.text(program, self.log_size, self.log)?;
         if code != 0 {
             bail!("{file} does not compile:\n{log}");
         }
         if !log.trim().is_empty() {
-            bail!("{file} compiles with complaints:\n{log}");
+            bail!("{file} compiles with warnings:\n{log}");
         }
         self.text(program, self.ptx_size, self.ptx)
     }
 
-    /// A text of the program whose size is asked for first.
+    /// Reads a text of the program, after its size.
     fn text(&self, program: Program, size: Size, text: Text) -> Result<String> {
         let mut bytes = 0;
-        // SAFETY: the program is there.
+        // SAFETY: the program is valid.
         let code = unsafe { size(program, &mut bytes) };
-        ensure!(code == 0, "NVRTC has no text, code {code}");
+        ensure!(code == 0, "NVRTC returned no text size, code {code}");
         let mut buffer = vec![0u8; bytes];
-        // SAFETY: the buffer has the size that the program asked for.
+        // SAFETY: the buffer has the size that NVRTC returned.
         let code = unsafe { text(program, buffer.as_mut_ptr().cast()) };
-        ensure!(code == 0, "NVRTC gave no text, code {code}");
+        ensure!(code == 0, "NVRTC returned no text, code {code}");
         let text = CStr::from_bytes_until_nul(&buffer).unwrap_or_default();
         Ok(text.to_str()?.to_owned())
     }

@@ -1,4 +1,4 @@
-//! The chores of this repository. `cargo xtask lint` and `cargo xtask test` are all that a change has to pass.
+//! The development tasks of this repository. Every change must pass `cargo xtask lint` and `cargo xtask test`.
 
 mod bench;
 mod big_trace;
@@ -23,31 +23,31 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
   lint            format, tidy, clippy and the documentation
   test            build, tests, doc tests, examples and the Python package
-  nightly         the long searches: more random programs, drawn jobs, frameworks, Miri, fuzzing
+  nightly         the long searches: more random programs, random jobs, frameworks, Miri, fuzzing
   python          the Python package: build, types, tests; part of `test`
   python --torch  its tests that need PyTorch and Ray, which it installs
   python --frameworks
-                  its tests beside accelerate, Lightning and others, with the newest PyTorch; installs them
+                  its tests with accelerate, Lightning and others, and the newest PyTorch; installs them
   python --oldest some of its tests with the oldest PyTorch; installs it
   wheel           the Python package as a file for any Linux; fetches its linker
   site            the documents as a site in the target folder; fetches Sphinx once
-  tidy            the rules of the house that the compiler does not know
+  tidy            the rules of this repository that the compiler does not check
   budget [--lower]
                   the lines of code of each capability beside their ceilings; --lower lowers those
   bench           every benchmark, briefly, in one table
   big-trace FROM TO SIZE
                   a trace of PyTorch's profiler, repeated up to a size, as in 644MB
   truth N SEED [--show]
-                  N jobs with planted faults, from a seed on, and what `diagnose` says of each;
-                  --show tells of each and writes its trace
+                  N jobs with planted faults, from a seed on, and what `diagnose` reports for each;
+                  --show prints each and writes its trace
   truth --ranks N SEED [--show]
-                  N runs of up to 1,024 ranks with one of them slow, and what `diagnose` says of each
+                  N runs of up to 1,024 ranks with one of them slow, and what `diagnose` reports for each
   truth --rank-traces FOLDER RANKS STEPS
-                  the traces of a long run of many ranks, to measure with
+                  the traces of a long run of many ranks, for measurements
   gpu-bundle      what is run on a machine with a GPU, in one folder to carry there
-  kernels         PTX of the kernels in kernels/, where one was changed; fetches its compiler
-  model           the ring and the recorder under drawn orders of threads
-  miri [test]     the soundness tests under Miri; takes a nightly toolchain";
+  kernels         PTX of the kernels in kernels/ that were changed; fetches the compiler
+  model           the ring and the recorder under random thread schedules
+  miri [test]     the soundness tests under Miri; needs a nightly toolchain";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -1,4 +1,4 @@
-//! `cargo xtask miri`: what safe code may do to the runtime, under Miri.
+//! `cargo xtask miri`: runs the tests of what safe code may do to the runtime, under Miri.
 
 use std::process::Command;
 
@@ -6,17 +6,18 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo;
 
-/// Addresses of simulated memory are numbers that become pointers again; forgetting is what the
-/// tests try, so that leaks are none of its business; the runtime asks for the time.
+/// Addresses of simulated memory are integers that are converted back to pointers; the tests leak on purpose; and the
+/// runtime reads the clock.
 const FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation";
 
-/// Whether there is a toolchain with Miri. Not that of the cargo which runs this chore: Miri is a part of the nightly one.
+/// Whether a toolchain with Miri is installed. It belongs to the nightly toolchain, not to the cargo that runs this
+/// program.
 pub fn is_there() -> Result<bool> {
     let answer = Command::new("cargo")
         .args(["+nightly", "miri", "--version"])
         .env_remove("RUSTUP_TOOLCHAIN")
         .output()
-        .context("cannot run `cargo +nightly`, which takes rustup")?;
+        .context("cannot run `cargo +nightly`, which requires rustup")?;
     Ok(answer.status.success())
 }
 

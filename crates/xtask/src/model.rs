@@ -1,13 +1,13 @@
-//! `cargo xtask model`: the ring and the recorder under the orders of threads that Shuttle draws.
+//! `cargo xtask model`: checks the ring and the recorder under the thread schedules that Shuttle draws.
 
 use anyhow::{Context, Result};
 
 use crate::cargo;
 
-/// A workspace of its own: the library there has other locks.
+/// A separate workspace: the library uses other locks there.
 pub const MANIFEST: &str = "crates/sidestream/model/Cargo.toml";
 
-/// Builds the library with other locks, and runs the model.
+/// Builds the library with Shuttle's locks, and runs the model.
 pub fn run() -> Result<bool> {
     let target = "target/model";
     let args = ["test", "--manifest-path", MANIFEST, "--target-dir", target];

@@ -1,6 +1,6 @@
-//! `cargo xtask nightly`: the long searches, for which nobody waits at a change.
+//! `cargo xtask nightly`: the long searches, which are too slow for every change.
 //!
-//! What needs a tool that is not there is left out, and named.
+//! A search whose tool is missing is skipped, and named.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::model;
 use crate::python;
 use crate::steps::Run;
 
-/// How long each fuzz target searches.
+/// Seconds that each fuzz target searches.
 const FUZZ_S: u32 = 120;
 
 /// The crates that have fuzz targets.
@@ -23,12 +23,12 @@ const FUZZED: [&str; 4] = [
     "sidestream-images",
 ];
 
-/// Runs all searches; whether none found anything.
+/// Runs all searches. Returns whether none found a failure.
 pub fn run() -> Result<bool> {
     let mut run = Run::new()?;
     let mut left_out = Vec::new();
     if let Some(built) = run.build()? {
-        // Tests with random programs draw as many as docs/developers/reliability.md says.
+        // Tests with random programs draw the number that docs/developers/reliability.md states.
         run.tests(&built, &[("SIDESTREAM_NIGHTLY", "1")])?;
     }
     run.step("model", "cargo xtask model", |_| model::run())?;
@@ -58,7 +58,7 @@ pub fn run() -> Result<bool> {
     Ok(all_well)
 }
 
-/// Each fuzz target of a crate.
+/// Runs each fuzz target of a crate.
 fn fuzz(run: &mut Run, name: &str) -> Result<()> {
     let folder = cargo::root().join("crates").join(name);
     let listed = nightly(&["fuzz", "list"]).current_dir(&folder).output()?;
@@ -73,7 +73,7 @@ fn fuzz(run: &mut Run, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The nightly toolchain's cargo, not the one that runs this chore.
+/// The cargo of the nightly toolchain, not the one that runs this program.
 fn nightly(args: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command

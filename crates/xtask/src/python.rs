@@ -1,5 +1,5 @@
-//! `cargo xtask python`: builds the Python package, checks its types and runs its tests; with `--torch`, the tests
-//! that need PyTorch instead, which it installs.
+//! `cargo xtask python`: builds the Python package, checks its types and runs its tests; with `--torch`, only the tests
+//! that need PyTorch, which it installs.
 //!
 //! They run in a virtual environment under the target folder, with the package installed from its wheel, as
 //! users install it. The environment stays for the next run, until a requirement or Python itself changes.
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cargo;
 
-/// The package, and the lists of what it is tested with.
+/// The package, and the requirement files of its tests.
 const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
 /// What the site is made with, which has a test.
@@ -22,61 +22,61 @@ const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 const REQUIREMENTS_FRAMEWORKS: &str = "requirements-frameworks.txt";
 const REQUIREMENTS_OLDEST: &str = "requirements-oldest.txt";
 
-/// What installs the lists: PyTorch has 2.4 GB in fourteen thousand files, and takes pip twice as long.
+/// The installer: PyTorch has 2.4 GB in fourteen thousand files, and pip takes twice as long.
 const INSTALLER: &str = "uv==0.9.11";
 /// How often an installation is tried.
 const TRIES: u32 = 3;
 
-/// What the tests' build of the package has beside what users get: calls that drive the recorder of a check.
+/// The feature of the tests' build that users do not get: calls that drive the recorder of a check.
 pub const DRIVE: &str = "sidestream-py/drive";
-/// Those calls, which the package's stub leaves out.
+/// The list of those calls, which the package's type stub leaves out.
 pub const DRIVEN: &str = "tests/driven.allowlist";
 
-/// Scripts that show the package at work, from its folder.
+/// The example scripts, relative to the package's folder.
 const EXAMPLES: &str = "../../examples/python";
 
-/// The oldest Python that the package runs on, and the newest that the oldest PyTorch does.
+/// The oldest Python that the package supports, and the newest that the oldest PyTorch supports.
 const OLDEST: (u32, u32) = (3, 10);
 const NEWEST_FOR_OLDEST: (u32, u32) = (3, 12);
-/// What is tried with the oldest PyTorch.
+/// The tests that are run with the oldest PyTorch.
 const TRIED_WITH_OLDEST: &str = "prefetch or pipeline or benchmark";
-/// All tests.
+/// Selects all tests.
 const ALL: &str = "";
-/// So many processes run tests with PyTorch; each takes a gigabyte.
+/// The number of processes that run tests with PyTorch; each takes a gigabyte.
 const BESIDE: usize = 2;
 
-/// Builds and tests the package; with `torch`, installs PyTorch and runs the tests that need it, and only those.
+/// Builds and tests the package. With `torch`, installs PyTorch and runs only the tests that need it.
 pub fn run(torch: bool) -> Result<bool> {
     let version = version_of_python()?;
-    // Each has an environment of its own: tests without PyTorch are to find none there.
+    // Each has a separate environment: tests without PyTorch must not find it.
     let environment = Environment::of(if torch { "python-torch" } else { "python" })?;
     environment.make_ready(&version, torch)?;
     environment.install_package()?;
     let driver = stand_in()?;
-    // One does not hide the other. PyTorch is none of the types' business.
+    // A failure of one does not hide the other. The types do not depend on PyTorch.
     let typed = torch || environment.check_types()?;
     let marked = match torch {
         true => "(torch or ray) and not frameworks",
         false => "not torch and not ray and not frameworks",
     };
-    // Those with PyTorch take minutes, most of them on one core.
+    // The tests with PyTorch take minutes, most of them on one core.
     let processes = if torch { BESIDE } else { 1 };
     let tested = environment.test(marked, ALL, processes, &driver)?;
     Ok(typed && tested)
 }
 
-/// Runs the tests that need PyTorch, and those beside frameworks that are built on it, with the newest of all of
-/// these. They have an environment of their own: it has another PyTorch than the other.
+/// Runs the tests that need PyTorch, and those with frameworks that are built on it, with the newest version of each.
+/// They have a separate environment, since their PyTorch is another version.
 pub fn frameworks() -> Result<bool> {
     let version = version_of_python()?;
     let environment = Environment::of("python-frameworks")?;
-    println!("python: PyTorch and what is built on it may be 3 GB, where they are not there yet");
+    println!("python: PyTorch and the frameworks may take 3 GB, unless they are installed");
     environment.make(&version, REQUIREMENTS_FRAMEWORKS)?;
     environment.install_package()?;
     environment.test("torch or frameworks", ALL, 1, &stand_in()?)
 }
 
-/// Runs some of the tests that need PyTorch with the oldest one, in an environment of its own.
+/// Runs some of the tests that need PyTorch with the oldest one, in a separate environment.
 pub fn oldest() -> Result<bool> {
     let version = version_of_python()?;
     ensure!(
@@ -84,7 +84,7 @@ pub fn oldest() -> Result<bool> {
         "the oldest PyTorch runs on Python 3.12 or older, and `python3` is {version}"
     );
     let environment = Environment::of("python-oldest")?;
-    println!("python: the oldest PyTorch may be 2.5 GB, where it is not there yet");
+    println!("python: the oldest PyTorch takes up to 2.5 GB, unless it is installed already");
     environment.make(&version, REQUIREMENTS_OLDEST)?;
     environment.install_package()?;
     let marked = "torch and not frameworks";
@@ -96,7 +96,7 @@ pub fn runs_oldest(version: &str) -> bool {
     parsed(version).is_some_and(|found| found <= NEWEST_FOR_OLDEST)
 }
 
-/// The version of `python3`, which has to be there, young enough, and able to make environments.
+/// The version of `python3`, which must be installed, recent enough, and able to create environments.
 pub fn version_of_python() -> Result<String> {
     let ask = |code: &str| Command::new("python3").args(["-c", code]).output();
     let answer = ask("import sys; print('.'.join(map(str, sys.version_info[:3])))")
@@ -125,11 +125,10 @@ fn parsed(version: &str) -> Option<(u32, u32)> {
     parts.next().flatten().zip(parts.next().flatten())
 }
 
-/// Builds the stand-in for CUDA's driver, on which tests of handles run where there is no GPU, and says where it
-/// is.
+/// Builds the stand-in for CUDA's driver, on which the tests of handles run if there is no GPU. Returns its path.
 fn stand_in() -> Result<PathBuf> {
     let mut build = cargo::command(&["build", "--quiet", "--locked", "--lib"]);
-    // Together with the package, which brings features to what they share: so nothing is built twice.
+    // Built together with the package, whose features apply to shared crates too: so nothing is built twice.
     build.args([
         "--package",
         "sidestream-stand-in",
@@ -147,16 +146,16 @@ fn stand_in() -> Result<PathBuf> {
     Ok(folder.join(format!("{prefix}sidestream_stand_in{suffix}")))
 }
 
-/// A virtual environment with the package in it.
+/// A virtual environment with the package installed.
 pub struct Environment {
-    /// Where it is.
+    /// The folder of the environment.
     pub folder: PathBuf,
-    /// Where the package and its lists are.
+    /// The folder of the package and its requirement files.
     pub package: PathBuf,
 }
 
 impl Environment {
-    /// One in a folder of this name in the target folder.
+    /// An environment in a folder of this name in the target folder.
     pub fn of(name: &str) -> Result<Environment> {
         Ok(Environment {
             folder: cargo::Workspace::read()?.target_dir.join(name),
@@ -164,7 +163,7 @@ impl Environment {
         })
     }
 
-    /// Makes the environment and installs what the tests need, unless an earlier run did.
+    /// Creates the environment and installs what the tests need, unless an earlier run did.
     pub fn make_ready(&self, version: &str, torch: bool) -> Result<()> {
         self.make(version, REQUIREMENTS)?;
         if !torch {
@@ -176,19 +175,19 @@ impl Environment {
         }
         let with_torch = Stamp::of(self, REQUIREMENTS_TORCH, version)?;
         if torch && !with_torch.is_there() {
-            println!("python: installing PyTorch and Ray, which may be 2.5 GB");
+            println!("python: installing PyTorch and Ray, which take up to 2.5 GB");
             self.install_beside(REQUIREMENTS_TORCH)?;
             with_torch.write()?;
         }
         Ok(())
     }
 
-    /// Installs another list; the versions that the first one states stay.
+    /// Installs another requirement file; the versions that the first one pins are kept.
     fn install_beside(&self, list: &str) -> Result<()> {
         self.install(&["--requirement", list, "--constraint", REQUIREMENTS])
     }
 
-    /// Makes the environment and installs this list, unless an earlier run did.
+    /// Creates the environment and installs this requirement file, unless an earlier run did.
     pub fn make(&self, version: &str, requirements: &str) -> Result<()> {
         let stamp = Stamp::of(self, requirements, version)?;
         if stamp.is_there() {
@@ -220,7 +219,7 @@ impl Environment {
         clear(&wheels)?;
         let mut build = self.python(&["-m", "maturin", "build", "--quiet", "--locked"]);
         build
-            // The profile of the tests: what they have built is taken.
+            // The profile of the tests: their build output is reused.
             .args(["--profile", "dev", "--compatibility", "linux"])
             .args(["--features", DRIVE])
             .arg("--interpreter")
@@ -231,11 +230,11 @@ impl Environment {
         let wheel = only_file(&wheels)?;
         let wheel = wheel
             .to_str()
-            .context("the target folder has a name that is no text")?;
+            .context("the target folder has a name that is not UTF-8 text")?;
         self.install(&["--no-deps", "--reinstall", wheel])
     }
 
-    /// The types of the package and its tests, and whether the stub says what the extension has.
+    /// Checks the types of the package and its tests, and whether the stub agrees with the extension.
     fn check_types(&self) -> Result<bool> {
         let cache = self.folder.join("mypy");
         let mypy = |what: &[&str]| {
@@ -252,7 +251,7 @@ impl Environment {
         Ok(succeeds(stub)? && package && tests && examples)
     }
 
-    /// The tests with these marks, shared out to so many processes.
+    /// Runs the tests with these marks, distributed over this many processes.
     fn test(&self, marked: &str, named: &str, processes: usize, driver: &Path) -> Result<bool> {
         let mut pytest = self.python(&["-m", "pytest", "--quiet", "--durations=10"]);
         if processes > 1 {
@@ -265,9 +264,9 @@ impl Environment {
         succeeds(pytest)
     }
 
-    /// `uv pip install`. A download of gigabytes may break off, so a failure is tried again.
+    /// `uv pip install`. A download of gigabytes may break off, so a failure is retried.
     fn install(&self, args: &[&str]) -> Result<()> {
-        // Where temporary files are kept in memory, there is no room for gigabytes.
+        // If the system's temporary folder is in memory, it has no room for gigabytes.
         let temporary = self.folder.join("tmp");
         fs::create_dir_all(&temporary)
             .with_context(|| format!("cannot make {}", temporary.display()))?;
@@ -275,7 +274,7 @@ impl Environment {
             let mut install = self.python(&["-m", "uv", "pip", "install", "--quiet"]);
             install
                 .env("TMPDIR", &temporary)
-                // Tests start many processes, none of which writes what it has compiled.
+                // Tests start many processes, none of which writes its compiled bytecode.
                 .args(["--compile-bytecode", "--native-tls", "--python"])
                 .arg(self.interpreter())
                 .args(args);
@@ -289,13 +288,13 @@ impl Environment {
         )
     }
 
-    /// The environment's Python, in the folder of the package.
+    /// The environment's Python, run in the folder of the package.
     pub fn python(&self, args: &[&str]) -> Command {
         let mut command = Command::new(self.interpreter());
         command
             .args(args)
             .current_dir(&self.package)
-            // Packages of the machine would be taken for those of the environment.
+            // Otherwise the machine's packages would be used instead of the environment's.
             .env_remove("PYTHONPATH")
             .env_remove("PYTHONHOME")
             .env("PYTHONDONTWRITEBYTECODE", "1");
@@ -307,7 +306,7 @@ impl Environment {
     }
 }
 
-/// Removes a folder, if it is there.
+/// Removes a folder, if it exists.
 pub fn clear(folder: &Path) -> Result<()> {
     match folder.exists() {
         true => {
@@ -317,7 +316,7 @@ pub fn clear(folder: &Path) -> Result<()> {
     }
 }
 
-/// The wheel that was built into this folder.
+/// The wheel in this folder.
 pub fn only_file(wheels: &Path) -> Result<PathBuf> {
     let list = || format!("cannot list {}", wheels.display());
     let wheel = fs::read_dir(wheels).with_context(list)?.next();
@@ -327,14 +326,14 @@ pub fn only_file(wheels: &Path) -> Result<PathBuf> {
     Ok(wheel.path())
 }
 
-/// Runs a command and says whether it succeeded.
+/// Runs a command and returns whether it succeeded.
 pub fn succeeds(mut command: Command) -> Result<bool> {
     let status = command.status();
     let status = status.with_context(|| format!("cannot run {:?}", command.get_program()))?;
     Ok(status.success())
 }
 
-/// A file in the environment that says what was installed.
+/// A file in the environment that records what was installed.
 struct Stamp {
     path: PathBuf,
     text: String,
@@ -361,7 +360,7 @@ impl Stamp {
     }
 }
 
-/// An environment knows its own place: a copy of it elsewhere is not one.
+/// The stamp includes the environment's path: a copy of it elsewhere is not valid.
 fn stamp(version: &str, folder: &Path, requirements: &str) -> String {
     let place = folder.display();
     format!(

@@ -1,5 +1,5 @@
-//! Chores of several steps: each with its command and its time, and last lines that say what took longest, what
-//! failed first and how to repeat just that.
+//! Tasks of several steps: each is printed with its command and its time, and the last lines name what took longest,
+//! what failed first and how to repeat just that.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,15 +12,15 @@ use anyhow::{Context, Result};
 use crate::cargo::{self, Workspace};
 use crate::test_programs::{self, Built};
 
-/// All but the benchmarks, which clippy reads and nobody runs here: they bring crates that tests do without.
+/// All crates but the benchmarks, which are only linted here: they need crates that tests do not.
 pub const TESTED: [&str; 3] = ["--workspace", "--exclude", "sidestream-benches"];
 
-/// How many of the slowest tests are named.
+/// The number of the slowest tests that are named.
 const SLOWEST: usize = 10;
-/// A test that takes less than this is never named.
+/// A test that takes less than this many seconds is never named.
 const SLOW_S: f64 = 0.5;
 
-/// What has happened so far.
+/// The results so far.
 pub struct Run {
     started: Instant,
     target: PathBuf,
@@ -30,7 +30,7 @@ pub struct Run {
     failed: Vec<Failed>,
 }
 
-/// A step that is done: what it took on the clock, and of all processors together.
+/// A finished step: its wall-clock time, and its processor time over all processors.
 #[derive(Clone, Debug, Default)]
 struct Step {
     name: String,
@@ -44,12 +44,12 @@ struct Failed {
     repeat: String,
 }
 
-/// What test programs said of themselves.
+/// What test programs reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Said {
     passed: usize,
     failed: usize,
-    /// Seconds and names of tests that were not quick.
+    /// Seconds and names of the slow tests.
     slow: Vec<(f64, String)>,
 }
 
@@ -69,7 +69,7 @@ impl Run {
         }
     }
 
-    /// Builds all tests, examples and the command; nothing if that failed.
+    /// Builds all tests, examples and the command; `None` if that failed.
     pub fn build(&mut self) -> Result<Option<Built>> {
         let args = [&["test", "--no-run"], &TESTED[..]].concat();
         let mut built = None;
@@ -80,7 +80,7 @@ impl Run {
         Ok(built)
     }
 
-    /// Runs all test programs, with these variables in their environment. Each that fails is a failure of its own,
+    /// Runs all test programs, with these variables in their environment. Each failing program is a separate failure,
     /// with its own command.
     pub fn tests(&mut self, built: &Built, environment: &[(&str, &str)]) -> Result<()> {
         let logs = self.target.join("tests");
@@ -108,14 +108,14 @@ impl Run {
             Ok(failed.is_empty())
         })?;
         if !failed.is_empty() {
-            // They say more than the step, which was noted as failed just now.
+            // They are more specific than the step's failure, which was just recorded.
             self.failed.pop();
             self.failed.append(&mut failed);
         }
         Ok(())
     }
 
-    /// Every example has to end well, on any machine.
+    /// Runs all examples. Each must succeed, on any machine.
     pub fn examples(&mut self, built: &Built) -> Result<()> {
         for example in &built.examples {
             let repeat = format!("cargo run {}", example.selection);
@@ -145,9 +145,9 @@ impl Run {
                 .stdout(Stdio::piped())
                 .spawn()
                 .with_context(|| format!("cannot run `{repeat}`"))?;
-            // Passed on line by line, so that a person sees progress and the tests can be counted.
+            // Passed on line by line, so that progress is visible and the tests can be counted.
             for line in child.stdout.take().into_iter().flat_map(|out| {
-                // Output that is not UTF-8 belongs to a test that prints bytes: show the rest.
+                // Output that is not UTF-8 belongs to a test that prints bytes: the rest is shown.
                 BufReader::new(out).split(b'\n').map_while(Result::ok)
             }) {
                 let line = String::from_utf8_lossy(&line);
@@ -161,7 +161,7 @@ impl Run {
         })
     }
 
-    /// A header, the step, and its time.
+    /// Prints a header, runs the step, and prints its time.
     pub fn step(
         &mut self,
         name: &str,
@@ -189,7 +189,7 @@ impl Run {
         Ok(ok)
     }
 
-    /// The last lines; whether all passed.
+    /// Prints the last lines. Returns whether all steps passed.
     pub fn finish(&self) -> bool {
         print!("\n{}", self.said.slowest());
         print!("{}", slowest_steps(&self.steps));
@@ -228,7 +228,7 @@ impl Run {
     }
 }
 
-/// The steps by their time, the longest first.
+/// The steps by duration, the longest first.
 fn slowest_steps(steps: &[Step]) -> String {
     let mut steps: Vec<_> = steps.iter().filter(|step| step.seconds >= 1.0).collect();
     steps.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
@@ -242,21 +242,21 @@ fn slowest_steps(steps: &[Step]) -> String {
     format!("steps (processor time): {}\n", shown.join(", "))
 }
 
-/// What processors have spent on this program and on those of its children that have ended; 0 where the system does
-/// not say it as Linux does.
+/// Processor time of this program and of its children that have ended; 0 if the system does not report it as Linux
+/// does.
 fn processor_s() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program, in parentheses, may hold anything. Behind it the 12th word and the next three are hundredths of
-    // a second: its own in the program and in the kernel, and those of its children.
-    let behind_name = stat.rsplit(')').next().unwrap_or("");
-    let words = behind_name.split_whitespace().skip(11).take(4);
+    // The program's name, in parentheses, may contain anything. After it, the 12th word and the next three are
+    // hundredths of a second: user and kernel time of the program, and of its children.
+    let after_name = stat.rsplit(')').next().unwrap_or("");
+    let words = after_name.split_whitespace().skip(11).take(4);
     words
         .filter_map(|word| word.parse::<f64>().ok())
         .sum::<f64>()
         / 100.0
 }
 
-/// How many bytes the files of a folder take, as far as they can be read. Links count as nothing.
+/// The total size in bytes of the files in a folder, as far as they can be read. Links are not counted.
 fn bytes_below(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
@@ -268,8 +268,8 @@ fn bytes_below(folder: &Path) -> u64 {
 }
 
 impl Said {
-    /// Adds what a line says that ends a test program: `test result: ok. 12 passed; 0 failed; …`, or
-    /// pytest's `1 failed, 12 passed in 3.45s`; and the time that a line says a test took.
+    /// Adds the counts in the last line of a test program: `test result: ok. 12 passed; 0 failed; …`, or pytest's `1
+    /// failed, 12 passed in 3.45s`; and the time that a line reports for a test.
     fn add(&mut self, line: &str) {
         let line = line.trim();
         if let Some(slow) = time_of(line).filter(|(seconds, _)| *seconds >= SLOW_S) {
@@ -287,11 +287,11 @@ impl Said {
                 .unwrap_or(0)
         };
         self.passed += before("passed");
-        // What breaks before a test begins, pytest calls an error.
+        // Pytest counts what fails before a test begins as an error.
         self.failed += before("failed") + before("error") + before("errors");
     }
 
-    /// The slowest tests, a line each.
+    /// The slowest tests, one per line.
     fn slowest(&self) -> String {
         let mut slow: Vec<_> = self.slow.iter().collect();
         slow.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -307,8 +307,8 @@ impl Said {
     }
 }
 
-/// The seconds that a test took, and its name: `test name ... ok <1.234s>`, or `1.23s call  tests/test_a.py::name`
-/// of pytest.
+/// The seconds that a test took, and its name: `test name ... ok <1.234s>`, or pytest's `1.23s call
+/// tests/test_a.py::name`.
 fn time_of(line: &str) -> Option<(f64, String)> {
     let seconds = |text: &str| text.strip_suffix('s')?.parse::<f64>().ok();
     if let Some(rest) = line.strip_prefix("test ") {
@@ -325,7 +325,7 @@ fn time_of(line: &str) -> Option<(f64, String)> {
         .then(|| (time, name.to_owned()))
 }
 
-/// Whether a line ends as pytest's last does, in a time, and begins with a count.
+/// Whether a line ends like pytest's last line, in a time, and begins with a count.
 fn is_end_of_pytest(line: &str) -> bool {
     let counted = line
         .split_once(' ')
@@ -383,7 +383,7 @@ mod tests {
         said.add("test quick ... ok <0.001s>");
         said.add("test broken ... FAILED <12.000s>");
         said.add("2.50s call     tests/test_a.py::test_b[sim:h200]");
-        said.add("test of something ... that is no test");
+        said.add("test of something ... that is not a test");
         said.add("3.5s later");
         assert_eq!(
             said.slowest(),
@@ -397,7 +397,7 @@ mod tests {
         let before_s = processor_s();
         let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done";
         let status = std::process::Command::new("sh").args(["-c", busy]).status();
-        assert!(status.expect("there is a shell").success());
+        assert!(status.expect("the shell runs").success());
         assert!(processor_s() > before_s);
     }
 

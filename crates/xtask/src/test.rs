@@ -1,7 +1,8 @@
-//! What has to pass before a change goes in: `cargo xtask lint`, which runs nothing of it, and `cargo xtask test`.
+//! What every change must pass: `cargo xtask lint`, which runs none of the code, and `cargo xtask test`.
 //!
-//! Cheap steps first. A failed step does not hide the later ones, except that nothing is tried after
-//! a failed build. Nothing is built twice: tests, examples and the Python package share one profile, and what lint has built to
+//! Cheap steps come first. A failed step does not hide the later ones, except that nothing is run after a failed
+//! build. Nothing is built twice: tests, examples and the Python package share one profile, and the macros and build
+//! scripts that lint has built are reused by the tests.
 //! read macros and to run build scripts is there for the tests.
 
 use anyhow::Result;
@@ -12,7 +13,7 @@ use crate::python::DRIVE;
 use crate::steps::{Run, TESTED};
 use crate::tidy;
 
-/// Reads the code without running it; whether nothing was found.
+/// Checks the code without running it. Returns whether nothing was found.
 pub fn lint() -> Result<bool> {
     let mut run = Run::new()?;
     run.cargo("format", &["fmt", "--all", "--check"])?;
@@ -26,7 +27,7 @@ pub fn lint() -> Result<bool> {
     ];
     let strict = ["--", "-D", "warnings"];
     run.cargo("clippy", &[&clippy[..], &strict].concat())?;
-    // No other step reads the model. What it shares with the rest is there.
+    // No other step checks the model. Its dependencies are built already.
     let target = Workspace::read()?.target_dir;
     let target = target.to_string_lossy();
     let of_model = [
@@ -38,7 +39,7 @@ pub fn lint() -> Result<bool> {
     ];
     let of_model = [&of_model[..], &["--locked", "--tests"], &strict].concat();
     run.cargo("clippy of the model", &of_model)?;
-    // Libraries only: a command and its library may share a name, and rustdoc would write both to one place.
+    // Only libraries: a command and its library may share a name, and rustdoc would write both to one place.
     run.cargo(
         "docs",
         &[&["doc", "--lib", "--no-deps"], &TESTED[..]].concat(),
@@ -46,7 +47,7 @@ pub fn lint() -> Result<bool> {
     Ok(run.finish())
 }
 
-/// Runs all tests and examples; whether all passed.
+/// Runs all tests and examples. Returns whether all passed.
 pub fn run() -> Result<bool> {
     let mut run = Run::new()?;
     if let Some(built) = run.build()? {

@@ -1,7 +1,7 @@
-//! The test programs of the workspace: built by one call of cargo, run as many at once as there are processors.
+//! The test programs of the workspace: built by one call of cargo, and run in parallel, one per processor.
 //!
-//! Cargo runs one program after the other, and each ends with its longest test, alone. Together they keep all
-//! processors at work.
+//! Cargo runs one program after the other, and each ends with its longest test running alone. In parallel, they keep
+//! all processors busy.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -16,25 +16,25 @@ use serde_json::Value;
 
 use crate::cargo;
 
-/// What one build of everything leaves to run.
+/// The programs that one build of everything leaves to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Built {
     pub tests: Vec<Program>,
     pub examples: Vec<Program>,
 }
 
-/// A program that was built.
+/// A built program.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Program {
-    /// How cargo is told to run it: `--package sidestream --test tests`.
+    /// Cargo's arguments to run it: `--package sidestream --test tests`.
     pub selection: String,
     pub name: String,
     pub path: PathBuf,
-    /// The folder of its package, where tests are run.
+    /// The folder of its package, in which its tests are run.
     pub folder: PathBuf,
 }
 
-/// Builds with these arguments for cargo; nothing if the build failed.
+/// Builds with these arguments for cargo; `None` if the build failed.
 pub fn build(args: &[&str]) -> Result<Option<Built>> {
     let mut child = cargo::command(args)
         .arg("--message-format=json-render-diagnostics")
@@ -62,7 +62,7 @@ impl Built {
         match (message["profile"]["test"].as_bool(), is_example) {
             (Some(true), _) => self.tests.push(program),
             (_, true) => self.examples.push(program),
-            // The command itself, which tests and people call.
+            // The command itself, which tests and users run.
             _ => {}
         }
     }
@@ -75,7 +75,7 @@ impl Program {
         let name = target["name"].as_str()?.to_owned();
         let kind = target["kind"][0].as_str()?;
         let manifest = Path::new(message["manifest_path"].as_str()?);
-        // `path+file:///…/crates/stand-in#sidestream-stand-in@0.1.0`: the name is left out where the folder has it.
+        // `path+file:///…/crates/stand-in#sidestream-stand-in@0.1.0`: the name is omitted if the folder has it.
         let id = message["package_id"].as_str()?.rsplit('#').next()?;
         let folder = manifest.parent()?;
         let package = match id.split_once('@') {
@@ -84,7 +84,7 @@ impl Program {
         };
         let target = match kind {
             "test" | "example" | "bin" => format!("--{kind} {name}"),
-            // Libraries of all kinds.
+            // All kinds of libraries.
             _ => "--lib".to_owned(),
         };
         Some(Program {
@@ -100,12 +100,12 @@ impl Program {
 pub struct Ran<'a> {
     pub program: &'a Program,
     pub succeeded: bool,
-    /// What it printed, to both streams.
+    /// The output of both streams.
     pub output: String,
 }
 
-/// Runs all programs, with these variables in their environment, and hands over each as it ends. What they print
-/// goes through files in `folder`.
+/// Runs all programs, with these variables in their environment, and passes on each as it ends. Their output goes
+/// through files in `folder`.
 pub fn run<'a>(
     programs: &'a [Program],
     environment: &[(&str, &str)],
@@ -137,15 +137,15 @@ pub fn run<'a>(
 }
 
 fn panicked() -> anyhow::Error {
-    anyhow!("a thread that runs test programs panicked; it says why above")
+    anyhow!("a thread that runs test programs panicked; its message is above")
 }
 
 fn run_one<'a>(program: &'a Program, environment: &[(&str, &str)], log: &Path) -> Result<Ran<'a>> {
     let cannot = || format!("cannot write {}", log.display());
     let output = File::create(log).with_context(cannot)?;
     let status = Command::new(&program.path)
-        // Rust's test harness states the time of each test to those who ask for what is unstable, which on a
-        // stable toolchain takes this variable. Nothing is compiled here.
+        // Rust's test harness reports the time of each test only if unstable options are enabled, which on a stable
+        // toolchain requires this variable. Nothing is compiled here.
         .env("RUSTC_BOOTSTRAP", "1")
         .envs(environment.iter().copied())
         .args(["-Zunstable-options", "--report-time"])
@@ -159,12 +159,12 @@ fn run_one<'a>(program: &'a Program, environment: &[(&str, &str)], log: &Path) -
     Ok(Ran {
         program,
         succeeded: status.success(),
-        // Output that is not UTF-8 belongs to a test that prints bytes: show the rest.
+        // Output that is not UTF-8 belongs to a test that prints bytes: the rest is shown.
         output: String::from_utf8_lossy(&output).into_owned(),
     })
 }
 
-/// Runs examples one by one; each has to end well, on any machine.
+/// Runs an example, which must succeed on any machine.
 pub fn example(program: &Program) -> Result<bool> {
     ensure!(program.path.is_file(), "{} is gone", program.path.display());
     let status = Command::new(&program.path)

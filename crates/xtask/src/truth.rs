@@ -1,11 +1,11 @@
-//! `cargo xtask truth`: what `sidestream diagnose` says of jobs of which the truth is known.
+//! `cargo xtask truth`: judges what `sidestream diagnose` reports for jobs whose faults are known.
 
 use anyhow::{Context, Result};
 
 use crate::cargo;
 
-/// Judges jobs, with optimisation: unoptimised, many take hours. The program is a crate of its own, so that
-/// the chores need no build of the library.
+/// Judges jobs, in an optimized build: unoptimized, many jobs take hours. The program is a separate crate, so that
+/// xtask needs no build of the library.
 pub fn run(args: &[&str]) -> Result<bool> {
     let run = ["run", "--quiet", "--release", "--package", "truth", "--"];
     let mut command = cargo::command(&[&run, args].concat());

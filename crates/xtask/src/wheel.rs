@@ -1,7 +1,7 @@
-//! `cargo xtask wheel`: the Python package as one file that runs on any x86-64 or Arm Linux of the last years.
+//! `cargo xtask wheel`: builds the Python package as one file that runs on any recent x86-64 or Arm Linux.
 //!
-//! The C library of this machine would be asked of every other one. Zig's linker links against an old one instead,
-//! which all later ones are compatible with.
+//! A normal build would require this machine's version of the C library everywhere. Zig's linker links against an old
+//! version instead, with which all later ones are compatible.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ use crate::python::{Environment, clear, only_file, succeeds, version_of_python};
 
 const REQUIREMENTS: &str = "requirements-wheel.txt";
 
-/// The GNU C library that is enough: of 2012, in every distribution that is still kept up. The standard that says
-/// so is `manylinux2014`.
+/// The required version of the GNU C library: from 2012, and part of every distribution that is still maintained. The
+/// corresponding standard is `manylinux2014`.
 const GLIBC: (u32, u32) = (2, 17);
 const STANDARD: &str = "manylinux2014";
 
-/// What builds the fast decoder of JPEGs, which a wheel has and a plain build does without.
+/// The tools that build the fast JPEG decoder, which the wheel has and a plain build does not.
 const TOOLS: [&str; 2] = ["cmake", "nasm"];
 
-/// Builds the wheel, tries whether it keeps its promise, and says where it is.
+/// Builds the wheel, verifies the required C library, and prints the wheel's path.
 pub fn run() -> Result<bool> {
     let version = version_of_python()?;
     for tool in TOOLS {
@@ -37,7 +37,7 @@ pub fn run() -> Result<bool> {
     let newest = newest_glibc(&environment, &wheel)?;
     ensure!(
         newest <= GLIBC,
-        "the wheel needs glibc {}.{}, and {STANDARD} promises {}.{}",
+        "the wheel needs glibc {}.{}, and {STANDARD} allows {}.{}",
         newest.0,
         newest.1,
         GLIBC.0,
@@ -56,7 +56,7 @@ pub fn run() -> Result<bool> {
 
 fn build(environment: &Environment, wheels: &Path) -> Result<PathBuf> {
     clear(wheels)?;
-    // Maturin looks for the Python that has Zig there.
+    // Maturin searches the PATH for the Python that has Zig.
     let mut path = vec![environment.folder.join("bin")];
     path.extend(
         std::env::var_os("PATH")
@@ -77,7 +77,7 @@ fn build(environment: &Environment, wheels: &Path) -> Result<PathBuf> {
     only_file(wheels)
 }
 
-/// The newest version of the GNU C library whose functions the extension in the wheel asks for.
+/// The newest version of the GNU C library that the extension in the wheel requires.
 fn newest_glibc(environment: &Environment, wheel: &Path) -> Result<(u32, u32)> {
     let unpacked = environment.folder.join("unpacked");
     clear(&unpacked)?;
@@ -87,10 +87,10 @@ fn newest_glibc(environment: &Environment, wheel: &Path) -> Result<(u32, u32)> {
     let extension = unpacked.join("sidestream/_sidestream.abi3.so");
     let bytes =
         fs::read(&extension).with_context(|| format!("cannot read {}", extension.display()))?;
-    newest(&bytes).context("the extension asks for no version of glibc; is it for Linux?")
+    newest(&bytes).context("the extension requires no version of glibc; is it for Linux?")
 }
 
-/// The newest of the versions that a library names: a linker writes each as a text such as `GLIBC_2.17`.
+/// The newest version that a library names: a linker writes each as a text such as `GLIBC_2.17`.
 fn newest(bytes: &[u8]) -> Option<(u32, u32)> {
     const MARK: &[u8] = b"GLIBC_";
     let marks = bytes.windows(MARK.len()).enumerate();
@@ -100,7 +100,7 @@ fn newest(bytes: &[u8]) -> Option<(u32, u32)> {
         .max()
 }
 
-/// The first two numbers of a version that a text begins with.
+/// The first two numbers of the version at the start of a text.
 fn version(text: &[u8]) -> Option<(u32, u32)> {
     let of_version = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
     let text: Vec<u8> = text
@@ -123,7 +123,7 @@ mod tests {
         let library = b"\0GLIBC_2.2.5\0memcpy\0GLIBC_2.14\0GLIBC_2.9\0GLIBC_PRIVATE\0\xff";
         assert_eq!(newest(library), Some((2, 14)));
         assert_eq!(newest(b"GLIBC_2.17"), Some((2, 17)));
-        assert_eq!(newest(b"no library"), None);
+        assert_eq!(newest(b"not a library"), None);
         assert_eq!(newest(b"GLIBC_99999999999999999999.1"), None);
     }
 }

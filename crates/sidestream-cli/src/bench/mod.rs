@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{Exit, Failure};
 
-/// Measure the library under requests of many callers
+/// Measure the library under the requests of many callers
 ///
-/// Exit code: 0 if it was measured, 2 if an argument or the device is at fault.
+/// Exit code: 0 if the measurement was made, 2 if an argument or the device is at fault.
 #[derive(Parser)]
 pub struct Args {
     #[command(subcommand)]

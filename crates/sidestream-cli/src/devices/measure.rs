@@ -1,7 +1,7 @@
-//! `sidestream devices --measure`: the file of a device, with what can be measured on it.
+//! `sidestream devices --measure`: prints a device file with the figures that can be measured on a device.
 //!
-//! Every figure is what the library's explicit calls reach, so that a simulated device can be measured too: what
-//! comes out there is what its own file says, which is how this is tested.
+//! Every figure is measured with the library's explicit calls, so that a simulated device can be measured too: the result must
+//! be what its own file says, which is how this is tested.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,20 +20,20 @@ use crate::measure::raw::Gpu;
 use crate::measure::raw::devices::Chip;
 use crate::measure::rounds::median;
 
-/// What is copied to see how fast a link is.
+/// Bytes of the copies that measure the bandwidth of a link.
 const LARGE: u64 = 64 << 20;
-/// What is copied to see what a copy costs beside its bytes.
+/// Bytes of the copies that measure the fixed cost of a copy.
 const SMALL: [u64; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
-/// Calls in a row: few enough that none waits for room in the driver's queue.
+/// Calls in a row: few enough that the driver's queue does not fill and block one.
 const CALLS: u32 = 200;
-/// Each figure is the median of so many tries.
+/// Each figure is the median of this many rounds.
 const ROUNDS: usize = 7;
-/// Steps of a thread in a short and in a long kernel. Their difference has no beginning and no end.
+/// Steps per thread of a short and of a long kernel. The difference of their times contains neither start nor end.
 const STEPS: [u32; 2] = [2_000, 10_000];
-/// Steps of the kernel behind which a queue fills: milliseconds.
+/// Steps of the kernel during which a queue fills: it takes milliseconds.
 const HOLD: u32 = 4_000_000;
 
-/// The text of a device file: what is measured on the device, the rest from the text of another one.
+/// Returns the text of a device file: the figures measured on the device, and the rest from the file `like`.
 pub fn file(device: &Named, driver: Option<&Path>, like: &str) -> Result<String, Failure> {
     let (own, chip, name, kind) = match device {
         Named::Cuda(number) => {
@@ -56,13 +56,14 @@ pub fn file(device: &Named, driver: Option<&Path>, like: &str) -> Result<String,
     Ok(head + &written(&name, &figures, like))
 }
 
-/// A figure with its place in the file and where it comes from.
+/// A figure: its place in the file, its value and its source.
 type Figure = (&'static str, f64, String);
 
-/// Takes a figure that was measured, with how.
+/// Takes a measured figure and how it was measured.
 type Put<'a> = &'a mut dyn FnMut(&'static str, f64, &str);
 
-/// The file `like` with these figures in the place of its own; of the others it says whose they are.
+/// Returns the file `like` with these figures in place of its own; the source of each other figure names the device it is
+/// assumed from.
 fn written(name: &str, figures: &[Figure], like: &str) -> String {
     let value = |line: &str| {
         let (_, rest) = line.split_once("= { value = ")?;
@@ -78,7 +79,7 @@ fn written(name: &str, figures: &[Figure], like: &str) -> String {
             .and_then(|line| line.strip_suffix(']'))
         {
             section = title;
-            // Peaks by type cannot be measured here, and another device's are not this one's.
+            // Peaks by type cannot be measured here, and another device's do not apply.
             if section != "tensor" || of == name {
                 let _ = writeln!(out, "\n{line}");
             }
@@ -100,16 +101,16 @@ fn written(name: &str, figures: &[Figure], like: &str) -> String {
     out
 }
 
-/// What is measured with.
+/// The device, streams, kernels and memory that the measurements use.
 struct Bench {
     device: Device,
     step: Kernel<OverlapStep>,
     empty: Kernel<()>,
-    /// Blocks of 256 threads that fill the device, one thread in each place.
+    /// A grid of blocks of 256 threads that fills every thread slot of the device exactly once.
     full: Grid,
     a: Stream,
     b: Stream,
-    /// Has no work but its events, so that they complete as soon as they are recorded.
+    /// A stream with no work but its events, so that they complete as soon as they are recorded.
     idle: Stream,
     start: Event,
     end: Event,
@@ -125,7 +126,7 @@ impl Bench {
     fn new(own: Own, chip: &Chip) -> Ran<Bench> {
         let device = own.device;
         Ok(Bench {
-            // SAFETY: each launch below is told at most the values of its views.
+            // SAFETY: each launch below passes at most the number of values in its views.
             step: unsafe { library::overlap_step() },
             // SAFETY: the entry has no parameters and touches no memory.
             empty: unsafe { Kernel::from_ptx(&ptx::EMPTY, "empty") }
@@ -150,7 +151,7 @@ impl Bench {
     fn all(&self, chip: &Chip) -> Ran<Vec<Figure>> {
         let mut all = chip.figures();
         let mut put = |place, value: f64, how: &str| {
-            // More digits than a measurement has.
+            // More digits than the measurement justifies.
             let digits = if value < 100.0 { 1e3 } else { 1.0 };
             all.push((
                 place,
@@ -173,11 +174,11 @@ impl Bench {
             self.kernel(&self.b, self.full, work)
         };
         let issue_ns = per_step(STEPS.map(|work| self.across(8, || both(work))))? / 2.0;
-        // A multiprocessor has four schedulers, and each has so many warps of 32 threads.
+        // A multiprocessor has four schedulers; this is the number of 32-thread warps for each.
         let warps = chip.threads_per_sm / 32.0 / 4.0;
         let how = "a long chain of dependent steps less a short one, of one warp";
         put("compute.chain_cycles", chain_ns * chip.clock_ghz, how);
-        let how = "the same of a full device, on two streams";
+        let how = "the same difference on a full device, on two streams";
         put(
             "compute.issue_cycles",
             issue_ns * chip.clock_ghz / warps,
@@ -191,7 +192,7 @@ impl Bench {
             gap_ns,
             "empty kernels in one stream, queued ahead",
         );
-        // A stream that waits for another, behind a kernel that is longer than what is timed.
+        // A stream that waits for another, while a kernel that is longer than what is timed delays both.
         let beside_ns = self.tries(|| {
             self.kernel(&self.idle, warp, 2 * HOLD)?;
             self.idle.record(&self.link)?;
@@ -242,8 +243,7 @@ impl Bench {
         put("link.upload_setup_ns", at_zero(&uploads), how);
         put("link.download_setup_ns", at_zero(&downloads), how);
 
-        // A copy, a kernel and a copy, again and again: what they take above their own times are three changes of
-        // engine.
+        // A copy, a kernel and a copy, repeated: the time beyond their own times is that of three changes of engine.
         let kernel = || self.kernel(&self.a, Grid::new(1, 32), STEPS[0]);
         let gap_ns = self.queued(500, || self.empty(&self.a))?;
         let parts_ns = uploads[0].1 + downloads[0].1 + self.queued(100, kernel)? - gap_ns;
@@ -260,7 +260,7 @@ impl Bench {
         );
 
         let pageable = |from: Region<'_>, to: Region<'_>| {
-            // SAFETY: the memory lives as long as this, and what uses it is waited for before anything else does.
+            // SAFETY: the memory lives as long as `self`, and each operation that uses it is waited for before the next.
             unsafe { self.a.memcpy(from, to) }?;
             self.a.synchronize()
         };
@@ -311,21 +311,21 @@ impl Bench {
         Ok(())
     }
 
-    // ---------------------------------------------------------------- how
+    // ---------------------------------------------------------------- how it is measured
 
-    /// The median of some tries, behind one that does not count.
+    /// Returns the median of some tries, after a first one that does not count.
     fn tries(&self, mut once: impl FnMut() -> Ran<f64>) -> Ran<f64> {
         once()?;
         let times = (0..ROUNDS).map(|_| once()).collect::<Ran<Vec<f64>>>()?;
         Ok(median(&times))
     }
 
-    /// Nanoseconds of the device for each of so many calls on stream `a`.
+    /// Returns the device nanoseconds per call for `calls` calls on stream `a`.
     fn queued(&self, calls: u32, each: impl Fn() -> Ran<()>) -> Ran<f64> {
         self.tries(|| self.timed(calls, &each))
     }
 
-    /// One try of [`Bench::queued`]: all calls are enqueued before the first starts.
+    /// Runs one try of [`Bench::queued`]: all calls are enqueued before the first starts.
     fn timed(&self, calls: u32, each: impl Fn() -> Ran<()>) -> Ran<f64> {
         self.kernel(&self.a, Grid::new(1, 32), HOLD)?;
         // The first follows other work.
@@ -339,7 +339,7 @@ impl Bench {
             .map(|ns| ns / f64::from(calls))
     }
 
-    /// Nanoseconds of the device for each of so many calls that put work on both streams.
+    /// Returns the device nanoseconds per call for `calls` calls that put work on both streams.
     fn across(&self, calls: u32, each: impl Fn() -> Ran<()>) -> Ran<f64> {
         self.tries(|| {
             self.kernel(&self.a, Grid::new(1, 32), HOLD)?;
@@ -354,7 +354,7 @@ impl Bench {
         })
     }
 
-    /// Nanoseconds of the host for each of so many calls: between two events of a stream that is idle.
+    /// Returns the host nanoseconds per call for `calls` calls, measured between two events of an idle stream.
     fn called(&self, calls: u32, each: impl Fn() -> Ran<()>) -> Ran<f64> {
         self.tries(|| {
             explicit::synchronize(&self.device)?;
@@ -366,7 +366,7 @@ impl Bench {
         })
     }
 
-    /// Bytes, and nanoseconds of the device for a copy of so many.
+    /// Returns, for each size of a copy, its bytes and its nanoseconds on the device.
     fn by_size(&self, copy: &dyn Fn(u64) -> Ran<()>) -> Ran<Vec<(f64, f64)>> {
         let sizes = SMALL.into_iter();
         sizes
@@ -374,24 +374,24 @@ impl Bench {
             .collect()
     }
 
-    /// A step kernel over one value for each thread.
+    /// Launches a step kernel over one value for each thread.
     fn kernel(&self, on: &Stream, grid: Grid, work: u32) -> Ran<()> {
         let values = u64::from(grid.blocks[0]) * u64::from(grid.threads[0]);
         let (x, y) = (Arg::Reads(self.input.all()), Arg::Writes(self.output.all()));
         let args = [x, y, Arg::value(values), Arg::value(work)];
-        // SAFETY: these are the kernel's arguments, and both memories have more values. What it writes is never
-        // looked at, so that two of them may write it at once.
+        // SAFETY: these are the kernel's arguments, and both buffers have more values. Nothing reads what it writes, so two of
+        // these kernels may write it concurrently.
         unsafe { on.launch(&self.step, grid, &args) }
     }
 
-    /// A kernel that does nothing.
+    /// Launches a kernel that does nothing.
     fn empty(&self, on: &Stream) -> Ran<()> {
         // SAFETY: it has no parameters and touches nothing.
         unsafe { on.launch(&self.empty, Grid::new(1, 32), &[]) }
     }
 
     fn upload(&self, on: &Stream, bytes: u64) -> Ran<()> {
-        // SAFETY: the memory lives as long as this, and nothing looks at what is in it.
+        // SAFETY: the memory lives as long as `self`, and nothing reads its contents.
         unsafe { on.memcpy(self.sent.bytes(..bytes), self.input.bytes(..bytes)) }
     }
 
@@ -401,12 +401,12 @@ impl Bench {
     }
 }
 
-/// What one more step takes, from the times of a short and a long kernel.
+/// Returns the time of one more step, from the times of a short and a long kernel.
 fn per_step([short, long]: [Ran<f64>; 2]) -> Ran<f64> {
     Ok((long? - short?) / f64::from(STEPS[1] - STEPS[0]))
 }
 
-/// Where the line through times over sizes, by least squares, meets the size of nothing.
+/// Returns where the least-squares line through times over sizes meets size 0.
 fn at_zero(points: &[(f64, f64)]) -> f64 {
     let n = points.len() as f64;
     let sum = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();

@@ -1,4 +1,4 @@
-//! `sidestream devices`: what there is to run on.
+//! `sidestream devices`: lists the devices to run on.
 
 mod measure;
 
@@ -13,14 +13,13 @@ use crate::device;
 use crate::failure::{Exit, Failure, SUCCESS, print};
 use crate::measure::raw::devices::{Found, Started, in_words};
 
-/// List the devices to run on, and where the figures of simulated ones come from
+/// List the devices to run on, and the sources of the figures of simulated ones
 ///
-/// Of the priorities of a device's streams the lower one is more urgent; `sidestream overlap --background` shows what
-/// they are worth.
+/// A lower stream priority is more urgent; `sidestream overlap --background` shows what priorities are worth.
 ///
-/// With --profile the file that describes a simulated device is printed: the start of a description of a
-/// device of your own, which --device sim:FILE.toml of the other commands takes. With --measure the
-/// figures that can be measured on a GPU are measured (some seconds), and the others are the profile's.
+/// With --profile the file that describes a simulated device is printed: a starting point for the description of your own
+/// device, which the other commands take as --device sim:FILE.toml. With --measure the figures that can be measured on a GPU
+/// are measured (some seconds), and the others are the profile's.
 ///
 /// Exit code: 0 also where there is no GPU, 2 if an argument is at fault.
 #[derive(Parser)]
@@ -38,7 +37,7 @@ pub struct Args {
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
-    /// The library of the CUDA driver, if not the one that the system has
+    /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
 }
@@ -132,7 +131,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     Ok(SUCCESS)
 }
 
-/// The file of a built-in profile, by its name with or without `sim:`.
+/// Returns the file of a built-in profile, by its name with or without `sim:`.
 fn profile(name: &str) -> Result<&'static str, Failure> {
     let model = name.strip_prefix("sim:").unwrap_or(name);
     Profile::text(model).ok_or_else(|| {

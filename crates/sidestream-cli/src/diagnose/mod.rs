@@ -27,8 +27,8 @@ use written::Written;
 ///
 /// Reads the JSON of PyTorch's profiler (.json or .json.gz), exports of Nsight Systems (`nsys export
 /// --type sqlite`), and the traces that sidestream writes.
-/// A folder stands for all traces in it, such as one for each rank: traces that state their ranks are
-/// also looked at together, of more than eight only so. Nothing is run, and no GPU is needed.
+/// A folder means all traces in it, such as one for each rank: traces that state their ranks are also analyzed together; with
+/// more than eight traces, only together. Nothing is run, and no GPU is needed.
 ///
 /// Exit code: 0 every trace was read, 2 one was not, or two cannot be compared.
 #[derive(Parser)]
@@ -42,8 +42,8 @@ pub struct Args {
     /// Say what changed from this trace, the baseline, to each TRACE, step by step
     #[arg(long, value_name = "BASELINE", conflicts_with_all = ["what_if", "html", "svg", "trace"])]
     against: Option<PathBuf>,
-    /// How fast copies from and to pinned memory go, in GB/s, from 0.1 to 10000; by default what the
-    /// trace shows, or a table of devices
+    /// The bandwidth of copies from and to pinned memory, in GB/s, from 0.1 to 10000; by default what the trace shows, or a
+    /// table of devices
     #[arg(long, value_name = "GB/S", value_parser = link, allow_negative_numbers = true)]
     link_gbps: Option<f64>,
     #[arg(long, value_name = "CHANGES", value_parser = what_if, help = changes(), long_help = changes_told())]
@@ -56,7 +56,7 @@ pub struct Args {
     written: Written,
 }
 
-/// What `--what-if` takes.
+/// Returns the short help of `--what-if`: the forms of its changes.
 fn changes() -> String {
     format!(
         "Changes to predict together, separated by commas: {}. Repeat the option for another set. By default, or with \
@@ -65,13 +65,13 @@ fn changes() -> String {
     )
 }
 
-/// And what each of them does.
+/// Returns the long help of `--what-if`, with the effect of each change.
 fn changes_told() -> String {
     let told = Change::ALL.map(|(form, does)| format!("{form}: {does}."));
     format!("{}\n\n{}", changes(), told.join(" "))
 }
 
-/// What is to be predicted.
+/// The changes whose effect is to be predicted.
 #[derive(Clone, PartialEq)]
 enum WhatIf {
     /// The usual sets of changes.
@@ -95,7 +95,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     }
 }
 
-/// A report of each trace, and of the ranks of one run together.
+/// Prints a report of each trace, and one of the ranks of a run together.
 fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
     let lines = args.width.lines();
     let files = files(&args.traces);
@@ -103,11 +103,11 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
     args.written.check(&named)?;
     let mut ranks = Vec::new();
     let is_one = files.len() == 1;
-    // Of many ranks, what they say together is what is read.
+    // With many ranks, only the report of all of them together is printed.
     let is_brief = files.len() <= MOST_BRIEF;
     let mut code = SUCCESS;
     each(&files, options, |at, report| {
-        // One file that cannot be read does not keep the others from being looked at.
+        // One file that cannot be read does not keep the others from being reported.
         let path = files[at].as_ref().map_err(Unread::clone);
         match path.and_then(|path| Ok((path, report?))) {
             Ok((path, report)) => {
@@ -146,7 +146,7 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
     Ok(code)
 }
 
-/// One table of each trace.
+/// Prints one table of each trace.
 fn table(args: &Args, options: &Options, view: &View) -> Result<Exit, Failure> {
     let mut code = SUCCESS;
     let limits = Limits {
@@ -170,10 +170,11 @@ fn table(args: &Args, options: &Options, view: &View) -> Result<Exit, Failure> {
     Ok(code)
 }
 
-/// More ranks than these are not reported in short one by one.
+/// With more traces than this, the short reports of the single ranks are left out.
 const MOST_BRIEF: usize = 8;
 
-/// Reads the files on all processors and hands over their reports in the order of the files. No more are held than there are processors.
+/// Reads the files on all processors and hands over their reports in the order of the files. At most one report for each
+/// processor is kept at a time.
 fn each(
     files: &[Result<PathBuf, Unread>],
     options: &Options,
@@ -199,7 +200,7 @@ fn each(
             scope.spawn(move || {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    // Nobody listens any more once something has failed.
+                    // The receiver is gone once something has failed.
                     let Some(file) = files.get(at) else { break };
                     if made.send((at, one(file, &mut Bar::none()))).is_err() {
                         break;
@@ -221,7 +222,7 @@ fn each(
     })
 }
 
-/// What changed from a baseline to each trace.
+/// Prints what changed from a baseline to each trace.
 fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<Exit, Failure> {
     if baseline.is_dir() {
         return Err(Failure::input(format!(
@@ -263,7 +264,7 @@ fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<Exit, Fail
     Ok(code)
 }
 
-/// A file about which nothing can be said, and why.
+/// A file that could not be read, and why.
 #[derive(Clone)]
 struct Unread {
     file: String,
@@ -278,7 +279,7 @@ impl Unread {
         }
     }
 
-    /// Says so: to people, and to a program that reads the output line by line.
+    /// Reports the failure: to people on standard error and, with `--json`, as a line of the output.
     fn say(&self, args: &Args, schema: &str) -> Result<Exit, Failure> {
         let failure = Failure::input(&self.why);
         tell(format_args!("sidestream: {failure}"));
@@ -290,7 +291,7 @@ impl Unread {
     }
 }
 
-/// Prints a line of JSON, with what the library does not know.
+/// Prints a line of JSON, with the fields that the library does not know.
 fn line(mut json: Value, more: &[(&str, &str)]) -> Result<(), Failure> {
     for (key, value) in more {
         json[*key] = (*value).into();
@@ -314,18 +315,18 @@ fn report_within(
     Ok(Report::of(trace, options))
 }
 
-/// How wide the pictures may be.
+/// Returns the width of the pictures, in columns.
 fn columns(width: Width) -> usize {
     let of_terminal = || Some(terminal()?.min(MOST_COLUMNS));
     width.asked().or_else(of_terminal).unwrap_or(USUAL_COLUMNS)
 }
 
-/// What is wider nobody takes in at once.
+/// A wider picture is hard to take in.
 const MOST_COLUMNS: usize = 100;
-/// Where the output is no terminal.
+/// The width where the output is not a terminal.
 const USUAL_COLUMNS: usize = 80;
 
-/// The files that were named, and those of the folders that were.
+/// Returns the named files, and the traces in the named folders.
 fn files(named: &[PathBuf]) -> Vec<Result<PathBuf, Unread>> {
     let mut files = Vec::new();
     for path in named {
@@ -345,7 +346,7 @@ fn link(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(speed) if is_speed(speed) => Ok(speed),
         _ => Err(format!(
-            "this is no speed of a link; write GB/s as a number from {} to {}, such as 25",
+            "this is not a link speed; write GB/s as a number from {} to {}, such as 25",
             LINK_GB_PER_S.start(),
             LINK_GB_PER_S.end()
         )),
@@ -361,7 +362,7 @@ fn what_if(text: &str) -> Result<WhatIf, String> {
     }
 }
 
-/// The sets of changes that were asked for; none for the usual ones.
+/// Returns the sets of changes that were asked for; `None` for the usual ones.
 fn sets(asked: &[WhatIf]) -> Result<Option<Vec<Vec<Change>>>, Failure> {
     let mut sets = Vec::new();
     for one in asked {
@@ -369,10 +370,10 @@ fn sets(asked: &[WhatIf]) -> Result<Option<Vec<Vec<Change>>>, Failure> {
             WhatIf::All if asked.iter().all(|other| *other == WhatIf::All) => return Ok(None),
             WhatIf::All => {
                 return Err(Failure::input(
-                    "--what-if all stands for the usual sets of changes; state it alone, or state sets",
+                    "--what-if all means the usual sets of changes; give it alone, or give sets",
                 ));
             }
-            // Once is enough.
+            // Each set is predicted once.
             WhatIf::Set(set) if sets.contains(set) => {}
             WhatIf::Set(set) => sets.push(set.clone()),
         }
@@ -380,13 +381,13 @@ fn sets(asked: &[WhatIf]) -> Result<Option<Vec<Vec<Change>>>, Failure> {
     Ok((!sets.is_empty()).then_some(sets))
 }
 
-/// How much of a long file was read, for people who watch.
+/// A progress bar for reading a long file.
 struct Bar {
     watched: bool,
     shown: u64,
 }
 
-/// A shorter file is read before anyone looks.
+/// A shorter file is read before a bar would be noticed.
 const LONG_BYTES: u64 = 100_000_000;
 
 impl Bar {
@@ -397,7 +398,7 @@ impl Bar {
         }
     }
 
-    /// For files of which several are read at once.
+    /// Returns no bar, for when several files are read at once.
     fn none() -> Bar {
         Bar {
             watched: false,
@@ -410,7 +411,7 @@ impl Bar {
         if self.watched && of >= LONG_BYTES && percent > self.shown {
             self.shown = percent;
             let filled = "#".repeat(percent as usize / 4);
-            // What cannot be shown is no reason to stop.
+            // A bar that cannot be drawn is no reason to stop.
             let _ = write!(std::io::stderr(), "\rreading [{filled:25}] {percent:3} %");
         }
     }

@@ -11,8 +11,8 @@ use crate::output::refuse_unwritable;
 /// The files that were asked for.
 #[derive(clap::Args)]
 pub struct Written {
-    /// Write the report of one trace to this file, as a page for a browser; of several, what the ranks of
-    /// one run say together
+    /// Write the report of one trace to this file, as a page for a browser; for several traces, the report of the ranks of one
+    /// run together
     ///
     /// The page needs no network and can be printed or sent.
     #[arg(long, value_name = "FILE")]
@@ -22,17 +22,16 @@ pub struct Written {
     /// For a document, an issue or a message. It is drawn on a light ground and needs no network.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write the median step of one trace to this file for a viewer such as Perfetto, with what was
-    /// found in it
+    /// Write the median step of one trace to this file for a viewer such as Perfetto, with the findings
     ///
-    /// Chrome JSON with the steps before and behind it, or all of a small trace; the findings, idle
-    /// time by its cause and the step as each change would have it are rows of their own.
+    /// Chrome JSON with the steps before and after it, or all of a small trace; the findings, the idle time by its cause and
+    /// the step as each change would make it are separate rows.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
 
 impl Written {
-    /// Refuses what would come to nothing, before anything is read.
+    /// Refuses options that cannot have an effect, before anything is read.
     pub fn check(&self, traces: &[&Path]) -> Result<(), Failure> {
         let asked = [
             ("--html", &self.html),
@@ -81,7 +80,7 @@ impl Written {
         };
         let Some(ranks) = ranks else {
             return Err(Failure::input(
-                "--html of several traces is a page of the ranks of one run, and no two of these state which of the same run they \
+                "--html of several traces is a page of the ranks of one run, and no two of these state which rank of the same run they \
                  are; call the command once for each trace",
             ));
         };
@@ -89,7 +88,7 @@ impl Written {
         written.map_err(|error| Failure::file("write", path, &error))
     }
 
-    /// Writes them. What stood in the files is replaced.
+    /// Writes the files, replacing their contents.
     pub fn write(&self, trace: &Path, report: &Report) -> Result<(), Failure> {
         let name = trace
             .file_name()
@@ -119,7 +118,7 @@ impl Written {
     }
 }
 
-/// Whether two paths lead to one file that is there.
+/// Returns whether two paths lead to one existing file.
 fn same(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,

@@ -1,4 +1,4 @@
-//! The overlap job as the library's pipelines do it.
+//! Runs the overlap job with the library's pipelines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use super::raw::job::grid;
 use crate::failure::Failure;
 use crate::overlap::job::Job;
 
-/// Items that go through the pipeline before the clock starts, so that its slots are there then, as
-/// the streams and the memory of the driver's arrangements are.
+/// Items that go through the pipeline before the clock starts, so that its slots exist, as do the streams and the memory of the
+/// driver's arrangements.
 const BEFORE: u64 = 12;
 
-/// Milliseconds for a job in a pipeline of so many slots: from before the first call to when the
-/// last result is there. The pinned memory is not filled again.
+/// Returns the milliseconds of a job in a pipeline of `slots` slots: from before the first call until the last result is ready.
+/// The pinned memory is not refilled.
 pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     let (rows, work) = (job.batch_bytes as usize / 4, job.work);
     let kernel = step();
@@ -35,7 +35,7 @@ pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     source.time(own, running)
 }
 
-/// The same with a graph in each slot.
+/// Like [`on_streams`], but with a graph in each slot.
 pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     let (rows, work) = (job.batch_bytes as usize / 4, job.work);
     let kernel = step();
@@ -63,13 +63,13 @@ pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     source.time(own, running)
 }
 
-/// The kernel of the overlap job: input, output, elements, work.
+/// Returns the kernel of the overlap job: input, output, elements, work.
 fn step() -> Kernel<OverlapStep> {
     // SAFETY: the pipelines pass the rows of their buffers, or fewer.
     unsafe { library::overlap_step() }
 }
 
-/// Where the items come from, and when the first that counts was asked for.
+/// The source of the items, and when the first measured one was asked for.
 struct Source {
     items: u64,
     start_ns: Arc<AtomicU64>,

@@ -1,5 +1,5 @@
-//! What a GPU is measured with: the runtime's side and the driver's, in turn. `overlap` uses it, and the bench of the
-//! library.
+//! Measures a GPU with the runtime's calls and with the driver's, in turn. `overlap` uses it, and so does the library's
+//! benchmark.
 
 pub mod jobs;
 pub mod own;

@@ -1,4 +1,4 @@
-//! The runtime's side of what is measured.
+//! The runtime's side of a measurement.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::raw::Gpu;
 use super::rounds::Clock;
 use crate::failure::Failure;
 
-/// A device of the runtime, and the clock that goes with it.
+/// A device of the runtime, and its clock.
 pub struct Own {
     pub device: Device,
     pub clock: Clock,
-    /// Its multiprocessors.
+    /// The number of multiprocessors.
     pub sms: u32,
 }
 
 impl Own {
-    /// A real device, the same as the one that the driver's side uses.
+    /// Opens a real device, the one that the driver's side uses.
     pub fn cuda(gpu: &Gpu, number: u32, driver: Option<&Path>) -> Result<Own, Failure> {
         let options = quiet();
         let options = match driver {
@@ -36,7 +36,7 @@ impl Own {
         })
     }
 
-    /// A simulated device of which only times are simulated.
+    /// Opens a simulated device of which only times are simulated.
     pub fn simulated(profile: Profile) -> Own {
         let sms = profile.sms as u32;
         let devices = vec![(profile.name.clone(), profile)];
@@ -50,7 +50,7 @@ impl Own {
     }
 }
 
-/// A long wait is a long measurement, and no news.
+/// Returns options without notices: a long wait is expected in a long measurement.
 fn quiet() -> Options {
     Options::new().notice(|_| ())
 }

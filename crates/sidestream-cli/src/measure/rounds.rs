@@ -1,4 +1,4 @@
-//! Measuring several things in turn, so that they see the same machine at the same time.
+//! Measures several things in turn, so that changes of the machine affect all of them equally.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,12 +7,12 @@ use sidestream::sim::Machine;
 
 use crate::failure::Failure;
 
-/// Whose time counts.
+/// The clock that counts.
 #[derive(Clone)]
 pub enum Clock {
-    /// The host's, since this moment.
+    /// The host's clock, since this moment.
     Host(Instant),
-    /// A simulated machine's.
+    /// A simulated machine's clock.
     Simulated(Arc<Machine>),
 }
 
@@ -25,11 +25,11 @@ impl Clock {
     }
 }
 
-/// Something that is measured: does its work once, and says how long that took.
+/// A thing to measure: does its work once, and returns how long that took.
 pub type Side<'a> = Box<dyn FnMut() -> Result<f64, Failure> + 'a>;
 
-/// Runs all sides once in each round, in one order and then in the other, after one round that does
-/// not count. The times are by side, then by round.
+/// Runs all sides once in each round, alternating forward and backward order, after one round that does not count. Returns the
+/// times by side, then by round.
 pub fn interleaved(rounds: usize, sides: &mut [Side<'_>]) -> Result<Vec<Vec<f64>>, Failure> {
     let mut times = vec![Vec::with_capacity(rounds); sides.len()];
     for round in 0..=rounds {
@@ -47,7 +47,7 @@ pub fn interleaved(rounds: usize, sides: &mut [Side<'_>]) -> Result<Vec<Vec<f64>
     Ok(times)
 }
 
-/// The value below which this share of the values lies; the median at 0.5.
+/// Returns the value below which this share of the values lies; the median at 0.5.
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

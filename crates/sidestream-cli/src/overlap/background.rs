@@ -1,4 +1,4 @@
-//! `--background`: what a priority is worth to a kernel beside work that fills the device.
+//! `overlap --background`: what a stream priority gains for a kernel that runs beside work which fills the device.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,25 +17,25 @@ use crate::measure::raw::Gpu;
 use crate::measure::rounds::{Clock, median};
 use crate::width::Lines;
 
-/// Microseconds of a block of the background.
+/// Microseconds of a background block.
 const BLOCKS_US: [u64; 3] = [20, 200, 1000];
-/// Microseconds of the kernel that somebody waits for.
+/// Microseconds of the kernel whose latency is measured.
 const KERNELS_US: [u64; 2] = [10, 100];
 /// Streams with background work.
 const STREAMS: [usize; 2] = [1, 4];
-/// Kernels on each of them, and how often each fills the device.
+/// Kernels on each of these streams, and how often each kernel fills the device.
 const KERNELS: usize = 4;
 const WAVES: u32 = 4;
-/// Of a block of the background: it divides the threads of every multiprocessor without a rest.
+/// Threads of a background block: a divisor of the threads of every multiprocessor, so that no threads are left idle.
 const THREADS: u32 = 512;
-/// How often each is tried; the kernel comes at so many moments of a block, evenly spread.
+/// How often each case is tried; the kernel is launched at this many evenly spread moments of a block.
 const TRIES: u32 = 21;
-/// The limit that is tried: so many kernels of the background in flight, on all its streams together.
+/// The limit that is tried: background kernels in flight, on all streams together.
 const IN_FLIGHT: usize = 1;
-/// Until the first kernel has begun.
+/// The time until the first background kernel has begun.
 const LEAD: Duration = Duration::from_micros(50);
 
-/// A latency in nanoseconds: half of the tries took at most the first, all of them the second.
+/// A latency in nanoseconds: the median and the worst of the tries.
 #[derive(Clone, Copy)]
 struct Latency {
     median_ns: f64,
@@ -48,13 +48,13 @@ struct Row {
     kernel_us: u64,
     streams: usize,
     alone: Latency,
-    /// On a stream of the background's priority.
+    /// On a stream with the priority of the background.
     equal: Latency,
-    /// There, of which [`IN_FLIGHT`] are in flight at most.
+    /// On such a stream, with at most [`IN_FLIGHT`] background kernels in flight.
     limited: Latency,
-    /// On a stream of the most urgent one.
+    /// On a stream with the most urgent priority.
     urgent: Latency,
-    /// There, as a graph of this one kernel.
+    /// On such a stream, as a graph of this one kernel.
     graph: Latency,
 }
 
@@ -65,7 +65,7 @@ enum By {
     Graph,
 }
 
-/// What `overlap --background` says, as JSON and as text.
+/// Returns what `overlap --background` reports, as JSON and as text.
 pub fn compared(
     named: Named,
     device: &str,
@@ -91,7 +91,7 @@ pub fn compared(
     let shown = measured.as_deref().unwrap_or(&simulated);
     let verdict = verdict(shown);
     let mut text = format!(
-        "a kernel beside work that fills {title}: from its launch until the host knows that it is over,\nmedian of {TRIES} (worst)\n\n"
+        "a kernel beside work that fills {title}: from its launch until the host knows that it is complete,\nmedian of {TRIES} (worst)\n\n"
     );
     text += &table(shown);
     if measured.is_some() {
@@ -139,7 +139,7 @@ fn rows(own: &Own, threads_per_sm: u32) -> Result<Vec<Row>, Failure> {
                     streams,
                     alone: job.latency(least_urgent, By::Call, 0)?,
                     equal: job.latency(least_urgent, By::Call, KERNELS * streams)?,
-                    // The host launches the next ones later, which are then behind the kernel.
+                    // The host launches the next background kernels later, so that they queue after the kernel.
                     limited: job.latency(least_urgent, By::Call, IN_FLIGHT)?,
                     urgent: job.latency(most_urgent, By::Call, KERNELS * streams)?,
                     graph: job.latency(most_urgent, By::Graph, KERNELS * streams)?,
@@ -154,13 +154,13 @@ struct Background<'a> {
     own: &'a Own,
     block: Duration,
     kernel: Duration,
-    /// So many blocks fill the device.
+    /// Blocks that fill the device.
     full: u32,
     streams: Vec<Stream>,
 }
 
 impl Background<'_> {
-    /// How long the kernel takes on a stream of this priority, beside so many kernels of the background.
+    /// Measures how long the kernel takes on a stream of this priority, beside `beside` background kernels.
     fn latency(&self, priority: i32, by: By, beside: usize) -> Result<Latency, Failure> {
         let device = &self.own.device;
         let stream = device.stream_with_priority("kernel", priority)?;
@@ -200,7 +200,7 @@ impl Background<'_> {
     }
 }
 
-/// Lets so much time go by, before which the work at the event is not over.
+/// Lets this much time pass; the work before the event `unfinished` is not complete by then.
 fn pause(clock: &Clock, unfinished: &Event, time: Duration) -> Result<(), Failure> {
     match clock {
         Clock::Host(_) => {
@@ -248,7 +248,7 @@ fn table(rows: &[Row]) -> String {
     out
 }
 
-/// How far the medians of the urgent kernel are apart, as a part of the second.
+/// Returns the difference of the medians of the urgent kernel, relative to the second.
 fn apart(measured: &Row, simulated: &Row) -> f64 {
     (measured.urgent.median_ns / simulated.urgent.median_ns - 1.0).abs()
 }

@@ -1,4 +1,4 @@
-//! `sidestream overlap --input FILE`: a file's bytes through the device and back.
+//! `sidestream overlap --input FILE`: streams the bytes of a file through the device and back.
 
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Read as _};
@@ -17,22 +17,22 @@ use super::pipeline::{SLOTS, machine};
 use crate::failure::{Failure, shown};
 use crate::interrupt;
 
-/// How it went.
+/// The result of streaming a file.
 pub struct Streamed {
     pub bytes: u64,
     pub batches: u64,
-    /// The device's time, the reading and verifying of the file aside.
+    /// Simulated time on the device, without reading and verifying the file.
     pub time_ns: u64,
     pub checksum: u64,
-    /// The most memory that was taken, on the device and of the host.
+    /// The most memory in use on the device and pinned on the host, in bytes.
     pub device_bytes: u64,
     pub pinned_bytes: u64,
-    /// Whether somebody ended it before the file did.
+    /// Whether a signal ended the run before the end of the file.
     pub is_cut_short: bool,
 }
 
-/// Streams the file through upload, checksum and transform, and download. Every batch is verified:
-/// the checksum of what was read, the device's, and that of the result transformed back.
+/// Streams the file through upload, checksum and transform, and download. Every batch is verified: the checksum of the bytes
+/// read must equal the device's, and that of the result transformed back.
 pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Failure> {
     let mut file = File::open(path).map_err(|error| Failure::file("open", path, &error))?;
     let size = file.metadata().ok().map(|data| data.len());
@@ -65,8 +65,8 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
         )
         .download((per_row::<u8>(1), per_item::<u64>(1)), |(_, y)| y)
         .depth(SLOTS as usize)
-        // The file never waits for a result, so that it is waited for first: the simulated time does
-        // not depend on how fast it is read.
+        // Results are waited for before more of the file is read, so that the simulated time does not depend on how fast the
+        // file is read.
         .lockstep()
         .progress(progress(size, job.batch_bytes))
         .fill_on_thread(move |_, x| {
@@ -117,7 +117,7 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
     })
 }
 
-/// Says on a terminal how far it is.
+/// Returns a function that shows the progress on a terminal.
 fn progress(size: Option<u64>, batch_bytes: u64) -> impl FnMut(u64) {
     let is_shown = std::io::stderr().is_terminal();
     let mut shown = u64::MAX;
@@ -140,7 +140,7 @@ fn progress(size: Option<u64>, batch_bytes: u64) -> impl FnMut(u64) {
     }
 }
 
-/// As much as there is room for, or is left.
+/// Reads until the buffer is full or the file ends.
 fn read_all(file: &mut File, into: &mut [u8]) -> std::io::Result<usize> {
     let mut len = 0;
     while len < into.len() {

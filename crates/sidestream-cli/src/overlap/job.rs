@@ -9,7 +9,7 @@ use sidestream::op::{
 use sidestream::sim::{Names, Schedule, Sim};
 use sidestream::trace::Trace;
 
-/// What is to be done: `count` batches of `batch_bytes`, each element stepped `work` times.
+/// The work of the job: `count` batches of `batch_bytes`, each element stepped `work` times.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     pub batch_bytes: u64,
@@ -17,11 +17,11 @@ pub struct Job {
     pub work: u32,
     /// Whether the results are copied back.
     pub downloads: bool,
-    /// Somebody's own stages, in the place of these.
+    /// Stages with given times, which replace these.
     pub own: Option<Own>,
 }
 
-/// Stages of which the times are known. A copy of no bytes is not there.
+/// Stages whose times are given. A copy of 0 bytes is left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     pub upload_bytes: u64,
@@ -32,9 +32,9 @@ pub struct Own {
 /// How the work is laid out over streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// Batch `i` wholly on stream `i mod k`, which has buffers of its own.
+    /// Batch `i` wholly on stream `i mod k`, each of which has its own buffers.
     Streams(u32),
-    /// A stream for each stage, and a ring of so many slots between them.
+    /// A stream for each stage, and a ring of this many slots between them.
     Ring(u32),
 }
 
@@ -51,14 +51,14 @@ pub enum Stage {
 pub enum Call {
     /// The stage itself.
     Do(Stage),
-    /// Records that this stage of the slot has come so far.
+    /// Records that this stage of the slot is complete.
     Record(Stage),
-    /// Waits for that.
+    /// Makes the stream wait for that record.
     Wait(Stage),
 }
 
-/// The calls of a batch in a ring, each with the stage whose stream takes it. A stage waits for the one before it, and
-/// for the one behind it of the batch that had the slot before.
+/// The calls of a batch in a ring, each with the stage whose stream takes it. A stage waits for the previous stage of its
+/// batch, and for the next stage of the batch that had the slot before.
 const RING: [(Stage, Call); 10] = {
     use Call::{Do, Record, Wait};
     use Stage::{Compute, Download, Upload};
@@ -77,7 +77,7 @@ const RING: [(Stage, Call); 10] = {
 };
 
 impl Layout {
-    /// All that are compared.
+    /// All layouts that are compared.
     pub const ALL: [Layout; 7] = [
         Layout::Streams(1),
         Layout::Streams(2),
@@ -88,7 +88,7 @@ impl Layout {
         Layout::Ring(4),
     ];
 
-    /// Its name, as in the JSON.
+    /// Returns the name of the layout in the JSON.
     pub fn name(self) -> &'static str {
         match self {
             Layout::Streams(_) => "streams",
@@ -96,14 +96,14 @@ impl Layout {
         }
     }
 
-    /// How many streams, or slots.
+    /// Returns the number of streams, or of slots.
     pub fn k(self) -> u32 {
         match self {
             Layout::Streams(k) | Layout::Ring(k) => k,
         }
     }
 
-    /// All that are compared, and with more streams than four too.
+    /// Returns all layouts that are compared, with up to `most_streams` streams.
     pub fn up_to(most_streams: u32) -> Vec<Layout> {
         let more = [8, 16].into_iter().filter(|&k| k < most_streams);
         let last = (most_streams > 4).then_some(most_streams);
@@ -116,7 +116,7 @@ impl Layout {
         layouts
     }
 
-    /// How many streams it takes.
+    /// Returns how many streams the layout takes.
     pub fn streams(self) -> u32 {
         match self {
             Layout::Streams(k) => k,
@@ -124,7 +124,7 @@ impl Layout {
         }
     }
 
-    /// The calls of a batch, in their sequence, each with the stream that takes it.
+    /// Returns the calls of a batch in order, each with the stream that takes it.
     pub fn calls(self, batch: u32) -> impl Iterator<Item = (u32, Call)> {
         let (slot, is_ring) = (batch % self.k(), matches!(self, Layout::Ring(_)));
         let is_first = batch < self.k();
@@ -140,8 +140,8 @@ impl Layout {
 }
 
 impl Job {
-    /// The kernel of one batch: 256 threads a block, at most sixteen blocks for each
-    /// multiprocessor, each thread walking over the elements with the grid's stride.
+    /// Returns the kernel of one batch: 256 threads a block, at most sixteen blocks for each multiprocessor; each thread walks
+    /// over the elements in a grid-stride loop.
     pub fn kernel(&self, profile: &Profile) -> KernelCost {
         if let Some(own) = self.own {
             return KernelCost::Duration {
@@ -160,12 +160,12 @@ impl Job {
         ))
     }
 
-    /// What is copied to the device for a batch; 0 if nothing is.
+    /// Returns the bytes that are copied to the device for a batch; 0 without an upload.
     pub fn upload_bytes(&self) -> u64 {
         self.own.map_or(self.batch_bytes, |own| own.upload_bytes)
     }
 
-    /// What is copied back of a batch; 0 if nothing is.
+    /// Returns the bytes that are copied back for a batch; 0 without a download.
     pub fn download_bytes(&self) -> u64 {
         match self.own {
             Some(own) => own.download_bytes,
@@ -174,19 +174,19 @@ impl Job {
         }
     }
 
-    /// How long the job takes in one arrangement, in nanoseconds.
+    /// Returns the time of the job in one arrangement, in nanoseconds.
     pub fn time_ns(&self, layout: Layout, profile: &Profile) -> u64 {
         let mut sim = self.run(layout, profile, Memory::Pinned);
         sim.thread_time(HOST).expect("nothing is held")
     }
 
-    /// How long it takes on one stream from and to pageable memory, in nanoseconds.
+    /// Returns the time of the job on one stream with pageable memory, in nanoseconds.
     pub fn pageable_ns(&self, profile: &Profile) -> u64 {
         let mut sim = self.run(Layout::Streams(1), profile, Memory::Pageable);
         sim.thread_time(HOST).expect("nothing is held")
     }
 
-    /// What runs when in one arrangement.
+    /// Returns the timeline of the job in one arrangement.
     pub fn trace(&self, layout: Layout, profile: &Profile) -> Trace {
         self.run(layout, profile, Memory::Pinned).trace(&Stages)
     }
@@ -203,7 +203,7 @@ impl Job {
     }
 }
 
-/// The one host thread.
+/// The only host thread.
 const HOST: ThreadId = ThreadId(0);
 
 /// The job under construction.
@@ -211,9 +211,9 @@ struct Program {
     job: Job,
     kernel: KernelCost,
     sim: Sim,
-    /// How many slots there are.
+    /// The number of slots.
     slots: u32,
-    /// Where the host's batches are.
+    /// The kind of host memory that holds the batches.
     host: Memory,
     ops: u32,
     /// The batch that is being submitted; it is also the call site of its operations.
@@ -228,7 +228,7 @@ impl Program {
         for _ in 0..layout.streams() {
             sim.order().add_stream(StreamKind::NonBlocking, DeviceId(0));
         }
-        // Of each stage and slot.
+        // One event for each stage and slot.
         for _ in 0..3 * layout.k() {
             sim.order().add_event(false, None);
         }
@@ -243,7 +243,7 @@ impl Program {
         }
     }
 
-    /// One call of the batch. Streams, events and buffers are numbers here: the engine needs none of their bytes.
+    /// Makes one call of the batch. Streams, events and buffers are numbers here: the engine needs none of their contents.
     fn make(&mut self, stream: u32, call: Call) {
         let (stream, slot) = (StreamId(stream), self.batch % self.slots);
         let event = |stage| EventId(stage as u32 * self.slots + slot);
@@ -274,13 +274,13 @@ impl Program {
                 (Kind::Wait { stream, event }, None)
             }
         };
-        // A copy of no bytes is not there.
+        // A copy of 0 bytes is left out.
         if !matches!(uses, Some((_, _, 0))) {
             self.push(kind, uses);
         }
     }
 
-    /// A call that reads so many bytes of the first buffer and writes them in the second, if it uses any.
+    /// Makes a call that reads this many bytes of the first buffer and writes them to the second, if it uses any.
     fn push(&mut self, kind: Kind, uses: Option<(BufferId, BufferId, u64)>) {
         let access = |buffer, end, mode| Access {
             buffer,
@@ -315,7 +315,7 @@ impl Program {
     }
 }
 
-/// What the timeline calls things: the stage and the batch.
+/// Labels operations on the timeline by stage and batch.
 struct Stages;
 
 impl Names for Stages {

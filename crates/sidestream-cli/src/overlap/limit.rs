@@ -1,4 +1,4 @@
-//! The least time of the job on its device, and what sets it.
+//! The least time of the job on its device, and what limits it.
 
 use sidestream::engine::{Call, Limit, Profile, overlap_limit};
 
@@ -15,22 +15,22 @@ pub struct OverlapLimit {
     parts: Limit,
 }
 
-/// What one batch takes of a real device, nanoseconds.
+/// What one batch takes on a real device, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub upload_ns: f64,
     pub kernel_ns: f64,
     pub download_ns: f64,
-    /// An upload and a download at once.
+    /// An upload and a download at the same time.
     pub both_ways_ns: f64,
-    /// A kernel whose neighbours fill what it leaves empty.
+    /// A kernel that overlaps at its start and end with the kernels before and after it.
     pub kernel_in_a_row_ns: f64,
     /// The host's three calls.
     pub calls_ns: f64,
 }
 
 impl OverlapLimit {
-    /// The limit from the profile alone.
+    /// Returns the limit from the profile alone.
     pub fn of(profile: &Profile, job: &Job) -> OverlapLimit {
         let (up, down) = (job.upload_bytes(), job.download_bytes());
         let kernel = job.kernel(profile);
@@ -45,7 +45,7 @@ impl OverlapLimit {
         let parts = if up > 0 && down > 0 {
             overlap_limit(profile, job.count.into(), up, &kernel, down)
         } else {
-            // One direction only: its copies follow each other, and one kernel lies in front of them or behind.
+            // One direction only: its copies follow each other, and one kernel comes before the first or after the last.
             let copy = match up > 0 {
                 true => profile.call_ns(Call::UploadAsync { bytes: up }),
                 false => profile.call_ns(Call::CopyAsync),
@@ -74,7 +74,7 @@ impl OverlapLimit {
         }
     }
 
-    /// The limit from what the parts were measured to take, a batch each.
+    /// Returns the limit from the measured times of the parts, per batch.
     pub fn measured(count: u32, measured: &Measured) -> OverlapLimit {
         let n = f64::from(count);
         let rest_ns = measured.upload_ns + measured.download_ns;
@@ -95,20 +95,20 @@ impl OverlapLimit {
         }
     }
 
-    /// How many times as fast as stage after stage the job is at most, the more batches there are.
+    /// Returns the greatest speedup over running stage after stage, which the job approaches with more batches.
     pub fn in_the_long_run(&self) -> f64 {
         let one = self.upload_ns + self.kernel_ns + self.download_ns;
         let least = self.both_ways_ns.max(self.kernel_ns).max(1);
         one as f64 / least as f64
     }
 
-    /// The copies' part of the time that one batch takes from stage to stage.
+    /// Returns the copies' share of the time of one batch, stage after stage.
     pub fn copies_share(&self) -> f64 {
         let copies = (self.upload_ns + self.download_ns) as f64;
         copies / (copies + self.kernel_ns as f64)
     }
 
-    /// Whether the host's calls set the limit.
+    /// Returns whether the host's calls set the limit.
     pub fn is_set_by_calls(&self) -> bool {
         let Limit {
             copies_ns,
@@ -118,7 +118,7 @@ impl OverlapLimit {
         self.count > 1 && calls_ns > copies_ns.max(kernels_ns)
     }
 
-    /// What sets the limit.
+    /// Returns what sets the limit.
     pub fn set_by(&self) -> &'static str {
         if self.count == 1 {
             "the three stages of the one batch"
@@ -131,8 +131,7 @@ impl OverlapLimit {
         }
     }
 
-    /// Whether a kernel alone leaves so much of the device empty that several side by side are
-    /// much faster.
+    /// Returns whether a kernel alone leaves so much of the device unused that several side by side are much faster.
     pub fn leaves_device_empty(&self) -> bool {
         let rest_ns = (self.upload_ns + self.download_ns) as f64;
         let alone_ns = self.kernel_ns as f64;

@@ -1,4 +1,4 @@
-//! The job on a real device: every arrangement by the driver's own calls, and the pipeline, in turn.
+//! Measures the job on a real device: every arrangement by the driver's own calls, and the pipeline, in turn.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,14 +15,14 @@ use crate::measure::raw::job::{Alone, RawJob, RawJobs};
 use crate::measure::rounds::{Side, interleaved, median};
 
 const ROUNDS: usize = 9;
-/// For a job that takes longer than [`LONG_NS`].
+/// Rounds for a job that takes longer than [`LONG_NS`].
 const FEW_ROUNDS: usize = 3;
 const LONG_NS: f64 = 1e9;
 
-/// The stages alone are measured over so many batches.
+/// The number of batches over which the stages alone are measured.
 const ALONE: std::ops::RangeInclusive<u32> = 8..=32;
 
-/// The parts of the job that the limit comes from.
+/// The parts of the job from which the limit is computed.
 const PARTS: [Alone; 6] = [
     Alone::Uploads,
     Alone::Kernels,
@@ -128,7 +128,7 @@ pub fn compare(
     })
 }
 
-/// Nanoseconds for one part of all batches: until it is over, or for the calls until they are made.
+/// Returns the nanoseconds for one part of all batches: until it is complete or, for the calls, until they have returned.
 fn part_ns(gpu: &Gpu, job: &RawJob<'_>, part: Alone) -> Result<f64, Failure> {
     match part {
         Alone::Calls => {
@@ -143,7 +143,7 @@ fn part_ns(gpu: &Gpu, job: &RawJob<'_>, part: Alone) -> Result<f64, Failure> {
     }
 }
 
-/// Nanoseconds that a function takes on the host, on a device that is idle before.
+/// Returns the nanoseconds that a function takes on the host, starting with an idle device.
 fn timed(gpu: &Gpu, run: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> {
     gpu.enter()?;
     gpu.synchronize_all()?;

@@ -1,4 +1,4 @@
-//! `sidestream overlap`: what overlapping copies with computing is worth for a job.
+//! `sidestream overlap`: what a job gains by overlapping copies with computing.
 
 mod background;
 mod file;
@@ -26,24 +26,22 @@ use job::{Job, Layout};
 use limit::OverlapLimit;
 use verdict::Verdict;
 
-/// Show what overlapping copies with computing is worth
+/// Show what overlapping copies with computing gains
 ///
-/// A job of COUNT batches is uploaded, computed on and downloaded: batch after batch on one stream;
-/// on several streams, each with batches and slots of its own; with a stream for each of the three
-/// stages and a ring of slots between them; and by the library's pipeline, which also waits for a
-/// slot before it fills it again. A slot is the device memory for the input and the output of one
-/// batch.
+/// A job of COUNT batches is uploaded, computed on and downloaded: batch after batch on one stream; on several streams, each
+/// with its own batches and slots; with a stream for each of the three stages and a ring of slots between them; and by the
+/// library's pipeline, which also waits for a slot before it fills it again. A slot is the device memory for the input and the
+/// output of one batch.
 ///
-/// The table says how long each arrangement takes, and which share of the limit it reaches: the
-/// time in which the copies, the kernels or the host's calls alone could be done. Below it, for a
-/// simulated GPU, the worst and the best arrangement are drawn, a lane for each stream and for each
-/// engine. The last line says whether overlapping is worth it.
+/// The table gives the time of each arrangement and its share of the limit: the time that the copies, the kernels or the host's
+/// calls would take alone. Below it, for a simulated GPU, the worst and the best arrangement are drawn, with a lane for each
+/// stream and for each engine. The last line says whether overlapping is worth it.
 ///
-/// With --kernel-ms, --upload-ms and --download-ms it is your own job: what a batch takes of each stage, as `sidestream
-/// diagnose` or a profiler says. With --sweep the job is compared at several sizes of a batch, a line each.
+/// With --kernel-ms, --upload-ms and --download-ms it is your own job: give the time that a batch takes in each stage, as
+/// `sidestream diagnose` or a profiler reports it. With --sweep the job is compared at several batch sizes, one per line.
 ///
-/// On a real GPU the arrangements are made of the driver's own calls, and each time is the median of
-/// several rounds in which all of them run.
+/// On a real GPU the arrangements consist of the driver's own calls, and each time is the median of several rounds in which all
+/// of them run.
 ///
 /// Exit code: 0 if the job was compared, 2 if an argument, the device or a file is at fault, 130 if --input was
 /// interrupted.
@@ -69,21 +67,22 @@ pub struct Args {
     /// Leave the results on the device
     #[arg(long, conflicts_with_all = ["input", "kernel_ms"])]
     no_download: bool,
-    /// Up to so many streams, from 4 to 16
+    /// The most streams to compare, from 4 to 16
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=16))]
     streams: u32,
     #[arg(long, default_value = "sim:h200", help = device::help("The GPU: cuda:0, cuda:1 and so on; {sim} or sim:FILE.toml; \
           auto for cuda:0 if there is one. On a real GPU every time is measured, in several rounds"))]
     pub device: String,
-    /// The library of the CUDA driver, if not the one that the system has
+    /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
     /// Stream the bytes of this file through the device in batches, verify them, and compare
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     input: Option<PathBuf>,
-    /// What a priority is worth instead: how long a kernel takes beside work that fills the device, on a stream of the same
-    /// priority and on an urgent one, by the length of the kernel, of the blocks beside it, and the number of streams that
-    /// these are on; and what a limit on the work beside it is worth. On a real GPU it is measured, and the simulated H200 stands beside it
+    /// Show what a priority gains instead: how long a kernel takes beside work that fills the device, on a stream of the same
+    /// priority and on an urgent one, by the length of the kernel, the length of the blocks beside it, and the number of
+    /// streams that these are on; and what a limit on that work gains. On a real GPU it is measured and shown beside the
+    /// simulated H200
     #[arg(long, conflicts_with_all = ["batch", "count", "work", "sweep", "no_download", "streams", "input", "trace", "kernel_ms"])]
     background: bool,
     /// Print one JSON object instead of the table
@@ -96,7 +95,7 @@ pub struct Args {
     width: Width,
 }
 
-/// One arrangement and how it did.
+/// One arrangement and its time.
 struct Row {
     layout: Layout,
     time_ns: u64,
@@ -106,14 +105,14 @@ struct Row {
 struct Compared {
     job: Job,
     device_name: String,
-    /// Of a simulated device.
+    /// The profile of a simulated device.
     profile: Option<Profile>,
-    /// How often each time was measured, if it was.
+    /// How often each time was measured, if it was measured.
     rounds: Option<usize>,
     rows: Vec<Row>,
-    /// The pipeline's time; none if its slots find no room.
+    /// The pipeline's time; `None` if its slots do not fit into memory.
     own_ns: Option<u64>,
-    /// The time on one stream from pageable memory; none where it was not looked at.
+    /// The time on one stream from pageable memory; `None` where it was not determined.
     pageable_ns: Option<u64>,
     limit: OverlapLimit,
     verdict: Verdict,
@@ -132,7 +131,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     Ok(SUCCESS)
 }
 
-/// What the command would print, both ways.
+/// Returns what the command would print, as JSON and as text.
 pub fn shown(args: &Args) -> Result<(Value, String), Failure> {
     match said(args, Lines::ANY)? {
         Said::All(json, text) => Ok((json, text)),
@@ -140,11 +139,11 @@ pub fn shown(args: &Args) -> Result<(Value, String), Failure> {
     }
 }
 
-/// What there is to say.
+/// The output of the command.
 enum Said {
-    /// As JSON and, if that is not what was asked for, as text.
+    /// The result as JSON and, unless only JSON was asked for, as text.
     All(Value, String),
-    /// Somebody stopped it while a file went through; how far it was.
+    /// A signal ended the run while a file was streamed; how far it was.
     CutShort(String),
 }
 
@@ -183,11 +182,11 @@ fn said(args: &Args, lines: Lines) -> Result<Said, Failure> {
     Ok(Said::All(json, text))
 }
 
-/// How many batches of a file are compared.
+/// Returns how many batches of a file are compared.
 fn compared_batches(path: &Path, streamed: u64) -> Result<u32, Failure> {
     if streamed == 0 {
         return Err(Failure::input(format!(
-            "{}: the file is empty, so there is nothing to stream; give one with at least a byte",
+            "{}: the file is empty, so there is nothing to stream; give one with at least one byte",
             crate::failure::shown(path)
         )));
     }
@@ -195,7 +194,7 @@ fn compared_batches(path: &Path, streamed: u64) -> Result<u32, Failure> {
     Ok(count.min(MOST_BATCHES))
 }
 
-/// The job on a real device.
+/// Compares the job on a real device.
 fn measured(args: &Args, number: u32) -> Result<Compared, Failure> {
     let simulated_only = [
         ("--input", args.input.is_some()),
@@ -210,7 +209,7 @@ fn measured(args: &Args, number: u32) -> Result<Compared, Failure> {
     measured::compare(&args.job(), &args.layouts(), number, args.driver.as_deref())
 }
 
-/// The job on a simulated device.
+/// Compares the job on a simulated device.
 fn simulated(args: &Args, job: Job, profile: Profile) -> Result<Compared, Failure> {
     let limit = OverlapLimit::of(&profile, &job);
     let row = |&layout: &Layout| Row {
@@ -247,7 +246,7 @@ impl Args {
         device::named(&self.device, self.driver.as_deref())
     }
 
-    /// The job on a simulated device.
+    /// Returns the job on a simulated device.
     fn job_on(&self, profile: &Profile) -> Result<Job, Failure> {
         let own = self.own.stages(profile)?;
         let job = Job { own, ..self.job() };
@@ -276,7 +275,7 @@ fn refuse_impossible(job: &Job, slots: u32, name: &str, memory_bytes: u64) -> Re
             "a batch holds at least one float; give 4 bytes or more",
         ));
     }
-    // Four slots or more, each with an input and an output. Of somebody's own job the bytes stand for a time.
+    // Four slots or more, each with an input and an output. With given times the bytes only represent a time.
     let slots = slots.max(4);
     let largest = memory_bytes / u64::from(2 * slots);
     if job.own.is_none() && job.batch_bytes > largest {
@@ -296,5 +295,5 @@ fn refuse_impossible(job: &Job, slots: u32, name: &str, memory_bytes: u64) -> Re
     Ok(())
 }
 
-/// Of a file with more batches only so many are compared: the rest takes as long again and again.
+/// The most batches of a file that are compared: each further batch takes as long as the ones before.
 const MOST_BATCHES: u32 = 100_000;

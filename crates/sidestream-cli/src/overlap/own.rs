@@ -1,4 +1,4 @@
-//! Somebody's own job: what a batch takes of each stage.
+//! A job with given times: what a batch takes in each stage.
 
 use clap::Args;
 use sidestream::engine::Profile;
@@ -9,13 +9,13 @@ use crate::failure::Failure;
 /// The times of one batch.
 #[derive(Args, Clone, Copy)]
 pub struct Times {
-    /// Milliseconds of computing for a batch, in the place of --batch and --work
+    /// Milliseconds of computing for a batch, instead of --batch and --work
     #[arg(long, value_name = "MS", conflicts_with_all = ["batch", "work"], value_parser = parse)]
     pub kernel_ms: Option<f64>,
-    /// Milliseconds of its upload from pinned memory; without it there is none
+    /// Milliseconds of its upload from pinned memory; no upload without this option
     #[arg(long, value_name = "MS", requires = "kernel_ms", conflicts_with_all = ["batch", "work", "sweep"], value_parser = parse)]
     upload_ms: Option<f64>,
-    /// Milliseconds of its download to pinned memory; without it there is none
+    /// Milliseconds of its download to pinned memory; no download without this option
     #[arg(long, value_name = "MS", requires = "kernel_ms", conflicts_with_all = ["batch", "work", "sweep"], value_parser = parse)]
     download_ms: Option<f64>,
 }
@@ -29,13 +29,13 @@ fn parse(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(ms) if (SHORTEST_MS..=LONGEST_MS).contains(&ms) => Ok(ms),
         _ => Err(format!(
-            "{text:?} is no time of a stage; give milliseconds, from 0.0001 to 3600000"
+            "{text:?} is not the time of a stage; give milliseconds, from 0.0001 to 3600000"
         )),
     }
 }
 
 impl Times {
-    /// The stages on this device; none if no times were given. A copy becomes the bytes that take so long.
+    /// Returns the stages on this device; `None` if no times were given. A copy is expressed as the bytes that take this time.
     pub fn stages(&self, profile: &Profile) -> Result<Option<Own>, Failure> {
         let Some(kernel_ms) = self.kernel_ms else {
             return Ok(None);
@@ -71,7 +71,7 @@ fn least(option: &str, ns: f64, profile: &Profile) -> Failure {
     ))
 }
 
-/// The most bytes whose copy takes no longer than this; none if even the least takes longer.
+/// Returns the most bytes whose copy takes at most `ns`; `None` if even the smallest copy takes longer.
 fn bytes_for(ns: f64, of: &dyn Fn(u64) -> f64) -> Option<u64> {
     let (mut fits, mut too_many) = (LEAST_BYTES, 1 << 60);
     if of(fits) > ns {

@@ -1,4 +1,4 @@
-//! The job as the library's pipeline does it.
+//! Runs the job with the library's pipeline.
 
 use std::sync::Arc;
 
@@ -11,16 +11,15 @@ use sidestream::sim::{Machine, Schedule};
 
 use super::job::Job;
 
-/// How many slots it is given.
+/// The number of slots of the pipeline.
 pub const SLOTS: u32 = 4;
 
-/// How long the job takes, in nanoseconds; none if the slots find no room in this machine's memory.
-/// Only times are simulated, and the pinned buffers are ready from the start, as for the other
-/// arrangements.
+/// Returns the time of the job in nanoseconds; `None` if the slots do not fit into this machine's memory. Only times are
+/// simulated, and the pinned buffers are ready from the start, as for the other arrangements.
 pub fn time_ns(job: &Job, profile: &Profile) -> Result<Option<u64>> {
     let machine = machine(profile);
     machine.times_only();
-    // A long wait is a long time of the simulation, and nobody's.
+    // A long wait is simulated time here, which a notice should not report.
     let device = Device::on(Arc::clone(&machine) as _, &Options::new().notice(|_| ())).remove(0);
     let cost = job.kernel(profile);
     let kernel = Kernel::<(Read<u8>, Write<u8>)>::on_host("kernel", |_, _| ());
@@ -45,7 +44,7 @@ pub fn time_ns(job: &Job, profile: &Profile) -> Result<Option<u64>> {
     }
 }
 
-/// A machine with one such device.
+/// Returns a machine with one such device.
 pub fn machine(profile: &Profile) -> Arc<Machine> {
     let devices = vec![(profile.name.clone(), profile.clone())];
     Arc::new(Machine::new(devices, Schedule::InOrder, None))

@@ -84,7 +84,7 @@ impl Compared {
         lines.wrapped(&out)
     }
 
-    /// The bytes that the job copies by its time; none where only times are known.
+    /// Returns the copied bytes per time; `None` where only times are known.
     fn gb_per_s(&self, time_ns: u64) -> Option<f64> {
         let job = &self.job;
         let batch_bytes = job.upload_bytes() + job.download_bytes();
@@ -92,7 +92,7 @@ impl Compared {
         job.own.is_none().then(|| bytes / time_ns.max(1) as f64)
     }
 
-    /// The job, and what a batch of it takes.
+    /// Returns the heading: the job, and what a batch of it takes.
     fn head(&self) -> String {
         let Compared { job, limit, .. } = self;
         let batches = match job.count {
@@ -117,7 +117,7 @@ impl Compared {
             false => String::new(),
         };
         let rounds = self.rounds.map_or(String::new(), |rounds| {
-            format!("medians of {rounds} rounds, in each of which all take turns; pinned memory is not refilled\n")
+            format!("medians of {rounds} rounds, each of which runs all arrangements in turn; pinned memory is not refilled\n")
         });
         format!(
             "{what}, on {simulated}{}\none batch: {}, kernel {}, {}{both_ways}\n{rounds}",
@@ -128,7 +128,7 @@ impl Compared {
         )
     }
 
-    /// The arrangements, the pipeline, and what bounds them.
+    /// Returns the table of the arrangements, the pipeline, and the limit.
     fn table(&self, table: &Table) -> String {
         let share = |time_ns: u64| 100.0 * self.limit.total_ns as f64 / time_ns as f64;
         let mut rows = vec![table.head()];
@@ -165,7 +165,7 @@ impl Compared {
             .collect()
     }
 
-    /// What copies of the job get from pageable and from pinned memory.
+    /// Returns the rates of the job's copies from pageable and from pinned memory.
     fn pageable_rates(&self, profile: &Profile) -> String {
         let Compared { job, limit, .. } = self;
         let (what, bytes, pinned_ns, pageable) = match job.upload_bytes() {
@@ -186,12 +186,12 @@ impl Compared {
         format!("{what} at {pageable:.1} GB/s; pinned {pinned:.1} GB/s")
     }
 
-    /// The worst and the best arrangement, drawn.
+    /// Draws the worst and the best arrangement.
     fn pictures(&self, profile: &Profile, lines: Lines) -> String {
         let Compared {
             job, rows, verdict, ..
         } = self;
-        // Both on one scale: as long as the worst takes for four batches.
+        // Both on one scale, whose length is the time of the worst for four batches.
         let worst_ns = rows[verdict.worst].time_ns;
         let until_ns = worst_ns.min(worst_ns * 4 / u64::from(job.count));
         let picture = |(what, at): (&str, usize)| {
@@ -218,7 +218,7 @@ struct Table {
     share: usize,
 }
 
-/// A line of the usual table, with the mark of the best.
+/// The length of a line of the usual table, with the mark of the best.
 const USUAL_TABLE: usize = 64;
 
 const USUAL: Table = Table {
@@ -273,7 +273,7 @@ impl Streamed {
             ""
         };
         format!(
-            "{ended}{} bytes of {} went through the device in {} batches and came back right, checksum \
+            "{ended}{} bytes of {} went through the device in {} batches and came back intact, checksum \
              {:016x}\n{} of simulated time, reading and verifying aside; {} MiB of device memory and {} MiB \
              pinned",
             self.bytes,
@@ -287,7 +287,7 @@ impl Streamed {
     }
 }
 
-/// A time as people read it.
+/// Returns a time in a unit that is easy to read.
 pub fn time(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{:.2} µs", ns as f64 / 1e3),

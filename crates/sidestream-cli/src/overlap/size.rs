@@ -4,7 +4,7 @@
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let no_size = || format!("{text:?} is no size; write a whole number and a unit, as in 4MiB");
+    let no_size = || format!("{text:?} is not a size; write a whole number and a unit, as in 4MiB");
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(no_size());
     }
@@ -15,9 +15,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
-        _ => return Err(format!("{unit:?} is no unit; use B, KiB, MiB, GiB or TiB")),
+        _ => {
+            return Err(format!(
+                "{unit:?} is not a unit; use B, KiB, MiB, GiB or TiB"
+            ));
+        }
     };
-    // All that can be wrong with digits alone is that they are too many.
+    // Parsing digits fails only if there are too many of them.
     let number: Option<u64> = digits.parse().ok();
     number
         .and_then(|number| number.checked_mul(1 << shift))
@@ -26,7 +30,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         })
 }
 
-/// Writes a size as people read it.
+/// Returns a size in the largest unit that divides it.
 pub fn show(bytes: u64) -> String {
     for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {

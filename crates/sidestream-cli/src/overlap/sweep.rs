@@ -1,4 +1,4 @@
-//! The job at several sizes of a batch, a line each.
+//! Compares the job at several batch sizes, one per line.
 
 use serde_json::{Value, json};
 use sidestream::engine::Profile;
@@ -9,10 +9,10 @@ use crate::device::Named;
 use crate::failure::Failure;
 use crate::width::Lines;
 
-/// So many sizes are compared at most.
+/// The most sizes that are compared.
 const MOST: usize = 64;
 
-/// What `overlap` says at each size, as JSON and as text.
+/// Returns what `overlap` reports at each size, as JSON and as text.
 pub fn compared(args: &Args, lines: Lines) -> Result<(Value, String), Failure> {
     if args.sweep.len() > MOST {
         return Err(Failure::input(format!(
@@ -62,7 +62,7 @@ pub fn compared(args: &Args, lines: Lines) -> Result<(Value, String), Failure> {
 }
 
 impl Args {
-    /// The same with another batch.
+    /// Returns these arguments with another batch size.
     fn at(&self, batch: u64) -> Args {
         Args {
             batch,

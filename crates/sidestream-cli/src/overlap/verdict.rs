@@ -1,13 +1,13 @@
-//! Which arrangement won, and whether overlapping is worth it.
+//! The verdict: which arrangement is best, and whether overlapping is worth it.
 
 use super::Row;
 use super::job::Layout;
 use super::limit::OverlapLimit;
 
-/// The share of the copies in the time of a batch below which hiding them is worth nothing.
+/// The copies' share of the time of a batch below which hiding them gains nothing.
 const NOTHING_TO_HIDE: f64 = 0.02;
 
-/// Which arrangement won, and what that means.
+/// The best arrangement, and what that means for the user.
 pub struct Verdict {
     pub best: usize,
     pub worst: usize,
@@ -23,8 +23,8 @@ impl Verdict {
         let saved = 100.0 * (1.0 - fastest / one);
         let set_by = limit.set_by();
         let arrangement = describe(rows[best].layout);
-        // Hiding copies ends at the kernels one after the other; what is faster is kernels that ran
-        // side by side.
+        // Hiding copies can reduce the time at best to that of the kernels one after the other; a time below that comes from
+        // kernels side by side.
         let kernels = f64::from(count) * limit.kernel_ns as f64;
         let mut text = if count == 1 {
             "Do not bother: one batch has nothing to overlap with.".to_owned()
@@ -70,7 +70,7 @@ impl Verdict {
     }
 }
 
-/// A share of the time as people read it.
+/// Returns a share of the time for people to read.
 fn percent(percent: f64) -> String {
     if percent < 0.05 {
         "under 0.1 %".to_owned()
@@ -79,7 +79,7 @@ fn percent(percent: f64) -> String {
     }
 }
 
-/// An arrangement, as the start of a sentence goes on.
+/// Returns an arrangement as the continuation of a sentence.
 pub fn describe(layout: Layout) -> String {
     match layout {
         Layout::Streams(1) => "on one stream".to_owned(),

@@ -1,4 +1,4 @@
-//! `sidestream run --explore N`: a race made visible.
+//! `sidestream run --explore N`: makes the effect of a race visible.
 
 use serde_json::{Value, json};
 use sidestream::engine::Profile;
@@ -10,7 +10,7 @@ use super::{Args, Outcome, refuse};
 use crate::failure::Failure;
 use crate::output;
 
-/// Explores one program. That all schedules agree is as expected.
+/// Explores one program. If all schedules give one result, the outcome is as expected.
 pub fn main(
     args: &Args,
     profile: &Profile,

@@ -9,7 +9,7 @@ use super::{Args, Outcome, drawn, few, races, refuse, says_where, work_as_json, 
 use crate::failure::Failure;
 use crate::output;
 
-/// A real GPU takes no orders.
+/// Refuses options that choose an order: a real GPU has its own.
 pub fn refuse_choices(args: &Args) -> Result<(), Failure> {
     let asked = match (args.explore, args.schedule) {
         _ if args.repeat.is_some() => {
@@ -27,12 +27,12 @@ pub fn refuse_choices(args: &Args) -> Result<(), Failure> {
         (None, _) => "--schedule",
     };
     Err(Failure::input(format!(
-        "{asked} is for a simulated GPU, which runs the order that it is told; give \
+        "{asked} is for a simulated GPU, which can run a chosen order; give \
          --device sim:h200 with it"
     )))
 }
 
-/// Runs one program, and the same on the simulated H200 to compare the results.
+/// Runs one program, and also on the simulated H200 to compare the results.
 pub fn one(args: &Args, ordinal: u32, program: &Program) -> Result<Outcome, Failure> {
     let cannot = |at: Option<usize>, code: &str, why: &dyn std::fmt::Display| {
         let why = format!("program {}: {why}", program.name);
@@ -84,7 +84,7 @@ struct Compared<'r> {
 }
 
 impl Compared<'_> {
-    /// A program that races may have any results.
+    /// Returns whether the results are as expected; a program that races may have any results.
     fn is_expected(&self) -> bool {
         self.races || self.differing.is_empty()
     }
@@ -93,7 +93,7 @@ impl Compared<'_> {
         match self.is_expected() {
             true => Vec::new(),
             false => vec![format!(
-                "nothing races, and yet the results differ: {}",
+                "there is no race, and yet the results differ: {}",
                 listed(&self.differing)
             )],
         }

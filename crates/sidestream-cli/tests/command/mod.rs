@@ -1,9 +1,9 @@
-//! Runs the command `sidestream` and takes what it says.
+//! Runs the command `sidestream` and captures its output.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
-/// What a run of the command came to.
+/// The result of running the command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -11,10 +11,10 @@ pub struct Ran {
     pub err: String,
 }
 
-/// Where the command runs, and where tests put files for it.
+/// The folder in which the command runs, and where tests put files for it.
 pub const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Runs the command that was built together with the tests. It never panics, and no signal ends it.
+/// Runs the command that was built together with the tests. It must not panic, and no signal may end it.
 #[track_caller]
 pub fn sidestream<S: AsRef<OsStr>>(args: &[S]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream"));

@@ -13,9 +13,9 @@ fn main() -> sidestream::Result<()> {
     host.fill(3.0);
     let (mut x, mut y) = (load.alloc(1024)?, compute.alloc(1024)?);
     let sent = load.upload(host, x.view_mut())?; // the device owns `host` now
-    compute.launch(&square, Grid::cover(1024, 256), (x.view(), y.view_mut()))?; // waits for the upload by itself
+    compute.launch(&square, Grid::cover(1024, 256), (x.view(), y.view_mut()))?; // waits for the upload
     let host = sent.synchronize()?; // gives it back
-    let back = compute.download(y.view(), host)?; // behind the kernel, since that is on the same stream
+    let back = compute.download(y.view(), host)?; // after the kernel, on the same stream
     println!("{}", back.synchronize()?[7]); // 9
     Ok(())
 }

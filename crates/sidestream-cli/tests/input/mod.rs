@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::command::{FOLDER, Ran, sidestream};
 
-/// Writes a file and gives its name, which no other test has.
+/// Writes a file and returns its name, which is unique to the call.
 pub fn file(content: impl AsRef<[u8]>) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -14,7 +14,7 @@ pub fn file(content: impl AsRef<[u8]>) -> String {
     name
 }
 
-/// Runs a verb of the command with these options on a file of this content, which is called `FILE` in what comes out.
+/// Runs a subcommand with these options on a file with this content, which is called `FILE` in the output.
 #[track_caller]
 pub fn ran_on(verb: &str, content: impl AsRef<[u8]>, options: &[&str]) -> Ran {
     let name = file(content);

@@ -1,8 +1,8 @@
-//! What the command writes with `--json`.
+//! The output of the command with `--json`.
 
 use serde_json::Value;
 
-/// The keys of an object, in their sequence.
+/// Returns the keys of an object, in order.
 #[track_caller]
 pub fn keys(object: &Value) -> Vec<&str> {
     let object = object.as_object().expect("an object");

@@ -1,7 +1,7 @@
-//! Whatever bytes come, they are read as JSON or refused.
+//! Any bytes are read as JSON or refused.
 //!
-//! `cargo +nightly fuzz run json` in the folder `fuzz`. What does not start as a trace does is taken
-//! for events behind a good one: the scanner of events is then reached at once.
+//! `cargo +nightly fuzz run json` in the folder `fuzz`. Input that does not start like a trace is appended as events after a
+//! valid one, so that it reaches the scanner of events at once.
 
 #![cfg_attr(fuzzing, no_main)]
 
@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
         ..Limits::default()
     };
     if let Ok(trace) = read_json(&text, &limits) {
-        // What was read can be measured.
+        // Whatever was read can be measured.
         let devices = devices(&trace, &Collectives::of(&trace));
         for device in devices {
             assert!(device.busy_ns() <= device.span_ns);

@@ -1,8 +1,8 @@
-//! Whatever a database holds, it is read or refused.
+//! Any database is read or refused.
 //!
-//! `cargo +nightly fuzz run nsight` in the folder `fuzz`. What does not start as a database does is
-//! taken for changes of a good export: three bytes for a place and one for what to write there. A
-//! file of random bytes would end at its first page.
+//! `cargo +nightly fuzz run nsight` in the folder `fuzz`. Input that does not start like a database is applied as changes to a
+//! valid export: three bytes for an offset and one for the new value. Reading a file of random bytes would end at its first
+//! page.
 
 #![cfg_attr(fuzzing, no_main)]
 
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(device.hidden_copy_ns <= device.host_copy_ns);
         }
         let _ = copies(&trace);
-        // No row takes fewer bytes of a file than seven.
+        // Every row takes at least seven bytes of a file.
         assert!(trace.work.len() <= 4 * (database.len() / 7 + 1));
     }
 });

@@ -1,7 +1,7 @@
-//! No trace makes the report panic, and idle time is always given to causes once.
+//! No trace makes the report panic, and idle time is always attributed exactly once.
 //!
-//! `cargo +nightly fuzz run report` in the folder `fuzz`. What does not start as a trace does is
-//! taken for its events, behind a few that are whole.
+//! `cargo +nightly fuzz run report` in the folder `fuzz`. Input that does not start like a trace is appended as its events,
+//! after a few valid ones.
 
 #![cfg_attr(fuzzing, no_main)]
 
@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
         python: bytes.len() % 2 == 1,
         ..Limits::default()
     };
-    // An error is as good an answer as a trace.
+    // An error is a valid result, like a trace.
     let Ok(trace) = read_json(&text, &limits) else {
         return;
     };

@@ -1,4 +1,5 @@
-//! What is kept of a rank's exchanges with others: enough to join them with those of the other ranks, in 24 bytes each.
+//! A compact record of a rank's exchanges with other ranks: enough to join them with those of the other ranks, in 24 bytes
+//! each.
 
 use std::collections::HashMap;
 
@@ -11,52 +12,53 @@ use crate::measure::{Class, Collectives, Spans, Steps, class};
 use crate::model::{ExchangeKind, Exchanges, Name, Names, ProcessGroup, Trace};
 pub use part::{Part, Parts};
 
-/// An exchange without a number.
+/// The `seq` of an exchange that has no sequence number.
 pub const NO_SEQ: u32 = u32::MAX;
 
-/// The exchanges of a rank with others, and what its own steps consist of.
+/// The exchanges of a rank with other ranks, and the parts of its own steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Digest {
-    /// The process groups that it is in.
+    /// The process groups to which the rank belongs.
     pub groups: Vec<ProcessGroup>,
-    /// What its exchanges are.
+    /// The kinds of its exchanges.
     pub kinds: Vec<ExchangeKind>,
     /// Its exchanges, in the order of their starts.
     pub rows: Vec<Row>,
-    /// How many more do not say between whom they are, in a trace of which others do: they were asked for before it begins.
+    /// Number of further exchanges that do not state their process group, in a trace whose other exchanges do: they were
+    /// enqueued before the trace begins.
     pub unsaid: u64,
-    /// When its devices were done with each step.
+    /// When its devices completed each step, in nanoseconds.
     pub ends_ns: Vec<i64>,
-    /// What a step has of each part, in the mean.
+    /// The mean time of each part of a step.
     pub parts: Parts,
-    /// Whether the trace is not whole.
+    /// Whether the trace is incomplete.
     pub is_cut: bool,
 }
 
-/// One exchange. Its times are of the rank's own clock.
+/// One exchange. Its times are on the rank's own clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// When its kernel began.
+    /// Start of its kernel.
     pub start_ns: i64,
-    /// How long that lasted.
+    /// Duration of its kernel.
     pub duration_ns: f32,
-    /// How long before its end nothing but communication ran; less than nothing where other work ran at its end.
+    /// Nanoseconds before its end in which only communication ran; negative where other work ran at its end.
     pub stalled_ns: f32,
-    /// Its number, or [`NO_SEQ`].
+    /// Its sequence number, or [`NO_SEQ`].
     pub seq: u32,
-    /// What it is, as a place in the kinds.
+    /// Index into the kinds.
     pub kind: u32,
 }
 
 const _: () = assert!(size_of::<Row>() == 24);
 
 impl Row {
-    /// When it ended.
+    /// Returns when the exchange ended.
     pub fn end_ns(&self) -> i64 {
         self.start_ns.saturating_add(self.duration_ns as i64)
     }
 
-    /// From when to when nothing else ran, if its end was waited for.
+    /// Returns the span before the end in which nothing else ran, if something waited for that end.
     pub fn stall(&self) -> Option<(i64, i64)> {
         let end = self.end_ns();
         (self.stalled_ns >= 0.0).then(|| (end.saturating_sub(self.stalled_ns as i64), end))
@@ -64,7 +66,7 @@ impl Row {
 }
 
 impl Digest {
-    /// What is kept of a trace.
+    /// Returns the digest of a trace.
     pub fn of(trace: &Trace, steps: &Steps, collectives: &Collectives, idles: &[&Idle]) -> Digest {
         let mut work = Spans::default();
         let mut computing = Spans::default();
@@ -134,7 +136,7 @@ impl Digest {
         }
     }
 
-    /// As JSON, in flat lists: some 20 letters an exchange.
+    /// Returns the digest as JSON, in flat lists: about 20 characters per exchange.
     pub fn json(&self) -> Value {
         let mut before = 0;
         let starts = self.rows.iter().map(|row| {
@@ -160,7 +162,7 @@ impl Digest {
         })
     }
 
-    /// The digest from its JSON; none if a part of it is missing.
+    /// Reads the digest from its JSON; returns `None` if a part of it is missing.
     pub fn of_json(value: &Value) -> Option<Digest> {
         let list = |name: &str| value[name].as_array();
         let small = |value: &Value| u32::try_from(value.as_u64()?).ok();
@@ -228,7 +230,7 @@ impl Digest {
     }
 }
 
-/// The ends of steps that each end after the one before.
+/// Returns the ends of steps, keeping only those that are later than the one before.
 fn increasing(ends: impl Iterator<Item = i64>) -> Vec<i64> {
     let mut kept: Vec<i64> = Vec::new();
     for end in ends {
@@ -239,7 +241,7 @@ fn increasing(ends: impl Iterator<Item = i64>) -> Vec<i64> {
     kept
 }
 
-/// The exchanges with what ran beside them. Kernels of one exchange are one row.
+/// Returns the exchanges with what ran beside them. The kernels of one exchange become one row.
 fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
     let work: Vec<(i64, i64)> = work.iter().collect();
     let stalled = |start: i64, end: i64| {
@@ -283,7 +285,7 @@ fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
         });
     }
     if 2 * merged > exchanges.rows.len() {
-        // Numbers that hardly change number nothing.
+        // Sequence numbers that hardly change do not identify exchanges.
         let unnumbered = exchanges.rows.iter().map(|one| Row {
             start_ns: one.start_ns,
             duration_ns: one.duration_ns as f32,
@@ -299,7 +301,7 @@ fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
     rows
 }
 
-/// What stands for most of the time of the loader, and of the host's own work.
+/// Returns the names with most of the loader's time and most of the time of the host's own work.
 fn names(idles: &[&Idle], names: &Names) -> [String; 2] {
     let longest = |causes: &[Cause]| {
         let mut sums: HashMap<Name, u64> = HashMap::new();

@@ -1,4 +1,4 @@
-//! What a step of a rank consists of, as far as it is the rank's own: why one takes longer than another.
+//! The parts of a step that are a rank's own: they show why the step of one rank takes longer than another's.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ words! {
     pub enum Part {
         /// Kernels that compute.
         Compute = "compute",
-        /// Copies that nothing hides, and idle time that copies are to blame for.
+        /// Copies that no kernel covers, and idle time caused by copies.
         Copies = "copies",
-        /// Idle time in which the host waited for its loader.
+        /// Idle time in which the host waited for its data loader.
         Loader = "loader",
         /// Idle time in which the host was late for another reason.
         Host = "host",
@@ -24,7 +24,7 @@ words! {
 }
 
 impl Part {
-    /// Where idle time of a cause belongs.
+    /// Returns the part to which idle time of this cause belongs.
     pub fn of(cause: Cause) -> Part {
         match cause {
             Cause::HostStarved => Part::Loader,
@@ -38,21 +38,21 @@ impl Part {
     }
 }
 
-/// How long each part is.
+/// The time of each part, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     ns: [u64; Part::ALL.len()],
-    /// What stands for most of the loader's time, and of the host's own work; empty where nothing does.
+    /// The names with most of the loader's time and most of the time of the host's own work; empty where there is none.
     pub names: [String; 2],
 }
 
 impl Parts {
-    /// The length of a part.
+    /// Returns the time of a part.
     pub fn ns(&self, part: Part) -> u64 {
         self.ns[part as usize]
     }
 
-    /// What stands for a part by name, where anything does.
+    /// Returns the name with most of a part's time, if there is one.
     pub fn name(&self, part: Part) -> Option<&str> {
         let name = match part {
             Part::Loader => &self.names[0],
@@ -62,24 +62,24 @@ impl Parts {
         (!name.is_empty()).then_some(name)
     }
 
-    /// Makes a part longer.
+    /// Adds time to a part.
     pub fn add(&mut self, part: Part, ns: u64) {
         let sum = &mut self.ns[part as usize];
         *sum = sum.saturating_add(ns);
     }
 
-    /// From sums over steps to one step.
+    /// Divides sums over `steps` steps into figures per step.
     pub fn divide(&mut self, steps: u64) {
         self.ns.iter_mut().for_each(|ns| *ns /= steps.max(1));
     }
 
-    /// As JSON.
+    /// Returns the parts as JSON.
     pub fn json(&self) -> Value {
         let each = Part::ALL.into_iter().zip(self.ns);
         json!(each.collect::<BTreeMap<Part, u64>>())
     }
 
-    /// From their JSON; none if one is missing.
+    /// Reads the parts from their JSON; returns `None` if one is missing.
     pub fn of_json(value: &Value, names: [String; 2]) -> Option<Parts> {
         let mut parts = Parts {
             names,

@@ -10,17 +10,17 @@ use crate::measure::Spans;
 use crate::model::{Direction, Memory, StreamIndex, What, Work};
 use crate::sort::order_by;
 
-/// Fewer migrations are next to nothing.
+/// Fewer migrations are negligible.
 const LEAST_MIGRATIONS: u64 = 10;
-/// A kernel that goes on for longer between two migrations works by itself.
+/// A kernel that runs for longer than this between two migrations is computing, not waiting for pages.
 const LONGEST_FAULT_NS: u64 = 50_000_000;
 
-/// A sum over copies, by the step.
+/// Sums over copies, per step.
 struct CopySum {
     duration_ns: u64,
-    /// How much of that no kernel ran through.
+    /// Time in which no kernel ran beside the copies.
     exposed_ns: u64,
-    /// What they would take from and to pinned memory, and how much of that would be exposed.
+    /// Time that the copies would take from and to pinned memory, and the part of it that would be exposed.
     pinned_ns: u64,
     pinned_exposed_ns: u64,
     bytes: u64,
@@ -28,7 +28,7 @@ struct CopySum {
 }
 
 impl View<'_> {
-    /// Host copies of the device that pass a test: their sum by the step and the longest of them.
+    /// Returns the sum, per step, over the device's host copies that pass a test, with the longest of them.
     fn host_copies(&self, test: impl Fn(&Work) -> bool) -> CopySum {
         let work = &self.grounds.trace.work;
         let is_one = |work: &Work| {
@@ -60,11 +60,11 @@ impl View<'_> {
         }
     }
 
-    /// Pages of unified memory that move because they are touched: a kernel that touches one stands still until it is there.
+    /// Judges migrations of unified memory on page faults: a kernel that touches a page stalls until the page has been moved.
     pub fn unified(&self) -> Option<Ground> {
         let work = &self.grounds.trace.work;
         let (mut count, mut bytes, mut held) = (0, 0u64, Spans::default());
-        // The kernel that ends last of those that run, with the migrations under it and when the last of them was over.
+        // The running kernel that ends last, with the migrations during it and the end of the last of them.
         let mut kernel: Option<(usize, i64)> = None;
         let mut under: BTreeMap<usize, u64> = BTreeMap::new();
         for at in (0..work.len()).filter(|at| self.is_mine(&work[*at])) {
@@ -112,8 +112,8 @@ impl View<'_> {
         let held_ns = self.spans_ns(&held);
         let link_ns = (bytes as f64 / self.grounds.link_gb_per_s) as u64;
         let text = format!(
-            "pages of unified memory move when they are touched: {} migrations in {}, of {}, {where_most}; a kernel may stand \
-             still at each of its own though it counts as busy, and these and the time between those of a kernel are {} of {}; \
+            "pages of unified memory move when they are touched: {} migrations in {}, of {}, {where_most}; a kernel may stall \
+             at each of its own migrations though it counts as busy; all migrations, and the time between those of one kernel, take {} of {}; \
              `cudaMemPrefetchAsync` ahead of the kernel, and ahead of the host's reads, or memory of the device with explicit \
              copies, move as much in {}",
             self.each(count),
@@ -150,8 +150,8 @@ impl View<'_> {
         let idle = self.idle_ns(Cause::PageableCopy);
         let whole = self.whole();
         let instead = match copies.pinned_ns {
-            // Too few bytes for the link to count.
-            0..1_000 => "the host goes on".to_owned(),
+            // Too few bytes for the link speed to matter.
+            0..1_000 => "the host does not wait".to_owned(),
             pinned_ns => format!(
                 "they take {} instead of {}",
                 time(pinned_ns),
@@ -179,13 +179,13 @@ impl View<'_> {
             reasons if reasons.is_empty() => "the copies are downloads".to_owned(),
             reasons => reasons,
         };
-        let advice = "into pinned memory with `non_blocking=True` the host goes on, and waits for an event where it reads the \
+        let advice = "into pinned memory with `non_blocking=True` the host continues, and waits for an event where it reads the \
                       result, a step later";
         let text = match idle {
-            // What it costs comes with other causes, of what the host does next.
-            0 => format!("copies hold up the host, which cannot run ahead; {advice}"),
+            // Its cost is attributed to other causes, those of the host's next actions.
+            0 => format!("copies block the host, which cannot run ahead; {advice}"),
             idle => format!(
-                "after copies that hold up the host the device does nothing for {} of {} of {}, since the host could \
+                "after copies that block the host the device does nothing for {} of {} of {}, since the host could \
                  not run ahead: {reasons}; {advice}",
                 time(idle),
                 self.whole(),
@@ -232,7 +232,7 @@ impl View<'_> {
             ns => format!(": {} of them is not covered", time(ns)),
         };
         let text = format!(
-            "copies of {} in {} stand in the stream of the kernels, so that neither runs while the other does{bare}; in a \
+            "copies of {} in {} are in the stream of the kernels, so that neither runs while the other does{bare}; in a \
              stream of their own, a step ahead, they run beside the kernels",
             size(copies.bytes),
             self.whole(),
@@ -240,8 +240,8 @@ impl View<'_> {
         if copies.evidence.is_empty() {
             return None;
         }
-        // A stream of its own helps a copy that holds up nobody: one from or to pinned memory. It hides no more of it than
-        // there is to hide it behind.
+        // A separate stream helps only copies that do not block the host: those from or to pinned memory. It hides them only as
+        // far as there are kernels to run beside them.
         let busy_ns = self.spans_ns(&self.device.busy);
         let idle_ns = self.step_ns.saturating_sub(busy_ns);
         let behind_ns = self.spans_ns(&self.device.kernels).saturating_add(idle_ns);

@@ -1,4 +1,4 @@
-//! What the trace says about the host: it waits, it is slow, or it has nothing to submit.
+//! Findings about the host: it waits, it is slow, or it has nothing to submit.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ impl View<'_> {
         let idle = self.idle_ns(Cause::SyncInStep);
         let reasons = self.reasons(Cause::SyncInStep);
         let reasons = match reasons.is_empty() {
-            true => "the host's own work behind them comes later".to_owned(),
+            true => "the host's own work after them is delayed".to_owned(),
             false => reasons,
         };
         let text = match idle {
-            // What it costs comes with other causes, of what the host does next.
-            0 => "the host waits in synchronisations and cannot run ahead, so that what it does behind them comes later"
+            // Its cost is attributed to other causes, those of the host's next actions.
+            0 => "the host waits in synchronisations and cannot run ahead, so that what it does after them is delayed"
                 .to_owned(),
             idle => format!(
                 "after synchronisations the device does nothing for {} of {} of {}, since the host could not run ahead: \
@@ -38,7 +38,7 @@ impl View<'_> {
         self.ground(Code::SyncInStep, idle, idle, self.floor_ns, text, evidence)
     }
 
-    /// All launches were waited for: whatever else the host does cannot be judged.
+    /// Judges a host that waited for every launch: nothing else about the host can be judged then.
     pub fn launch_blocking(&self) -> Ground {
         let idle = self
             .step_ns
@@ -54,7 +54,7 @@ impl View<'_> {
         let evidence = causes.map(|cause| self.stretches(cause)).concat();
         let evidence = evidence.into_iter().take(5).collect();
         let mut ground = self.ground(Code::SyncInStep, idle, idle, self.floor_ns, text, evidence);
-        // It is said whatever it costs.
+        // It is reported whatever it costs.
         ground.is_worth = true;
         ground
     }
@@ -75,7 +75,7 @@ impl View<'_> {
             }
         );
         let evidence = self.stretches(Cause::HostStarved);
-        // Without its waits the host is ahead, also of what the device has no time for now.
+        // Without its waits the host is ahead, also for work that the device cannot do yet.
         let ranges = self.grounds.trace.ranges.iter();
         let waits = ranges.filter(|range| is_loading(&self.text(range.name)));
         let mut waited = Spans::default();
@@ -94,10 +94,10 @@ impl View<'_> {
             let unnamed_ns = parts.iter().find(|part| part.0.because.is_none());
             let unnamed_ns = unnamed_ns.map_or(0, |part| self.a_step(part.1));
             let reasons = match self.reasons(Cause::HostWork) {
-                reasons if reasons.is_empty() => "work that the trace does not name".to_owned(),
+                reasons if reasons.is_empty() => "work without a name in the trace".to_owned(),
                 reasons if 2 * unnamed_ns > idle => {
                     format!(
-                        "{} of it has no name in the trace; what has one is mostly {reasons}",
+                        "{} of it has no name in the trace; the named part is mostly {reasons}",
                         time(unnamed_ns)
                     )
                 }
@@ -112,7 +112,7 @@ impl View<'_> {
             let evidence = self.stretches(Cause::HostWork);
             return self.ground(Code::HostWork, idle, idle, self.floor_ns, text, evidence);
         }
-        // The device does not wait for it at once.
+        // The device does not wait for it immediately.
         let mut own = self.grounds.scene.main_own(&self.all);
         order_by(&mut own, |(ns, stretch)| (Reverse(*ns), stretch.start_ns));
         let all = own.iter().map(|(ns, _)| *ns).fold(0, u64::saturating_add);
@@ -120,7 +120,7 @@ impl View<'_> {
             own.iter().take(5).map(|(ns, one)| (*one, *ns)).collect();
         let text = format!(
             "the host works by itself for {} of {whole} of {step}, without any call for half a millisecond or more, \
-             which holds up what comes later; {}",
+             which delays what comes later; {}",
             time(self.a_step(all)),
             self.host_work_advice(&longest)
         );
@@ -131,8 +131,8 @@ impl View<'_> {
         self.ground(Code::HostWork, idle, idle, self.floor_ns, text, evidence)
     }
 
-    /// What has most of a cause: the two names that have most, and what has none; each with its longest stretch that is known,
-    /// and how long it is in all.
+    /// Returns the main parts of a cause: the two names with the most time, and the unnamed part; each with its longest known
+    /// span and its total time.
     fn parts_of(&self, cause: Cause) -> Vec<(Stretch, u64)> {
         let longest = |because: Option<Because>| {
             let longest = self.idle.longest.get(&cause).into_iter().flatten();
@@ -158,7 +158,8 @@ impl View<'_> {
         sums.into_iter().filter(|sum| sum.1 > 0).map(part).collect()
     }
 
-    /// What to do about stretches of the host's own work: workers are for data, and for nothing else that a step does.
+    /// Returns advice about spans of the host's own work: data loader workers can take over work on data, but no other part of
+    /// a step.
     fn host_work_advice(&self, parts: &[(Stretch, u64)]) -> String {
         const ADVICE: [(Kind, &str); 5] = [
             (
@@ -171,12 +172,12 @@ impl View<'_> {
             ),
             (
                 Kind::Optimizer,
-                "what belongs to the optimizer no worker can do ahead: a fused form of it, or one with `foreach=True`, where there is one, \
+                "workers cannot run the optimizer ahead of the step: a fused form of it, or one with `foreach=True`, where there is one, \
                  leaves the host fewer calls",
             ),
             (
                 Kind::Step,
-                "what belongs to the model's own passes no worker can do ahead: fewer and larger operators leave the host less",
+                "workers cannot run the model's own passes ahead of the step: fewer and larger operators leave the host less",
             ),
             (
                 Kind::Unknown,
@@ -186,7 +187,7 @@ impl View<'_> {
         let mut sums: BTreeMap<Kind, u64> = BTreeMap::new();
         for (stretch, ns) in parts {
             let kind = self.kind_of(stretch);
-            // Of what is shorter than all that are kept only the name is known.
+            // Only the name is known of spans shorter than all that are kept.
             if kind == Kind::Unknown && stretch.start_ns == i64::MAX && !sums.is_empty() {
                 continue;
             }
@@ -223,7 +224,7 @@ impl View<'_> {
         if texts.is_empty() {
             return Kind::Unknown;
         }
-        // What is uploaded next was made for it.
+        // The next upload shows that the work prepared its data.
         let end = stretch
             .start_ns
             .saturating_add_unsigned(stretch.duration_ns);
@@ -248,10 +249,10 @@ impl View<'_> {
     }
 }
 
-/// An upload of less is no batch: tables and scalars are made from what came before.
+/// A smaller upload is not a batch: tables and scalars are computed from earlier results.
 const LEAST_BATCH_BYTES: u64 = 256 << 10;
 
-/// What the host's own work is for.
+/// The purpose of the host's own work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Data,
@@ -261,7 +262,7 @@ enum Kind {
     Unknown,
 }
 
-/// Whether the host waited for every launch, as it does under `CUDA_LAUNCH_BLOCKING=1`.
+/// Returns whether the host waited for every launch, as it does under `CUDA_LAUNCH_BLOCKING=1`.
 pub fn is_launch_blocking(trace: &Trace, links: &Links) -> bool {
     let (mut launches, mut waited) = (0, 0);
     for (at, work) in trace.work.iter().enumerate() {

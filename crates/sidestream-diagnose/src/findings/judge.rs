@@ -1,4 +1,5 @@
-//! The one list of judged changes, and what follows from it: findings in their order, and whether anything is to be gained.
+//! The list of judged changes, and what follows from it: the findings in their order, and the verdict that nothing is to be
+//! gained.
 
 use std::cmp::Reverse;
 
@@ -9,42 +10,42 @@ use crate::measure::DeviceTime;
 use crate::model::{Direction, Memory, Trace, What};
 use crate::replay::{Change, Prediction, Replay};
 
-/// Below this part of a step, a change is not worth its trouble.
+/// A change that gains less than this part of a step is not worth its effort.
 const GAIN: f64 = 0.05;
-/// Where a change is predicted to gain this, 5 % may be to be had.
+/// If a change is predicted to gain this part of a step, a gain of 5 % is possible.
 const NOTHING: f64 = 0.04;
-/// Less than this part of a step is not worth a line.
+/// A finding below this part of a step is not worth a line.
 const WORTH: f64 = 0.02;
-/// Two gains that differ by less than this part are one.
+/// Two gains that differ by less than this part count as equal.
 const ALIKE: f64 = 0.15;
-/// A device that idles for longer than this part of its time has something to gain.
+/// A device that is idle for more than this part of its time has something to gain.
 const IDLE: f64 = 0.10;
-/// Fewer GPU operations than these are no program to judge.
+/// A trace with fewer GPU operations is too small to judge.
 const LEAST_WORK: usize = 10;
 
-/// A change that was tried, with what it removes and what it is worth.
+/// A change that was tried, with the cause that it removes and its gain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
-    /// What it removes.
+    /// The cause that it removes.
     pub code: Code,
     /// The changes, made together.
     pub changes: Vec<Change>,
-    /// Those of them that are there before: the gain is over these.
+    /// Those of the changes that are assumed to be made already; the gain is relative to them.
     pub on_top_of: Vec<Change>,
-    /// What a step is shorter.
+    /// Time by which it shortens a step.
     pub gain_ns: Saving,
-    /// Whether it is of use only if work does not depend on other work, which no trace says.
+    /// Whether it helps only if work does not depend on other work, which no trace shows.
     pub is_conditional: bool,
 }
 
 impl Judged {
-    /// What it is worth: what is likely; where that is not known, the high end.
+    /// Returns the value for sorting: the likely gain; where that is unknown, the high end.
     fn worth(&self) -> (u64, u64) {
         key(self.gain_ns, self.is_conditional)
     }
 }
 
-/// What the list is ordered by.
+/// The figures by which the list is ordered.
 struct Order {
     /// How long the device waited for launches.
     launches_ns: u64,
@@ -52,9 +53,9 @@ struct Order {
 }
 
 impl Order {
-    /// The first has the greatest: what gains 5 % by itself, then what gains less or on top of others, which have to come
-    /// first; each by its worth. A graph takes over all that the host does for its launches, whoever is to blame for the
-    /// wait: it counts no more than the device waited for launches.
+    /// Returns the sort key, the greatest first: changes that gain 5 % by themselves, then those that gain less or only on top
+    /// of others, which must be made before; each by its gain. A graph replaces all of the host's work for its launches,
+    /// whatever caused the wait: it counts for at most the time that the device waited for launches.
     fn place(&self, code: Code, worth: (u64, u64), is_alone: bool) -> (bool, u64, u64) {
         let (ns, high) = match code {
             Code::LaunchBound => (worth.0.min(self.launches_ns), worth.1),
@@ -73,7 +74,7 @@ fn key(gain: Saving, is_conditional: bool) -> (u64, u64) {
     }
 }
 
-/// All changes that a replay tried on its own account and that gain anything, the most valuable first; one for each code.
+/// Returns all changes that a replay tried independently and that gain anything, the most valuable first; one for each code.
 pub fn judge(
     grounds: &Grounds,
     (device, idle): (&DeviceTime, &Idle),
@@ -92,8 +93,8 @@ pub fn judge(
         let (low, likely, high) = prediction.gain_over(over);
         let added = prediction.changes.iter().filter(|c| !before.contains(c));
         let is_prefetch = |change: &&Change| matches!(change, Change::Prefetch(_));
-        // Of several, the copies on streams of their own are what the others are for; but not of a gain that is longer than
-        // no kernel runs beside these copies.
+        // With copies on their own streams among several changes, the others serve that one; but not if the gain is longer than
+        // the time in which these copies run without a kernel beside them.
         let first = match likely > bare_copies_ns {
             true => added.clone().find(|change| !is_prefetch(change)),
             false => added.clone().find(is_prefetch),
@@ -105,7 +106,7 @@ pub fn judge(
             continue;
         }
         let is_conditional = prediction.changes.iter().any(Change::is_conditional);
-        // What depends on more than the trace says may be worth nothing.
+        // The gain of a change that depends on more than the trace shows may be zero.
         let gain_ns = match is_conditional {
             true => Saving::at_most(high),
             false if matches!(added, Change::DropWait(..)) => Saving {
@@ -123,14 +124,14 @@ pub fn judge(
             is_conditional,
         };
         match judged.iter_mut().find(|known| known.code == one.code) {
-            // One that stands alone says more than one on top of others.
+            // A change that gains by itself says more than one on top of others.
             Some(known) if known.worth() >= one.worth() => {}
             Some(known) if known.on_top_of.is_empty() && is_worth(known, replay) => {}
             Some(known) => *known = one,
             None => judged.push(one),
         }
     }
-    // A wait for what was downloaded is taken out by two changes: it counts for the cause that it is.
+    // Two changes remove a wait for a download: it counts for the cause to which it was attributed.
     let (_, count) = grounds.steps.all(device);
     let idle_ns = |cause| idle.in_steps.get(&cause).copied().unwrap_or(0) / count.max(1);
     let likely = |code| {
@@ -156,7 +157,7 @@ pub fn judge(
     judged
 }
 
-/// How long the copies of a step run without a kernel beside them, with the device's way to them and back.
+/// Returns how long the copies of a step run without a kernel beside them, with the device's latency before and after them.
 fn bare_copies_ns(grounds: &Grounds, (device, idle): (&DeviceTime, &Idle)) -> u64 {
     let view = View::of(grounds, device, idle);
     let copies = view.spans_ns(&view.uploads);
@@ -170,7 +171,8 @@ fn is_worth(judged: &Judged, replay: &Replay) -> bool {
     judged.worth().0 as f64 >= WORTH * replay.unprofiled_ns as f64
 }
 
-/// The largest part of a set that was tried too, the best of several, and what a step takes with it.
+/// Returns the largest subset of a set of changes that was tried too, the best if there are several, and the time of a step
+/// with it.
 fn part_of(of: &Prediction, tried: &[Prediction], base: [u64; 3]) -> (Vec<Change>, [u64; 3]) {
     let is_part = |p: &&Prediction| {
         p.changes.len() < of.changes.len() && p.changes.iter().all(|c| of.changes.contains(c))
@@ -182,7 +184,7 @@ fn part_of(of: &Prediction, tried: &[Prediction], base: [u64; 3]) -> (Vec<Change
     })
 }
 
-/// Whether copies between host and device stand in a stream that has most of the kernels of its device.
+/// Returns whether copies between host and device are in a stream that has most of its device's kernels.
 fn are_copies_on_compute(trace: &Trace) -> bool {
     let mut kernel_ns = vec![0u64; trace.streams.len()];
     let mut copy_ns = vec![0u64; trace.streams.len()];
@@ -213,7 +215,7 @@ fn are_copies_on_compute(trace: &Trace) -> bool {
     2 * beside >= all
 }
 
-/// The findings of a trace, from the judged changes and from what the trace says about one device.
+/// Returns the findings of a trace, from the judged changes and from the evidence about one device.
 pub fn findings(
     grounds: &Grounds,
     (device, idle): (&DeviceTime, &Idle),
@@ -242,7 +244,7 @@ pub fn findings(
             false => one.gain_ns.likely,
         };
         if (worth_ns as f64) < WORTH * step_ns as f64 {
-            // It was tried, and is worth next to nothing.
+            // It was tried, and gains next to nothing.
             if let Some(ground) = ground.filter(|ground| ground.is_worth && !one.is_conditional) {
                 findings.push((finding(ground, one, step_ns), one.is_conditional));
             }
@@ -250,7 +252,7 @@ pub fn findings(
         }
         let ground = match ground {
             Some(ground) => ground,
-            // No trace says whether it helps, and this one says that it hardly can.
+            // No trace shows whether it helps, and the replay shows that it hardly can.
             None if one.is_conditional => continue,
             None => bare(&view, one),
         };
@@ -279,7 +281,7 @@ pub fn findings(
     };
     findings.sort_by_key(|(finding, conditional)| {
         let worth = key(finding.saving_ns, *conditional);
-        // What launches cost at the most stands behind what a replay says of other changes.
+        // The upper bound for launches ranks after the gains that a replay predicts for other changes.
         let is_open =
             finding.code == Code::LaunchBound && finding.changes.is_empty() && replay.is_some();
         let is_alone = is_alone(finding.code) && !is_open;
@@ -296,7 +298,7 @@ pub fn findings(
     findings
 }
 
-/// What a few launches in the place of many gain by themselves, of the part of a step where that is most.
+/// Returns a note on what fused operators gain by themselves, for the part of a step where they gain most.
 fn fused(replay: Option<&Replay>) -> String {
     let Some(replay) = replay else {
         return String::new();
@@ -316,7 +318,7 @@ fn fused(replay: Option<&Replay>) -> String {
     }
 }
 
-/// Whether a change that removes this was tried, and found to be worth nothing, or to find nothing to change.
+/// Returns whether a change that removes this was tried, and gained nothing or found nothing to change.
 fn was_tried(of: Code, replay: &Replay) -> bool {
     let own = replay.predictions.len() - replay.asked;
     replay.predictions[..own].iter().any(|p| {
@@ -357,10 +359,10 @@ fn finding(ground: Ground, judged: &Judged, step_ns: u64) -> Finding {
     found
 }
 
-/// What is said about a change that gains though nothing in the trace stands out for it.
+/// Returns the text about a change that gains though nothing in the trace stands out for it.
 fn bare(view: &View, judged: &Judged) -> Ground {
     let text = format!(
-        "the replay with {} is quicker, though no single stretch of idle time stands out for it",
+        "the replay with {} is faster, though no single stretch of idle time stands out for it",
         Change::names(&judged.changes)
     );
     let longest: Vec<Evidence> = view.longest_calls(|_| true);
@@ -374,8 +376,8 @@ fn bare(view: &View, judged: &Judged) -> Ground {
     )
 }
 
-/// Says so where nothing is worth a change: never of a device that idles, nor beside a change that gains, nor where none
-/// was tried.
+/// Returns the finding that nothing is to be gained: never for a device that is often idle, beside a change that gains, or
+/// where no change was tried.
 fn nothing_to_gain(view: &View, findings: &[(Finding, bool)], replay: &Replay) -> Option<Finding> {
     let (device, idle) = (view.device, view.idle);
     let span_ns = device.span_ns.max(1) as f64;
@@ -394,7 +396,7 @@ fn nothing_to_gain(view: &View, findings: &[(Finding, bool)], replay: &Replay) -
     if promised.chain(predicted).any(|ns| ns as f64 >= gain_ns) {
         return None;
     }
-    // What looks bad and costs little is named, so that nobody repairs it.
+    // Causes that look bad but cost little are named, so that users do not spend effort on them.
     let causes = [
         (Cause::SyncInStep, "after synchronisations"),
         (Cause::BlockingCopy, "after copies that block"),

@@ -1,4 +1,4 @@
-//! What the trace says about launches: where they are made, and what makes fewer of them there.
+//! Findings about launches: where they are made, and how to make fewer of them there.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,19 +11,19 @@ use crate::model::{ApiKind, Memory, Name};
 use crate::sections::{Forms, Section, optimizer};
 use crate::sort::order_by;
 
-/// Fewer operations than these are not worth a graph.
+/// With fewer operations a graph gains nothing.
 const LEAST_FOR_A_GRAPH: u64 = 10;
-/// Without steps nothing says that they recur: then so many.
+/// The limit for a trace without steps, in which nothing shows that the operations recur.
 const LEAST_WITHOUT_STEPS: u64 = 50;
-/// A range is named that has such a part of the idle time of launches.
+/// A range with at least this part of the idle time of launches is named.
 const NAMED: f64 = 0.2;
 
-/// What launches are for, as far as advice depends on it.
+/// What launches belong to, as far as advice depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// A graph is captured, or code compiled.
+    /// The capture of a graph, or compilation.
     SetUp,
-    /// A graph is launched.
+    /// The launch of a graph.
     Graph,
     /// Compiled code.
     Compiled,
@@ -31,7 +31,7 @@ enum Place {
     Eager,
 }
 
-/// A range that launches, with how long the device waits for its launches, and how many those are.
+/// A range that launches work, with the idle time before its launches and their number.
 struct Launching {
     region: Region,
     idle_ns: u64,
@@ -60,11 +60,11 @@ impl View<'_> {
             self.each(launches),
             self.mostly_launched_in(&launching, &whole),
             match place {
-                Place::SetUp => "graphs are captured here, which a program does once: how quick they are, a trace of what \
-                                 follows says"
+                Place::SetUp => "graphs are captured here, which a program does once: a trace of what follows shows how \
+                                 fast they are"
                     .to_owned(),
-                Place::Graph => "what is launched are graphs already: fewer and larger ones, or less work of the host between \
-                                 them, would be quicker"
+                Place::Graph => "the launches are of graphs already: fewer and larger ones, or less work of the host between \
+                                 them, would be faster"
                     .to_owned(),
                 Place::Compiled => "this code is compiled already: fewer breaks in its graph make larger parts of it, with fewer \
                                     launches"
@@ -77,7 +77,7 @@ impl View<'_> {
             let trace = self.grounds.trace;
             evidence = self.longest_calls(|at| trace.calls[at].api.kind == ApiKind::Launch);
         }
-        // What is done once is never promised.
+        // A change to one-time work gains nothing in a step.
         let most_ns = match place {
             Place::SetUp => 0,
             _ => idle,
@@ -94,7 +94,7 @@ impl View<'_> {
         ground
     }
 
-    /// Whether these are too few launches for a graph.
+    /// Returns whether these are too few launches for a graph.
     fn are_few(&self, launches: u64) -> bool {
         match self.grounds.steps.mean_ns() {
             Some(_) => self.each(launches) < LEAST_FOR_A_GRAPH,
@@ -102,7 +102,7 @@ impl View<'_> {
         }
     }
 
-    /// The range that has most of the idle time by itself, if that is half of it or more, and launches are what most of it is for.
+    /// Returns the range with most of the idle time, if that is half of it or more and launches are its main cause.
     fn mostly_in(&self) -> String {
         let all = Cause::ALL.map(|cause| self.idle_ns(cause));
         let all = all.into_iter().fold(0, u64::saturating_add);
@@ -127,7 +127,7 @@ impl View<'_> {
         }
     }
 
-    /// The parts of a step that launch, the one that the device waits for longest first.
+    /// Returns the parts of a step that launch work, the one with the longest idle time first.
     fn launching(&self) -> Vec<Launching> {
         let (trace, scene) = (self.grounds.trace, self.grounds.scene);
         let mut idle_ns: BTreeMap<Name, u64> = BTreeMap::new();
@@ -153,7 +153,7 @@ impl View<'_> {
         all
     }
 
-    /// Those that the device waits for most.
+    /// Returns the parts with the longest idle time.
     fn most<'a>(&self, launching: &'a [Launching]) -> impl Iterator<Item = &'a Launching> {
         let all_ns = self.idle.in_steps.get(&Cause::LaunchBound).copied();
         let least_ns = NAMED * all_ns.unwrap_or(0) as f64;
@@ -161,8 +161,8 @@ impl View<'_> {
         most.filter(move |one| one.idle_ns > 0 && one.idle_ns as f64 >= least_ns)
     }
 
-    /// The ranges that the device waits for most, if they are parts that advice depends on or the program's own, and what was said
-    /// does not name them.
+    /// Returns the ranges with the longest idle time, if advice depends on them or they are the program's own, and the text so
+    /// far does not name them.
     fn mostly_launched_in(&self, launching: &[Launching], said: &str) -> String {
         let name = |one: &Launching| match one.region.part {
             Some(Section::Backward) => "the backward pass".to_owned(),
@@ -184,7 +184,7 @@ impl View<'_> {
         format!("; most for those in {}", most.join(" and "))
     }
 
-    /// What most of the launches that the device waits for are.
+    /// Returns what most of the launches belong to that the device waits for.
     fn place(&self) -> Place {
         if self.grounds.scene.captures() {
             return Place::SetUp;
@@ -207,14 +207,14 @@ impl View<'_> {
         most.map_or(Place::Eager, |(place, _)| place)
     }
 
-    /// What makes fewer launches where they are made.
+    /// Returns advice on making fewer launches in eager code.
     fn eager_advice(&self, is_few: bool, launching: &[Launching]) -> String {
         let most = self.most(launching);
         let mut advice: Vec<String> = most
             .filter_map(|one| remedy(one, &self.text(one.region.name)))
             .collect();
         advice.push(match (is_few, self.waits_of_a_step()) {
-            (true, _) => "these are too few for a graph: more work in each launch is what helps".to_owned(),
+            (true, _) => "these are too few for a graph: only more work in each launch helps".to_owned(),
             (false, 0) => "a CUDA graph or `torch.compile` submits many at once".to_owned(),
             (false, 1) => format!(
                 "the host waits, or copies pageable memory, once in {}, which stays outside of a CUDA graph: a graph of the rest, \
@@ -222,15 +222,15 @@ impl View<'_> {
                 self.whole(),
             ),
             (false, waits) => format!(
-                "the host waits, or copies pageable memory, {waits} times in {}, and no CUDA graph holds that: graphs of what lies \
-                 between, or `torch.compile`, submit many at once",
+                "the host waits, or copies pageable memory, {waits} times in {}, which no CUDA graph can contain: graphs of the parts \
+                 between them, or `torch.compile`, submit many at once",
                 self.whole(),
             ),
         });
         advice.join("; ")
     }
 
-    /// How often the host waits for the device in a step, or in the trace; a copy of pageable memory is one with its wait.
+    /// Returns how often the host waits for the device in a step, or in the trace; a pageable copy and its wait count once.
     fn waits_of_a_step(&self) -> u64 {
         let (trace, links) = (self.grounds.trace, self.grounds.links);
         let in_steps = |at: i64| self.all.within_ns(at, at.saturating_add(1)) > 0;
@@ -238,7 +238,7 @@ impl View<'_> {
         let mut calls = trace.calls.iter().rev();
         let last = calls.find(|call| call.api.kind.submits());
         let last_ns = last.map_or(i64::MIN, |call| call.start_ns);
-        // The last wait of all is no part of what is launched.
+        // The last wait of all has no launches after it.
         let syncs = syncs.filter(|call| {
             call.api.kind.is_sync() && call.start_ns < last_ns && in_steps(call.start_ns)
         });
@@ -250,7 +250,7 @@ impl View<'_> {
     }
 }
 
-/// What makes fewer launches in one part of a step.
+/// Returns advice on making fewer launches in one part of a step.
 fn remedy(one: &Launching, name: &str) -> Option<String> {
     let region = one.region;
     match region.part? {

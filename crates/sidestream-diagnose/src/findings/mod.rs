@@ -1,13 +1,13 @@
-//! What costs time, with its evidence and what it may be worth.
+//! Findings: what costs time, with its evidence and what its removal may gain.
 //!
 //! # One list of judged changes
 //! Findings, what-ifs and the verdict that nothing is to be gained come from one list ([`Judged`]): each change that the replay
-//! tried, by itself or on top of others, with the cause that it removes and what a step would be shorter. So they
-//! cannot contradict each other. Without a replay a finding has a high end only: what the trace bounds, which
-//! is the time in which the device did nothing for this reason, or in which a copy ran that kernels could have covered.
+//! tried, by itself or on top of others, with the cause that it removes and the time by which it shortens a step. So they
+//! cannot contradict each other. Without a replay a finding has a high end only: the bound that the trace gives, which is the
+//! time in which the device was idle for this cause, or in which a copy ran that kernels could have covered.
 //!
-//! All figures are of all steps, in the mean. Time inside a call that blocks is no saving by itself: a host that waits less may
-//! have nothing else to do.
+//! All figures are means over all steps. Time inside a blocking call is not a saving by itself: a host that waits less may have
+//! nothing else to do.
 
 mod copies;
 mod host;
@@ -35,17 +35,17 @@ use view::View;
 /// One thing that costs time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// Its name, which stays the same.
+    /// Its code, which does not change between versions.
     pub code: Code,
-    /// What it says, for people.
+    /// Its text, for people.
     pub text: String,
-    /// How much of a step it takes, from 0 to 1.
+    /// Its share of a step, from 0 to 1.
     pub share: f64,
-    /// The changes that remove it, made together; none where none was tried.
+    /// The changes that remove it, made together; empty where none was tried.
     pub changes: Vec<Change>,
-    /// What a step would be shorter without it.
+    /// Time by which a step would be shorter without it.
     pub saving_ns: Saving,
-    /// No change of this kind leads a step below this.
+    /// The least time of a step that a change of this kind can reach.
     pub floor_ns: u64,
     /// Where to look, the worst first.
     pub evidence: Vec<Evidence>,
@@ -54,15 +54,15 @@ pub struct Finding {
 words! {
     /// Kinds of findings.
     pub enum Code {
-        /// Pages of unified memory move because they are touched.
+        /// Pages of unified memory migrate on page faults.
         UnifiedMemory = "UNIFIED_MEMORY",
         /// Copies from or to memory that is not pinned.
         PageableCopy = "PAGEABLE_COPY",
-        /// Copies that hold up the host.
+        /// Copies block the host.
         BlockingCopy = "BLOCKING_COPY",
         /// The host waits for the device inside the step.
         SyncInStep = "SYNC_IN_STEP",
-        /// Copies stand in the stream of the kernels.
+        /// Copies are in the stream of the kernels.
         CopyOnComputeStream = "COPY_ON_COMPUTE_STREAM",
         /// The legacy default stream and the others wait for each other.
         DefaultStreamSerialization = "DEFAULT_STREAM_SERIALIZATION",
@@ -70,21 +70,21 @@ words! {
         LaunchBound = "LAUNCH_BOUND",
         /// The device waits for the program's data.
         HostStarved = "HOST_STARVED",
-        /// The device waits for work of the host's own.
+        /// The device waits for the host's own work.
         HostWork = "HOST_WORK",
         /// A stream waits for another.
         StreamWait = "STREAM_WAIT",
-        /// Small kernels stand in one stream.
+        /// Small kernels are all in one stream.
         SerialBranches = "SERIAL_BRANCHES",
         /// Two named parts of a step run one after the other.
         SerialStages = "SERIAL_STAGES",
-        /// The bus is the floor.
+        /// The bandwidth of the bus is the limit.
         CopyBound = "COPY_BOUND",
         /// Communication is not covered by kernels.
         ExposedCommunication = "EXPOSED_COMMUNICATION",
         /// Time before the first step.
         Startup = "STARTUP",
-        /// What is done once.
+        /// One-time work, such as loading code.
         Initialisation = "INITIALISATION",
         /// The profiler's own time.
         ProfilerOverhead = "PROFILER_OVERHEAD",
@@ -94,7 +94,7 @@ words! {
 }
 
 impl Code {
-    /// What a change removes; copies on the stream of the kernels are a cause of their own.
+    /// Returns the cause that a change removes; copies on the stream of the kernels are a separate cause.
     pub fn of(change: &Change, copies_on_compute: bool) -> Code {
         match change {
             Change::Pinned => Code::PageableCopy,
@@ -111,7 +111,7 @@ impl Code {
         }
     }
 
-    /// Whether a change of its own is tried for it wherever it is found.
+    /// Returns whether a change for it is tried wherever it is found.
     pub fn is_tried(self) -> bool {
         matches!(
             self,
@@ -126,12 +126,12 @@ impl Code {
         )
     }
 
-    /// Whether it is of use only if work does not depend on other work, which no trace says.
+    /// Returns whether its change helps only if work does not depend on other work, which no trace shows.
     pub fn is_conditional(self) -> bool {
         matches!(self, Code::SerialBranches | Code::SerialStages)
     }
 
-    /// Whether its share is one of the whole trace, and not of a step.
+    /// Returns whether its share is one of the whole trace, and not of a step.
     pub fn is_of_the_trace(self) -> bool {
         matches!(
             self,
@@ -139,7 +139,7 @@ impl Code {
         )
     }
 
-    /// Whether it is no cause of how long steps are, or one only if something is so that no trace says.
+    /// Returns whether it does not explain how long steps are, or only under a condition that no trace shows.
     pub fn is_aside(self) -> bool {
         self.is_of_the_trace() || self.is_conditional()
     }
@@ -148,16 +148,16 @@ impl Code {
 /// A range of nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Saving {
-    /// The least.
+    /// The least, in nanoseconds.
     pub low: u64,
-    /// What is to be expected.
+    /// The expected value.
     pub likely: u64,
     /// The most.
     pub high: u64,
 }
 
 impl Saving {
-    /// What is not known but for its bound.
+    /// Returns a saving of which only the upper bound is known.
     pub fn at_most(high: u64) -> Saving {
         Saving {
             high,
@@ -171,23 +171,23 @@ impl Saving {
 pub struct Evidence {
     /// What it is: a call, a copy, a range.
     pub what: String,
-    /// When it began.
+    /// Its start.
     pub start_ns: i64,
-    /// How long it lasted.
+    /// Its duration.
     pub duration_ns: u64,
-    /// Whether that is how long the device did nothing for it, and not how long it lasted itself.
+    /// Whether the duration is how long the device was idle because of it, and not how long it lasted itself.
     pub is_gap: bool,
-    /// The call that asked for it, where it is work of the device and the trace has the call.
+    /// The call that submitted it, if it is device work and the trace has the call.
     pub call: Option<String>,
     /// The operators around the call, the outer ones first.
     pub operators: Vec<String>,
 }
 
-/// What the findings are drawn from.
+/// The data from which findings are drawn.
 pub struct Grounds<'t> {
     /// The trace.
     pub trace: &'t Trace,
-    /// Which call asked for which work.
+    /// Which call submitted which work.
     pub links: &'t Links,
     /// Which streams wait for the legacy default stream.
     pub kinds: &'t [StreamKind],
@@ -195,47 +195,47 @@ pub struct Grounds<'t> {
     pub steps: &'t Steps,
     /// Where host and devices spend their time, by the ranges that the program named.
     pub ranges: &'t Ranges,
-    /// What the host did.
+    /// The activity of the host.
     pub scene: &'t Scene<'t>,
     /// Which kernels exchange data with other devices.
     pub collectives: &'t Collectives,
     /// How launches reach the devices.
     pub launches: Launches,
-    /// How fast pinned copies go, in bytes a nanosecond.
+    /// The speed of pinned copies, in bytes per nanosecond.
     pub link_gb_per_s: f64,
     /// Whether the host waited for every launch.
     pub is_launch_blocking: bool,
-    /// Whether batches come from workers already. How long these load is not in a trace.
+    /// Whether batches already come from data loader workers. A trace does not show how long these spend loading.
     pub has_workers: bool,
     /// The changes that were judged.
     pub changes: &'t [Change],
 }
 
-/// What a trace says about one cause on one device.
+/// The evidence of a trace for one cause on one device.
 pub struct Ground {
-    /// Which.
+    /// The cause.
     pub code: Code,
-    /// What it says, for people.
+    /// Its text, for people.
     pub text: String,
-    /// How much of a step it takes, from 0 to 1.
+    /// Its share of a step, from 0 to 1.
     pub share: f64,
     /// Whether that is worth a line.
     pub is_worth: bool,
-    /// What its removal can be worth at the most.
+    /// The most that its removal can gain.
     pub most_ns: u64,
-    /// No change of this kind leads a step below this.
+    /// The least time of a step that a change of this kind can reach.
     pub floor_ns: u64,
     /// Where to look, the worst first.
     pub evidence: Vec<Evidence>,
-    /// Whether what it advises is the change that belongs to it, so that a replay says what that is worth.
+    /// Whether its advice is the change for its code, so that a replay predicts its gain.
     pub is_of_its_change: bool,
 }
 
 impl Grounds<'_> {
-    /// What the trace says about each cause on one device.
+    /// Returns the evidence of the trace for each cause on one device.
     fn of(&self, view: &View) -> Vec<Ground> {
         if self.is_launch_blocking {
-            // What else the host costs cannot be told from this.
+            // The other costs of the host cannot be judged from this trace.
             let grounds = [
                 Some(view.launch_blocking()),
                 view.pageable(),

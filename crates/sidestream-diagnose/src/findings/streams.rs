@@ -1,4 +1,4 @@
-//! Findings about what runs one after the other and could run at once.
+//! Findings about work that runs one after the other and could run concurrently.
 
 use std::collections::BTreeMap;
 
@@ -10,29 +10,28 @@ use crate::measure::Spans;
 use crate::model::{ApiKind, StreamFlag, StreamIndex, What};
 use crate::replay::share;
 
-/// Work that was asked for so long before another was over could have begun before.
+/// Work submitted this long before other work was complete could have started earlier.
 const QUEUED_NS: i64 = 2_000;
-/// Fewer waits are an accident.
+/// Fewer waits are coincidence.
 const LEAST_WAITS: usize = 3;
 
-/// A kernel that takes more than this of a device leaves nothing to others.
+/// A kernel that takes more than this part of a device leaves no room for others.
 const MOST_FILLED: f64 = 0.9;
 
 /// How two streams take turns.
 #[derive(Default)]
 struct Turns {
-    /// Work that was queued while the other stream worked, and waited for its end, though no event
-    /// said so: by whether the default stream waited.
+    /// Number of operations that were queued while the other stream worked and started only after it, though no event required
+    /// that: index 1 where the default stream waited.
     waited: [usize; 2],
-    /// The last work of either stream, with whether it was the default stream's.
+    /// The last work of either stream, and whether it was the default stream's.
     last: Option<(usize, bool)>,
-    /// Work that waited.
+    /// Operations that waited.
     evidence: Vec<usize>,
 }
 
 impl View<'_> {
-    /// How long the kernels of a step take at the least, if they are as many at once as the device
-    /// holds.
+    /// Returns the least time of the kernels of a step, if as many run at once as the device can hold.
     fn capacity_ns(&self) -> u64 {
         let sms = self.sms().unwrap_or(0);
         let mut sum = 0.0;
@@ -52,7 +51,7 @@ impl View<'_> {
         devices.iter().find(|d| d.id == self.device.device)?.sms
     }
 
-    /// The longer of the copies of the two directions.
+    /// Returns the time of the copies of the slower direction.
     fn copies_ns(&self) -> u64 {
         let uploads = self.spans_ns(&self.uploads);
         uploads.max(self.spans_ns(&self.downloads))
@@ -80,7 +79,7 @@ impl View<'_> {
                 && kind(*stream) == Some(StreamKind::Blocking)
                 && shared <= least / 100
         };
-        // The streams are in order of their work. More of them than these take no turns.
+        // Streams are sorted by their work. Beyond this many, they are not considered.
         let busiest = self.device.streams.iter().map(|load| load.stream);
         let others: Vec<StreamIndex> = busiest.take(64).filter(waits).collect();
         let turns = self.turns(null, &others);
@@ -92,7 +91,7 @@ impl View<'_> {
         let busy = |stream: &StreamIndex| self.spans_ns(&spans[stream]);
         let involved = || serial.iter().chain([&null]);
         let longest = involved().map(busy).max().filter(|_| !serial.is_empty())?;
-        // All of them but the longest could run beside it.
+        // All of them except the longest could run beside it.
         let beside = involved().map(busy).fold(0, u64::saturating_add) - longest;
         let floor = longest.max(self.capacity_ns()).max(self.copies_ns());
         let number = |stream: &StreamIndex| trace.streams[stream.0 as usize].number.to_string();
@@ -127,10 +126,10 @@ impl View<'_> {
         ))
     }
 
-    /// How the default stream and each of these take turns.
+    /// Returns how the default stream and each of these take turns.
     fn turns(&self, null: StreamIndex, others: &[StreamIndex]) -> BTreeMap<StreamIndex, Turns> {
         let (trace, links) = (self.grounds.trace, self.grounds.links);
-        // How many waits for events were placed before each call.
+        // Counts the waits for events placed before each call.
         let mut placed = Vec::with_capacity(trace.calls.len());
         let mut so_far = 0u32;
         for call in &trace.calls {
@@ -139,14 +138,14 @@ impl View<'_> {
         }
         let mut turns: BTreeMap<StreamIndex, Turns> = BTreeMap::new();
         turns.extend(others.iter().map(|stream| (*stream, Turns::default())));
-        // The default stream's last work stands for all of its turns with the others.
+        // The default stream's last work counts for its turns with every other stream.
         let mut last_null = None;
         for (at, work) in trace.work.iter().enumerate() {
             let queued = |before: usize| {
                 let (first, then) = (links.call_of(before)?, links.call_of(at)?);
                 let over_ns = trace.work[before].end_ns();
                 let is_queued = trace.calls[then].end_ns() < over_ns.saturating_sub(QUEUED_NS);
-                // A graph says itself what depends on what.
+                // A graph defines its own dependencies.
                 let is_ours = first != then && placed[first.min(then)] == placed[first.max(then)];
                 (is_queued && is_ours).then_some(work.start_ns >= over_ns)
             };
@@ -189,7 +188,7 @@ impl View<'_> {
             }
             let sum = by_stream.entry(work.stream).or_default();
             *sum = sum.saturating_add(work.duration_ns);
-            // A graph says itself what is independent.
+            // A graph defines which of its nodes are independent.
             let call = self.grounds.links.call_of(at);
             let in_graph =
                 call.is_some_and(|call| trace.calls[call].api.kind == ApiKind::GraphLaunch);
@@ -223,7 +222,7 @@ impl View<'_> {
             self.whole(),
             time(self.step_ns)
         );
-        // Whether they depend on each other, no trace says.
+        // No trace shows whether they depend on each other.
         Some(self.ground(
             Code::SerialBranches,
             narrow_ns,
@@ -239,7 +238,7 @@ impl View<'_> {
         let exposed = self.spans_ns(&exposed_spans);
         let all = self.spans_ns(&self.collectives);
         let compute = self.spans_ns(&self.compute);
-        // Only as much as is computed elsewhere can cover it.
+        // Communication can be covered only by as much as is computed elsewhere.
         let free = self.spans_ns(&self.compute.without(&self.collectives));
         let high = exposed.min(free);
         let trace = self.grounds.trace;

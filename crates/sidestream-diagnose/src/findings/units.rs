@@ -1,6 +1,6 @@
 //! Times and sizes for people.
 
-/// A time in the unit that people read easily.
+/// Returns a time in a unit that is easy to read.
 pub fn time(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{ns} ns"),
@@ -10,7 +10,7 @@ pub fn time(ns: u64) -> String {
     }
 }
 
-/// A size in the unit that people read easily.
+/// Returns a size in a unit that is easy to read.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),

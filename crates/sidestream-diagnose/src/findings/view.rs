@@ -1,4 +1,4 @@
-//! One device, by the step.
+//! The figures of one device, per step.
 
 use std::cmp::Reverse;
 
@@ -8,26 +8,26 @@ use crate::measure::{DeviceTime, Spans, copy_engines};
 use crate::model::{Direction, Memory, Name, Names, What, Work};
 use crate::sort::order_by;
 
-/// What a stretch of the host is called in which it did nothing that has a name.
+/// The name of a host span in which nothing with a name happened.
 const UNNAMED: &str = "time in which the trace shows nothing";
 
-/// Less than this part of a step is not worth a line.
+/// A finding below this part of a step is not worth a line.
 const WORTH: f64 = 0.02;
 
-/// One device, by the step.
+/// The figures of one device, per step.
 pub struct View<'a> {
     pub grounds: &'a Grounds<'a>,
     pub device: &'a DeviceTime,
     pub idle: &'a Idle,
-    /// All steps.
+    /// The spans of all steps.
     pub all: Spans,
-    /// How many those are.
+    /// The number of those steps.
     count: u64,
-    /// The time of a step, in the mean; of the whole trace, if there are no steps.
+    /// Mean time of a step; that of the whole trace, if there are no steps.
     pub step_ns: u64,
-    /// The device's own work: kernels, and the copies of each direction at the speed of the link.
+    /// Time of the device's own work: kernels, and the copies of each direction at the speed of the link.
     pub floor_ns: u64,
-    /// When kernels computed, kernels communicated, and copies ran.
+    /// Spans in which kernels computed, in which kernels communicated, and in which copies ran.
     pub compute: Spans,
     pub collectives: Spans,
     pub uploads: Spans,
@@ -51,10 +51,10 @@ impl<'a> View<'a> {
             uploads: Spans::default(),
             downloads: Spans::default(),
         };
-        // How long the copies of each direction take at the least.
+        // The least time of the copies of each direction.
         let (mut up_ns, mut down_ns) = (0, 0);
         let mine = grounds.trace.work.iter();
-        // Migrations are as long as they are because they come page by page: they are no floor.
+        // Migrations take long because pages move one by one: they do not count towards the least time.
         let mine = mine.filter(|work| view.is_mine(work) && !work.is_migration());
         let (mut compute, mut collectives) = (Spans::default(), Spans::default());
         let (mut uploads, mut downloads) = (Spans::default(), Spans::default());
@@ -91,41 +91,41 @@ impl<'a> View<'a> {
         view
     }
 
-    /// Whether the device did this work.
+    /// Returns whether the device did this work.
     pub fn is_mine(&self, work: &Work) -> bool {
         let stream = &self.grounds.trace.streams[work.stream.0 as usize];
         (stream.process, stream.device) == (self.device.process, self.device.device)
     }
 
-    /// Whether this work ended in a step.
+    /// Returns whether this work ended in a step.
     pub fn in_steps(&self, work: &Work) -> bool {
         let end = work.end_ns();
         self.all.within_ns(end.saturating_sub(1), end) > 0
     }
 
-    /// A sum over all steps as a part of the mean one.
+    /// Returns the mean per step of a time summed over all steps.
     pub fn a_step(&self, sum: u64) -> u64 {
         let all = self.all.total_ns().max(1);
         let part = u128::from(sum) * u128::from(self.step_ns) / u128::from(all);
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// A number over all steps, by the step.
+    /// Returns the number per step of a number counted over all steps.
     pub fn each(&self, number: u64) -> u64 {
         (number + self.count / 2) / self.count
     }
 
-    /// How much of a step some spans take.
+    /// Returns the time per step of these spans.
     pub fn spans_ns(&self, spans: &Spans) -> u64 {
         self.a_step(spans.shared_ns(&self.all))
     }
 
-    /// The idle time of a cause, by the step.
+    /// Returns the idle time of a cause, per step.
     pub fn idle_ns(&self, cause: Cause) -> u64 {
         self.a_step(self.idle.in_steps.get(&cause).copied().unwrap_or(0))
     }
 
-    /// How long a copy takes if the memory is pinned: as it did where it is.
+    /// Returns the time of a copy if its memory is pinned; unchanged where it is pinned already.
     pub fn pinned_ns(&self, work: &Work) -> u64 {
         match (work.what, host_memory(work)) {
             (What::Copy { bytes, .. }, Some(Memory::Pageable)) => {
@@ -136,12 +136,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether so much of a step is worth a line.
+    /// Returns whether this part of a step is worth a line.
     pub fn is_worth(&self, ns: u64) -> bool {
         ns as f64 >= WORTH * self.step_ns as f64
     }
 
-    /// What the trace says about a cause, with the most that its removal can be worth: no more than to the floor.
+    /// Returns the evidence for a cause, with the most that its removal can gain: no more than down to the floor.
     pub fn ground(
         &self,
         code: Code,
@@ -164,7 +164,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What figures of the text are of.
+    /// Returns what the figures of the text refer to: a step or the trace.
     pub fn whole(&self) -> &'static str {
         match self.grounds.steps.mean_ns() {
             Some(_) => "a step",
@@ -172,14 +172,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The longest stretches of idle time of a cause.
+    /// Returns the longest spans of idle time of a cause.
     pub fn stretches(&self, cause: Cause) -> Vec<Evidence> {
         let longest = self.idle.longest.get(&cause);
         let longest = longest.into_iter().flatten();
         longest.map(|stretch| self.stretch(stretch, true)).collect()
     }
 
-    /// A stretch as evidence: a gap of the device, or time of the host.
+    /// Returns a span as evidence: a gap of the device, or time of the host.
     pub fn stretch(&self, stretch: &Stretch, is_gap: bool) -> Evidence {
         Evidence {
             what: match stretch.because {
@@ -194,7 +194,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What stands for most of the idle time of a cause, in words.
+    /// Returns the calls and ranges with most of the idle time of a cause, in words.
     pub fn reasons(&self, cause: Cause) -> String {
         let of_cause = self.idle.reasons.iter().filter(|(key, _)| key.0 == cause);
         let mut sums: Vec<(Because, usize, u64)> = of_cause
@@ -231,7 +231,7 @@ impl<'a> View<'a> {
         self.grounds.trace.names.text(name).to_owned()
     }
 
-    /// Work as evidence.
+    /// Returns work as evidence.
     pub fn evidence(&self, at: usize) -> Evidence {
         let (trace, grounds) = (self.grounds.trace, self.grounds);
         let work = &trace.work[at];
@@ -250,7 +250,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The longest of some work, as evidence.
+    /// Returns the longest operations among `work`, as evidence.
     pub fn longest(&self, work: impl Iterator<Item = usize>) -> Vec<Evidence> {
         let all = &self.grounds.trace.work;
         let mut longest: Vec<usize> = Vec::new();
@@ -270,7 +270,7 @@ impl<'a> View<'a> {
         longest.into_iter().map(|at| self.evidence(at)).collect()
     }
 
-    /// The longest calls that pass a test, as evidence.
+    /// Returns the longest calls that pass a test, as evidence.
     pub fn longest_calls(&self, test: impl Fn(usize) -> bool) -> Vec<Evidence> {
         let trace = self.grounds.trace;
         let mut longest: Vec<usize> = Vec::new();
@@ -303,7 +303,7 @@ impl<'a> View<'a> {
         longest.into_iter().map(evidence).collect()
     }
 
-    /// Time that no step of a run without the profiler has.
+    /// Returns a finding for idle time that no step of a run without the profiler has.
     pub fn excluded(&self, cause: Cause, code: Code) -> Option<Finding> {
         let sum = self.idle.by_cause.get(&cause).copied().unwrap_or(0);
         let share = sum as f64 / self.device.span_ns.max(1) as f64;
@@ -312,24 +312,24 @@ impl<'a> View<'a> {
             UNNAMED => "; for the longest part of it the trace shows nothing, once, and only a trace with several steps says \
                         whether it recurs"
                 .to_owned(),
-            what => format!(", most of all in {what}; a longer run has it no more often"),
+            what => format!(", most of all in {what}; it does not recur in a longer run"),
         });
         (share >= WORTH / 2.0).then(|| Finding {
             code,
             text: match code {
                 Code::Startup => format!(
-                    "the device is idle for {} before the first step or after the last one, which counts as no part of \
+                    "the device is idle for {} before the first step or after the last one, which does not count as part of \
                      a step",
                     time(sum)
                 ),
                 Code::Initialisation => format!(
-                    "the device is idle for {} while the program does what it does once: it takes memory, loads or compiles \
+                    "the device is idle for {} while the program does one-time work: it allocates memory, loads or compiles \
                      code, captures a graph{}",
                     time(sum),
                     first.unwrap_or_default()
                 ),
                 _ => format!(
-                    "{} of idle time are the profiler's and the driver's own: a run without the profiler does not have \
+                    "{} of idle time are caused by the profiler and the driver: a run without the profiler does not have \
                      them",
                     time(sum)
                 ),

@@ -1,4 +1,4 @@
-//! What the trace says about streams that wait for each other, and about parts of a step that follow each other.
+//! Findings about streams that wait for each other, and about parts of a step that follow each other.
 
 use std::cmp::Reverse;
 
@@ -19,7 +19,7 @@ impl View<'_> {
         let which = match dropped {
             Some((waits, on)) => format!(
                 "work of stream {waits} waits for events of stream {on}, so that they take turns; an upload has to wait \
-                 only until its buffer is free, which is when the step before the last is over"
+                 only until its buffer is free, which is when the step before the last is complete"
             ),
             None => match self.reasons(Cause::StreamWait) {
                 reasons if reasons.is_empty() => "copies wait beside the kernels".to_owned(),
@@ -36,7 +36,7 @@ impl View<'_> {
             ),
         };
         let text = format!(
-            "work that was submitted waits for an event or a function of the host{nothing}: {which}; a trace cannot say that a wait is \
+            "work that was submitted waits for an event or a host function{nothing}: {which}; a trace cannot say that a wait is \
              not needed: look at what it is for"
         );
         let mut evidence = self.stretches(Cause::StreamWait);
@@ -54,7 +54,7 @@ impl View<'_> {
         self.ground(Code::StreamWait, idle, idle, self.floor_ns, text, evidence)
     }
 
-    /// Two ranges that the replay took as stages.
+    /// Judges two ranges that the replay treated as stages.
     pub fn stages(&self) -> Option<Ground> {
         let stages = self
             .grounds

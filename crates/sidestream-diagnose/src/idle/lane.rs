@@ -1,4 +1,4 @@
-//! What one thread of the host did, in order, as the causes need it.
+//! The activity of one host thread, in order, as the attribution of idle time needs it.
 
 use std::collections::BTreeMap;
 
@@ -7,53 +7,54 @@ use crate::measure::{DeviceTime, Held};
 use crate::model::{Memory, Name, Names, Range};
 use crate::sections::Section;
 
-/// So many ranges are remembered between two calls of a thread.
+/// The most ranges that are remembered between two calls of a thread.
 const MOST_RECENT: usize = 256;
 
-/// A stretch of a thread's own work, with the innermost range around most of it.
+/// A span of a thread's own work, with the innermost range around most of it.
 pub type Own = (i64, i64, Option<Because>);
 
-/// A stretch with a name.
+/// A span with a name.
 pub type Named = (i64, i64, Because);
 
-/// What one thread did, in order.
+/// The activity of one thread, in order.
 #[derive(Default)]
 pub struct Lane {
-    /// How many calls it made.
+    /// Number of calls that it made.
     pub calls: usize,
     /// Whether it runs operators of the backward pass.
     pub is_backward: bool,
-    /// When the first call began, and when the last one was over.
+    /// Start of the first call, and end of the last one.
     pub began_ns: Option<i64>,
     pub called_ns: Option<i64>,
-    /// Ranges that may overlap the time since then, with the parts of the step that they are.
+    /// Ranges that may overlap the time since the last call, with the parts of the step that they are.
     recent: Vec<(i64, i64, Name, Option<Section>)>,
-    /// Long calls of the operating system that may overlap that time.
+    /// Long operating system calls that may overlap that time.
     system: Vec<(i64, i64, Name)>,
-    /// Long stretches without any call, with the innermost range around most of each.
+    /// Long spans without any call, with the innermost range around most of each.
     pub own: Vec<Own>,
-    /// What is done once, apart.
+    /// One-time work, as disjoint spans.
     pub initial: Vec<Named>,
-    /// When a capture began that is not over.
+    /// The start of a capture that has not ended.
     pub captures: Option<(i64, Because)>,
-    /// Whether one is not over, of whatever kind.
+    /// Whether a capture of any kind has not ended.
     pub is_capturing: bool,
-    /// Waits for data, apart.
+    /// Waits for data, as disjoint spans.
     pub loading: Vec<Named>,
-    /// Calls that held up the host, apart.
+    /// Calls that blocked the host, as disjoint spans.
     pub held: Vec<(Named, Held)>,
-    /// How long those took.
+    /// Total time of those calls.
     pub held_ns: u64,
-    /// Ranges that may be open, with whether they are operators.
+    /// Ranges that may be open, and whether they are operators.
     open: Vec<(i64, Name, bool)>,
-    /// The last call, if it copied from or to memory of the host: whether that is pageable.
+    /// The host memory of the last call, if it copied from or to the host.
     pub copied: Option<Memory>,
-    /// When the last step of the profiler was over.
+    /// When the last step of the profiler ended.
     pub step_over_ns: Option<i64>,
 }
 
 impl Lane {
-    /// A call begins: a long time without any is the thread's own work; or code was compiled, if the call loads it.
+    /// Records the start of a call: a long time without any call before it is the thread's own work, or compilation if the call
+    /// loads code.
     pub fn act(&mut self, (start, end): (i64, i64), loads_code: bool) {
         if let Some(called) = self.called_ns
             && called < start
@@ -76,7 +77,7 @@ impl Lane {
         self.system.retain(|call| call.1 > start);
     }
 
-    /// The thread is in a call of the operating system.
+    /// Records a call of the operating system.
     pub fn call_system(&mut self, call: &Range) {
         if self.system.len() >= MOST_RECENT {
             self.system.drain(..MOST_RECENT / 2);
@@ -84,7 +85,7 @@ impl Lane {
         self.system.push((call.start_ns, call.end_ns(), call.name));
     }
 
-    /// The call of the operating system that a stretch mostly consists of, in the range around it.
+    /// Returns the call of the operating system that makes up most of a span, in the range around it.
     fn in_system(&self, (start, end): (i64, i64), around: Option<Because>) -> Option<Because> {
         let mut sums: BTreeMap<Name, u64> = BTreeMap::new();
         for call in &self.system {
@@ -98,7 +99,7 @@ impl Lane {
         (2 * ns > start.abs_diff(end)).then_some(because)
     }
 
-    /// How much of a stretch is the thread's own work: neither a wait for data nor done once.
+    /// Returns how much of a span is the thread's own work: neither a wait for data nor one-time work.
     pub fn own_ns_of(&self, (start, end, _): &Own) -> u64 {
         let length = start.abs_diff(*end);
         let loading_ns = within_ns(&self.loading, *start, *end);
@@ -106,7 +107,7 @@ impl Lane {
         length.saturating_sub(loading_ns.saturating_add(once_ns))
     }
 
-    /// A range that may stand for the thread's own work.
+    /// Records a range that may name the thread's own work.
     pub fn notice(&mut self, range: &Range, part: Option<Section>) {
         if range.duration_ns < OWN_NS / 5 {
             return;
@@ -118,13 +119,13 @@ impl Lane {
             .push((range.start_ns, range.end_ns(), range.name, part));
     }
 
-    /// The innermost range around most of a stretch, with the part of the step that it lies in; else the one around most of it, if
-    /// that is not next to nothing.
+    /// Returns the innermost range around most of a span, with the part of the step to which it belongs; otherwise the range
+    /// around the largest part, unless that is negligible.
     fn innermost(&self, start: i64, end: i64) -> Option<Because> {
         let shared = |range: &(i64, i64, Name, Option<Section>)| {
             range.1.min(end).saturating_sub(range.0.max(start)).max(0) as u64
         };
-        // A wait for data has a name of its own.
+        // A wait for data is named separately.
         let length = self.own_ns_of(&(start, end, None));
         let around = self
             .recent
@@ -142,7 +143,7 @@ impl Lane {
         Some(because)
     }
 
-    /// The ranges that are open at a moment, the innermost first, with whether they are operators.
+    /// Returns the ranges that are open at a moment, the innermost first, and whether they are operators.
     pub fn open_at(&self, start: i64) -> impl DoubleEndedIterator<Item = (Name, bool)> {
         // Files may hold ranges that do not nest; the innermost are near the end all the same.
         let open = self.open.iter().rev().take(64);
@@ -150,13 +151,13 @@ impl Lane {
             .map(|open| (open.1, open.2))
     }
 
-    /// A range begins: those that are over are open no more.
+    /// Opens a range; closes those that have ended.
     pub fn enter(&mut self, start: i64, range: (i64, Name, bool)) {
         while self.open.pop_if(|open| open.0 <= start).is_some() {}
         self.open.push(range);
     }
 
-    /// What is open at a moment.
+    /// Returns the operators that are open at a moment.
     pub fn inside(&mut self, start: i64) -> Inside {
         while self.open.pop_if(|open| open.0 <= start).is_some() {}
         let mut inside = Inside::default();
@@ -173,10 +174,9 @@ impl Lane {
         inside
     }
 
-    /// Of the calls that held up the thread while the gap began or inside it, the longest.
+    /// Returns the longest of the calls that blocked the thread when the gap began or during it.
     pub fn held_before(&self, start: i64, late: i64) -> Option<(Named, Held)> {
-        // A wait that ended just before was over when the device was: the host needs a moment to
-        // notice.
+        // A wait that ended just before the gap ended with the device's work: the host needs a moment to notice.
         let noticed = start.saturating_sub(LATENCY_NS as i64);
         let first = self.held.partition_point(|(held, _)| held.0 < late);
         let recent = self.held[..first].iter().rev();
@@ -186,14 +186,13 @@ impl Lane {
             .copied()
     }
 
-    /// How long the thread was not held up while the device was in use.
+    /// Returns how long the thread was not blocked while the device was in use.
     pub fn own_ns(&self, device: &DeviceTime) -> u64 {
         device.span_ns.saturating_sub(self.held_ns)
     }
 }
 
-/// Adds a stretch to an ordered list, as far as it lies behind all of those before it: of two that
-/// lie in each other the outer one stays.
+/// Adds a span to an ordered list, as far as it lies after all spans before it: of two nested spans the outer one remains.
 pub fn apart(list: &mut Vec<Named>, (start, end, because): Named) {
     let start = list.last().map_or(start, |last| start.max(last.1));
     if start < end {
@@ -201,7 +200,7 @@ pub fn apart(list: &mut Vec<Named>, (start, end, because): Named) {
     }
 }
 
-/// The stretches of an ordered list, apart from each other, that overlap another one.
+/// Returns the spans of an ordered, disjoint list that overlap another span.
 pub fn overlapping(list: &[Named], start: i64, end: i64) -> impl Iterator<Item = &Named> {
     let first = list.partition_point(|stretch| stretch.1 <= start);
     list[first..]
@@ -209,7 +208,7 @@ pub fn overlapping(list: &[Named], start: i64, end: i64) -> impl Iterator<Item =
         .take_while(move |stretch| stretch.0 < end)
 }
 
-/// How much of some time the stretches of an ordered list cover.
+/// Returns how much of some time the spans of an ordered list cover.
 pub fn within_ns(list: &[Named], start: i64, end: i64) -> u64 {
     let inside = overlapping(list, start, end);
     let lengths = inside.map(|named| named.0.max(start).abs_diff(named.1.min(end)));

@@ -1,4 +1,4 @@
-//! What a thread does by itself, once all threads are known.
+//! The own work of a thread, once all threads are known.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use crate::initial::Initial;
 use crate::model::{Names, Thread};
 use crate::sort::order_by;
 
-/// What takes more than this part of a trace without steps, and happens once, is done once until another trace shows
-/// otherwise.
+/// In a trace without steps, work that happens once and takes more than this part of the trace counts as one-time work until
+/// another trace shows otherwise.
 const MUCH_OF_A_TRACE: u64 = 10;
 
-/// A thread that waits for another one does nothing by itself: PyTorch runs the backward pass in a thread of its own, while
-/// the one that asked for it waits, and the other way round.
+/// Removes waits for another thread from a thread's own work: PyTorch runs the backward pass in a separate thread while the
+/// thread that started it waits, and vice versa.
 pub fn without_each_other(lanes: &mut [Lane], threads: &[Thread]) {
     let process = |at: usize| threads[at].process;
     let mut mains: HashMap<i64, usize> = HashMap::new();
@@ -36,7 +36,7 @@ pub fn without_each_other(lanes: &mut [Lane], threads: &[Thread]) {
     }
 }
 
-/// When a thread was in calls, or between two of them that followed each other soon.
+/// Returns the spans in which a thread was in calls, or between two calls in quick succession.
 fn busy(lane: &Lane) -> Vec<(i64, i64)> {
     let Some((mut from, until)) = lane.began_ns.zip(lane.called_ns) else {
         return Vec::new();
@@ -50,7 +50,7 @@ fn busy(lane: &Lane) -> Vec<(i64, i64)> {
     busy
 }
 
-/// What is left of stretches outside of others, as far as it is long enough.
+/// Returns the parts of spans outside of others, as far as they are long enough.
 fn without(own: &[Own], busy: &[(i64, i64)]) -> Vec<Own> {
     let mut left = Vec::with_capacity(own.len());
     for (start, end, because) in own {
@@ -66,7 +66,7 @@ fn without(own: &[Own], busy: &[(i64, i64)]) -> Vec<Own> {
     left
 }
 
-/// In a trace without steps: what a thread does by itself once, and for long, is taken for what a program does once.
+/// Treats a thread's own work that happens once, and for long, as one-time work, in a trace without steps.
 pub fn once(lanes: &mut [Lane], initial: &Initial) {
     let Some(trace_ns) = initial.unmarked_ns() else {
         return;

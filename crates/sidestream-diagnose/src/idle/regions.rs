@@ -1,4 +1,4 @@
-//! Where a program launches: the part of the step, or the range, around each call that submits work.
+//! Where a program launches work: the part of the step, or the range, around each call that submits work.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,20 @@ use super::lane::Lane;
 use crate::model::{Name, Names};
 use crate::sections::{Forms, Section, optimizer};
 
-/// A range that work is launched in.
+/// A range in which work is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its name; that of the first, where they are the operators of a part.
+    /// Its name; where it is several operators of a part, the name of the first.
     pub name: Name,
-    /// The part of the step that it is.
+    /// The part of the step to which it belongs.
     pub part: Option<Section>,
-    /// Whether operators for many tensors at once are used in it: `_foreach_`, and `_fused_`.
+    /// Whether it uses operators on many tensors at once: `_foreach_` and `_fused_`.
     pub is_foreach: bool,
     pub is_fused: bool,
 }
 
 impl Region {
-    /// Whether a library has the same in a few launches.
+    /// Returns whether a library has a form of it with few launches.
     pub fn may_be_fused(&self, name: &str) -> bool {
         match self.part {
             Some(Section::Optimizer) => match optimizer(name) {
@@ -38,10 +38,10 @@ impl Region {
 pub struct Regions {
     pub all: Vec<Region>,
     places: HashMap<(Option<Section>, Name), u16>,
-    /// The place of each call's range, and none for most.
+    /// The index of each call's range; most calls have none.
     of_call: Vec<u16>,
-    /// How many launches there are of kernels and graphs, how many of them of graphs or in compiled code, and how many while a
-    /// graph is captured.
+    /// Number of launches of kernels and graphs, how many of them are of graphs or in compiled code, and how many are made
+    /// while a graph is captured.
     launches: u64,
     at_once: u64,
     captured: u64,
@@ -50,8 +50,8 @@ pub struct Regions {
 const NONE: u16 = u16::MAX;
 
 impl Regions {
-    /// Notes where a call is made: the outermost part that advice depends on, else the innermost range of the program's own,
-    /// else the backward pass.
+    /// Records where a call is made: the outermost part on which advice depends, otherwise the innermost range of the program's
+    /// own, otherwise the backward pass.
     pub fn note(&mut self, call: usize, start: i64, lane: &Lane, parts: &Sections) {
         let open = || lane.open_at(start);
         let is_place = |part: Section| !matches!(part, Section::Backward | Section::Reading);
@@ -63,7 +63,7 @@ impl Regions {
             return;
         };
         let part = part(&range);
-        // All operators of the backward pass are one place.
+        // All operators of the backward pass count as one place.
         let key = match part {
             Some(Section::Backward) => (part, Names::OTHER),
             _ => (part, range.0),
@@ -99,17 +99,17 @@ impl Regions {
         self.captured += u64::from(is_captured);
     }
 
-    /// Whether many of the launches are made while a graph is captured.
+    /// Returns whether many of the launches are made while a graph is captured.
     pub fn are_captured(&self) -> bool {
         self.captured > 0 && 5 * self.captured >= self.launches
     }
 
-    /// Whether most of what is launched is submitted at once already.
+    /// Returns whether most launches are already batched.
     pub fn are_at_once(&self) -> bool {
         self.launches > 0 && 2 * self.at_once >= self.launches
     }
 
-    /// The range of a call.
+    /// Returns the range of a call.
     pub fn of(&self, call: usize) -> Option<usize> {
         let at = self.of_call.get(call).copied().filter(|at| *at != NONE);
         at.map(usize::from)
@@ -124,7 +124,7 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// Of all names of a trace.
+    /// Returns the parts of all names of a trace.
     pub fn of_names(names: &Names) -> Sections {
         let texts = || (0..names.len() as u32).map(|at| names.text(Name(at)));
         Sections {

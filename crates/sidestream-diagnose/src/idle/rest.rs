@@ -1,12 +1,12 @@
-//! What is left of a gap, and the causes that took the rest.
+//! The part of a gap that no cause has taken yet.
 
 use super::{Because, Cause, Idle, Stretch};
 use crate::measure::Spans;
 
-/// How many stretches of a cause are kept as evidence.
+/// Number of spans of a cause that are kept as evidence.
 const EVIDENCE: usize = 5;
 
-/// What is left of a gap.
+/// The remaining part of a gap.
 pub struct Rest<'a> {
     pub pieces: Vec<(i64, i64)>,
     pub idle: &'a mut Idle,
@@ -14,7 +14,7 @@ pub struct Rest<'a> {
 }
 
 impl Rest<'_> {
-    /// Gives what is left of a stretch to a cause.
+    /// Assigns what remains of a span to a cause.
     pub fn take(&mut self, (from, to): (i64, i64), because: Option<Because>, cause: Cause) {
         let pieces = std::mem::take(&mut self.pieces);
         for (start, end) in pieces {

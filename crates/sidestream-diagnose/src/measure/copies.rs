@@ -1,4 +1,4 @@
-//! Copies by what they move between.
+//! Copies, by direction and kind of memory.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use crate::model::{Direction, Memory, Trace, What};
 pub struct Copies {
     /// The direction.
     pub direction: Direction,
-    /// The memory of the host, where one side is the host's; else the one that was read.
+    /// The host's memory, where one side is the host's; otherwise the memory that was read.
     pub memory: Memory,
-    /// How many.
+    /// Number of copies.
     pub count: usize,
-    /// How much they moved.
+    /// Bytes that they moved.
     pub bytes: u64,
-    /// How long they took, one after the other.
+    /// Total time of the copies, in nanoseconds.
     pub duration_ns: u64,
 }
 
 impl Copies {
-    /// How fast they were, in bytes a nanosecond; none where that cannot be said.
+    /// Returns their speed, in bytes per nanosecond; `None` where it is unknown.
     pub fn gb_per_s(&self) -> Option<f64> {
         let known = self.bytes > 0 && self.duration_ns > 0;
         known.then(|| self.bytes as f64 / self.duration_ns as f64)
     }
 }
 
-/// All copies, by direction and kind of memory.
+/// Returns all copies, by direction and kind of memory.
 pub fn copies(trace: &Trace) -> Vec<Copies> {
     let mut sums: BTreeMap<(Direction, Memory), Copies> = BTreeMap::new();
     for work in &trace.work {
@@ -55,7 +55,7 @@ pub fn copies(trace: &Trace) -> Vec<Copies> {
     sums.into_values().collect()
 }
 
-/// The memory that decides how a copy goes.
+/// Returns the memory that determines how a copy is done.
 fn host_side(direction: Direction, from: Memory, to: Memory) -> Memory {
     match direction {
         Direction::Download => to,

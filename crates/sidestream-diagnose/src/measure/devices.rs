@@ -1,5 +1,4 @@
-//! What each device did with its time. All of it is a matter of unions: two kernels that run at once
-//! keep a device busy once.
+//! How each device spent its time. All figures are unions of spans: two kernels that run concurrently keep a device busy once.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,50 +8,49 @@ use crate::model::{Direction, Name, StreamIndex, Trace, What, Work};
 use crate::sort::order_by;
 use crate::words::words;
 
-/// What one process did with one device.
+/// How one process used one device.
 #[derive(Clone, Debug)]
 pub struct DeviceTime {
-    /// The process, where the trace says whose a stream is.
+    /// The process, where the trace states to which process a stream belongs.
     pub process: Option<i64>,
     /// The device.
     pub device: i64,
-    /// Its name, or nothing.
+    /// Its name, or an empty string.
     pub name: String,
-    /// How many kernels, copies and memsets.
+    /// Number of kernels, copies and memsets.
     pub gpu_ops: usize,
-    /// From the start of the first to the end of the last.
+    /// Time from the start of the first operation to the end of the last.
     pub span_ns: u64,
-    /// When it did anything.
+    /// Spans in which it was busy.
     pub busy: Spans,
-    /// When it ran kernels, those of communication among them.
+    /// Spans in which it ran kernels, including those of communication.
     pub kernels: Spans,
     /// Time in copies between host and device.
     pub host_copy_ns: u64,
-    /// How much of that kernels ran through.
+    /// The part of that time during which kernels ran.
     pub hidden_copy_ns: u64,
-    /// How many stretches of at least 10 µs in which it did nothing.
+    /// Number of idle spans of at least 10 µs.
     pub gaps_10us: usize,
-    /// How many of at least 1 ms.
+    /// Number of idle spans of at least 1 ms.
     pub gaps_1ms: usize,
-    /// Its streams, by the time in which they were busy.
+    /// Its streams, by their busy time.
     pub streams: Vec<StreamLoad>,
-    /// The time in which work of two kinds ran at once, by [`Class`]; on the diagonal, the time of
-    /// that kind.
+    /// Time in which work of two kinds ran concurrently, by [`Class`]; on the diagonal, the time of that kind.
     pub overlap_ns: [[u64; Class::ALL.len()]; Class::ALL.len()],
 }
 
 impl DeviceTime {
-    /// When it did anything, as a sum.
+    /// Returns the total busy time.
     pub fn busy_ns(&self) -> u64 {
         self.busy.total_ns()
     }
 
-    /// What is left of the span.
+    /// Returns the rest of the span.
     pub fn idle_ns(&self) -> u64 {
         self.span_ns - self.busy_ns()
     }
 
-    /// When it ran kernels, as a sum.
+    /// Returns the total time in which it ran kernels.
     pub fn kernel_ns(&self) -> u64 {
         self.kernels.total_ns()
     }
@@ -61,16 +59,16 @@ impl DeviceTime {
 /// How busy a stream was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamLoad {
-    /// Which.
+    /// The stream.
     pub stream: StreamIndex,
-    /// How many kernels, copies and memsets.
+    /// Number of kernels, copies and memsets.
     pub gpu_ops: usize,
-    /// When it did anything.
+    /// Busy time, in nanoseconds.
     pub busy_ns: u64,
 }
 
 words! {
-    /// Kinds of work, as far as their overlap is of interest.
+    /// Kinds of work whose overlap is measured.
     pub enum Class {
         /// Kernels that compute.
         Compute = "kernel",
@@ -83,7 +81,7 @@ words! {
     }
 }
 
-/// What each device did, by process and device.
+/// Returns how each device was used, by process and device.
 pub fn devices(trace: &Trace, collectives: &Collectives) -> Vec<DeviceTime> {
     let mut gathered: BTreeMap<(Option<i64>, i64), Gathered> = BTreeMap::new();
     for work in &trace.work {
@@ -101,8 +99,8 @@ pub fn devices(trace: &Trace, collectives: &Collectives) -> Vec<DeviceTime> {
         .collect()
 }
 
-/// Work of one device, in the order of its starts. What need not be looked up later is only summed:
-/// spans of every class and stream would take more than the rows themselves.
+/// The work of one device, in the order of its starts. What need not be looked up later is only summed: spans of every class
+/// and stream would take more memory than the rows themselves.
 #[derive(Default)]
 struct Gathered {
     gpu_ops: usize,
@@ -183,16 +181,16 @@ impl Gathered {
     }
 }
 
-/// The union of spans that come in the order of their starts, as far as sums need it.
+/// The union of spans that are added in the order of their starts, as far as sums need it.
 #[derive(Clone, Copy, Default)]
 struct Union {
     total_ns: u64,
-    /// Where the last of it ends, if there is any.
+    /// End of the last span, if there is one.
     end_ns: Option<i64>,
 }
 
 impl Union {
-    /// Adds a span, and says which part of it is new.
+    /// Adds a span; returns the part of it that is new.
     fn push(&mut self, start_ns: i64, end_ns: i64) -> (i64, i64) {
         let from = self.end_ns.map_or(start_ns, |end| end.max(start_ns));
         self.end_ns = Some(from.max(end_ns));
@@ -200,14 +198,14 @@ impl Union {
         (from, end_ns)
     }
 
-    /// How much of a later span it covers. All of it began before, so that it has no gap there.
+    /// Returns how much of a later span it covers. All its spans began before that one, so it has no gap there.
     fn shared_ns(&self, (start_ns, end_ns): (i64, i64)) -> u64 {
         let end = self.end_ns.map_or(start_ns, |end| end.min(end_ns));
         end.max(start_ns).abs_diff(start_ns)
     }
 }
 
-/// What kind of work it is; none for what matters to no overlap.
+/// Returns the kind of work; `None` for work whose overlap is not measured.
 pub fn class(work: &Work, collectives: &Collectives) -> Option<Class> {
     match work.what {
         What::Kernel(_) if collectives.contains(work.name) => Some(Class::Collective),
@@ -224,14 +222,14 @@ pub fn class(work: &Work, collectives: &Collectives) -> Option<Class> {
     }
 }
 
-/// Which names are those of kernels that exchange data with other devices.
+/// The names of kernels that exchange data with other devices.
 #[derive(Debug)]
 pub struct Collectives {
     is_one: Vec<bool>,
 }
 
 impl Collectives {
-    /// Looks at each name once.
+    /// Examines each name once.
     pub fn of(trace: &Trace) -> Collectives {
         let names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
         Collectives {
@@ -239,13 +237,13 @@ impl Collectives {
         }
     }
 
-    /// Whether this name is one.
+    /// Returns whether this is the name of such a kernel.
     pub fn contains(&self, name: Name) -> bool {
         self.is_one.get(name.0 as usize).copied().unwrap_or(false)
     }
 }
 
-/// NCCL, RCCL, and the kernels that frameworks have for small messages.
+/// Returns whether this is a kernel of NCCL or RCCL, or one that frameworks use for small messages.
 pub fn is_collective(name: &str) -> bool {
     name.starts_with("nccl")
         || name.starts_with("rccl")

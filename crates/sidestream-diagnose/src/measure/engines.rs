@@ -1,23 +1,23 @@
-//! How many copies a device makes at once.
+//! The number of copy engines of a device.
 
 use crate::model::{Direction, StreamIndex, Trace, What, Work};
 
-/// Smaller uploads travel with the commands, and take no engine.
+/// Smaller uploads are sent with the commands, and use no copy engine.
 const LARGE_BYTES: u64 = 1 << 16;
-/// From one copy to the next of the same engine it takes less than this.
+/// The gap between two consecutive copies of one engine is shorter than this.
 const NEXT_NS: u64 = 20_000;
-/// So many times in turn are no accident.
+/// This many alternations are not coincidence.
 const LEAST_TURNS: usize = 3;
-/// Devices for data centres copy in both directions at once; of others it depends on the model.
+/// Data-center devices copy in both directions at once; for other devices it depends on the model.
 const BOTH_WAYS: [&str; 27] = [
     "K80", "P4", "P40", "P100", "V100", "V100S", "T4", "A10", "A10G", "A30", "A40", "A100", "A800",
     "L4", "L40", "L40S", "H20", "H100", "H200", "H800", "GH200", "B100", "B200", "B300", "GB200",
     "GB300", "Instinct",
 ];
 
-/// How many engines for copies a device has, as far as the trace tells: what it states; else two, if copies of both
-/// directions ever ran at once or the device is one that has two; one, if they took turns though they were in streams of
-/// their own.
+/// Returns the number of copy engines of a device, as far as the trace shows it: the number that it states; otherwise two, if
+/// copies of both directions ever ran concurrently or the model is known to have two; one, if they alternated though they were
+/// in different streams.
 pub fn copy_engines(trace: &Trace, device: i64) -> Option<u32> {
     let described = trace.devices.iter().find(|d| d.id == device);
     if let Some(stated) = described.and_then(|d| d.copy_engines) {
@@ -57,7 +57,7 @@ fn is_of(trace: &Trace, work: &Work, device: i64) -> bool {
     trace.streams[work.stream.0 as usize].device == device
 }
 
-/// 0 for an upload and 1 for a download that take an engine.
+/// Returns 0 for an upload and 1 for a download that use an engine.
 fn direction(work: &Work) -> Option<usize> {
     match work.what {
         What::Copy { bytes, .. } if bytes < LARGE_BYTES => None,

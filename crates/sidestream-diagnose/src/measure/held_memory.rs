@@ -1,4 +1,4 @@
-//! Memory of devices over time, and who held it when most was taken.
+//! Memory of devices over time, and which parts of the program held it at the peak.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -6,49 +6,49 @@ use std::collections::HashMap;
 use crate::model::{Allocated, Name, RangeKind, Trace};
 use crate::sort::order_by;
 
-/// So many points of time are kept of a device; of each stretch the one with most memory.
+/// The most points of time that are kept for a device; for each span, the one with most memory.
 const MOST_POINTS: usize = 400;
-/// So many ranges around an allocation are looked at.
+/// The most ranges around an allocation that are examined.
 const NEAR: usize = 8;
 
-/// What was taken of the memory of a device, or of the host.
+/// Memory allocated on a device, or on the host.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceMemory {
-    /// The device; none for the host.
+    /// The device; `None` for the host.
     pub device: Option<u16>,
-    /// How often memory was taken.
+    /// Number of allocations.
     pub taken: u64,
-    /// How often it was given back.
+    /// Number of frees.
     pub given_back: u64,
-    /// The most that was taken at one time.
+    /// The most bytes allocated at one time.
     pub peak_bytes: u64,
     /// When that was.
     pub peak_ns: i64,
-    /// How much of it the trace does not show being taken: it was there before.
+    /// Bytes whose allocation the trace does not show: they were allocated before it began.
     pub before_bytes: u64,
-    /// Who held the rest, the largest first.
+    /// Where the rest was allocated, the largest first.
     pub holders: Vec<Holder>,
-    /// How much was taken when.
+    /// Bytes allocated over time.
     pub points: Vec<(i64, u64)>,
 }
 
-/// Memory that was taken at one place and not given back when most was taken.
+/// Memory that was allocated at one place and not yet freed at the peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The innermost range of the program around it.
     pub range: Option<Name>,
-    /// The innermost operator around it that does more than take memory.
+    /// The innermost operator around it that does more than allocate memory.
     pub operator: Option<Name>,
-    /// How many pieces.
+    /// Number of allocations.
     pub pieces: u64,
-    /// How much.
+    /// Bytes allocated.
     pub bytes: u64,
 }
 
-/// Where memory was taken: the range, and the operator.
+/// Where memory was allocated: the range, and the operator.
 type Place = (Option<Name>, Option<Name>);
 
-/// The memory of each device that the trace shows, the host's last.
+/// Returns the memory of each device that the trace shows, the host's last.
 pub fn memory(trace: &Trace) -> Vec<DeviceMemory> {
     if trace.memory.is_empty() {
         return Vec::new();
@@ -84,7 +84,7 @@ fn of_device(trace: &Trace, places: &[Place], device: Option<u16>, events: &[u32
             _ => of.given_back += 1,
         }
     }
-    // What is alive at the peak, by the place where it was taken.
+    // Allocations alive at the peak, by the place where they were made.
     let mut alive: HashMap<u64, (u64, Place)> = HashMap::new();
     for at in &events[..=peak_at.min(events.len().saturating_sub(1))] {
         let event = &trace.memory[*at as usize];
@@ -119,7 +119,7 @@ fn of_device(trace: &Trace, places: &[Place], device: Option<u16>, events: &[u32
     of
 }
 
-/// How much is taken after each event: what the trace says, or the sum of what it shows.
+/// The allocated bytes after each event: as the trace states them, or the sum of the events.
 #[derive(Default)]
 struct Levels {
     sum: i64,
@@ -135,7 +135,7 @@ impl Levels {
     }
 }
 
-/// The levels, of each of so many stretches of equal length the highest.
+/// Returns the levels: the highest in each of at most [`MOST_POINTS`] spans of equal length.
 fn points(trace: &Trace, events: &[u32]) -> Vec<(i64, u64)> {
     let time = |at: &u32| trace.memory[*at as usize].time_ns;
     let (Some(first), Some(last)) = (events.first().map(time), events.last().map(time)) else {
@@ -163,9 +163,9 @@ fn points(trace: &Trace, events: &[u32]) -> Vec<(i64, u64)> {
         .collect()
 }
 
-/// Where each event of memory happened.
+/// Returns where each memory event happened.
 fn places(trace: &Trace) -> Vec<Place> {
-    /// What is open on a thread: its end, its name, whether it is an operator.
+    /// The open ranges of a thread: the end, the name, whether it is an operator.
     type Open = Vec<(i64, Name, bool)>;
     let takes: Vec<bool> = (0..trace.names.len() as u32)
         .map(|name| only_takes(trace.names.text(Name(name))))
@@ -194,7 +194,7 @@ fn places(trace: &Trace) -> Vec<Place> {
     trace.memory.iter().map(place).collect()
 }
 
-/// Whether an operator takes memory for another one, and does nothing else.
+/// Returns whether an operator only allocates memory for another one.
 fn only_takes(name: &str) -> bool {
     let Some(name) = name.strip_prefix("aten::") else {
         return false;

@@ -12,20 +12,20 @@ use crate::sort::order_by;
 /// How launches reach the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Launches {
-    /// Work whose call is known.
+    /// Number of operations whose call is known.
     pub linked: usize,
-    /// Work whose call is not in the trace.
+    /// Number of operations whose call is not in the trace.
     pub orphans: usize,
-    /// From the start of a call to the start of its work, in the median.
+    /// Median time from the start of a call to the start of its work.
     pub latency_ns: u64,
-    /// How much work was submitted and had not begun when another began, in the median.
+    /// Median number of operations that were submitted and had not started when another started.
     pub queue_depth: u64,
-    /// Of all work with a call, that which began with nothing else waiting: the device took it as
-    /// soon as it came. In thousandths.
+    /// The share of operations with a call that started with nothing else queued: the device took them as soon as they came. In
+    /// thousandths.
     pub launch_bound_per_mille: u64,
 }
 
-/// How launches reach the devices.
+/// Returns how launches reach the devices.
 pub fn launches(trace: &Trace, links: &Links) -> Launches {
     let linked = || {
         let calls = (0..trace.work.len()).map(|at| links.call_of(at));
@@ -36,19 +36,19 @@ pub fn launches(trace: &Trace, links: &Links) -> Launches {
     let mut latencies = Vec::with_capacity(count);
     latencies.extend(linked().map(|(start, call)| start.saturating_sub(call).max(0) as u64));
     let latency_ns = quantile_of(&mut latencies, 1, 2).unwrap_or(0);
-    // They take as much as a sixth of the rows themselves.
+    // The latencies take as much as a sixth of the memory of the rows.
     drop(latencies);
     let mut calls = Vec::with_capacity(count);
     calls.extend(linked().map(|(_, call)| call));
     calls.sort_unstable();
-    // Work comes in the order of its starts.
+    // Work is in the order of its starts.
     let mut depths = Vec::with_capacity(count);
     let mut submitted = 0;
     for (begun, (start_ns, _)) in linked().enumerate() {
         while calls.get(submitted).is_some_and(|call| *call <= start_ns) {
             submitted += 1;
         }
-        // This one waits no longer.
+        // This operation is no longer queued.
         depths.push(submitted.saturating_sub(begun + 1) as u64);
     }
     let alone = depths.iter().filter(|depth| **depth == 0).count() as u64;
@@ -61,36 +61,36 @@ pub fn launches(trace: &Trace, links: &Links) -> Launches {
     }
 }
 
-/// A function that held up the host.
+/// A function that blocked the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocking {
     /// The function.
     pub name: Name,
-    /// How often it did.
+    /// Number of calls that did.
     pub count: usize,
-    /// How long, summed over threads.
+    /// Total time, summed over threads.
     pub duration_ns: u64,
-    /// For how much of that no device did anything.
+    /// The part of that time in which every device was idle.
     pub idle_ns: u64,
 }
 
-/// Why a call held up the host.
+/// Why a call blocked the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
     /// It is a synchronisation, or a call that implies one.
     Sync,
-    /// It copied from or to memory of the host and came back when that was over.
+    /// It copied from or to host memory and returned when the copy was complete.
     Copy,
 }
 
-/// Whether a call held up the host until work of the device was over, and why.
+/// Returns whether a call blocked the host until work of the device was complete, and why.
 pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
     let call = &trace.calls[call];
     match call.api.kind {
         kind if kind.is_sync() => Some(Held::Sync),
         ApiKind::Malloc | ApiKind::Free => Some(Held::Sync),
         ApiKind::Copy if work.is_none() => Some(Held::Copy),
-        // The name says whether it waits; what it did tells.
+        // The name does not show whether it waits; the times do.
         kind @ (ApiKind::Copy | ApiKind::CopyAsync) => {
             let work = &trace.work[work?];
             let What::Copy {
@@ -107,7 +107,7 @@ pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
                 Direction::Upload => from == Memory::Pageable || from == Memory::Unknown,
                 _ => false,
             };
-            // The last bytes of an upload move after the call has come back: all of them, where the host had staged them.
+            // The last bytes of an upload move after the call has returned: all of them, if the host had staged them.
             let within = (
                 call.start_ns.max(work.start_ns),
                 call.end_ns().min(work.end_ns()),
@@ -121,7 +121,7 @@ pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
     }
 }
 
-/// The functions that held up the host, the longest first.
+/// Returns the functions that blocked the host, the longest first.
 pub fn blocking(trace: &Trace, works: &WorkOfCalls, devices: &[DeviceTime]) -> Vec<Blocking> {
     let mut sums: BTreeMap<Name, Blocking> = BTreeMap::new();
     for (at, call) in trace.calls.iter().enumerate() {
@@ -146,14 +146,14 @@ pub fn blocking(trace: &Trace, works: &WorkOfCalls, devices: &[DeviceTime]) -> V
     sums
 }
 
-/// The work that each call asked for.
+/// The work that each call submitted.
 #[derive(Debug)]
 pub struct WorkOfCalls {
     first: Vec<u32>,
 }
 
 impl WorkOfCalls {
-    /// The links, the other way round.
+    /// Inverts the links.
     pub fn of(trace: &Trace, links: &Links) -> WorkOfCalls {
         let mut first = vec![u32::MAX; trace.calls.len()];
         for at in (0..trace.work.len()).rev() {
@@ -164,7 +164,7 @@ impl WorkOfCalls {
         WorkOfCalls { first }
     }
 
-    /// The first work that a call asked for. Only a graph has more than one.
+    /// Returns the first work that a call submitted. Only a graph has more than one.
     pub fn first(&self, call: usize) -> Option<usize> {
         let at = self.first.get(call).copied().filter(|at| *at != u32::MAX);
         at.map(|at| at as usize)

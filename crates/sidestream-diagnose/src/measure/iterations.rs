@@ -1,21 +1,21 @@
-//! Iterations of engines that decode with CUDA graphs.
+//! Iterations of inference engines that decode with CUDA graphs.
 //!
-//! Where most of the work comes from launches of graphs, what repeats itself is the launch. An iteration may take several of them, a graph for
-//! each part of a model: what ends it is the download of what was made, so that launches with no download between them
-//! belong together. Without any download each launch is an iteration. An iteration begins with the first call behind the download of the one before that
-//! gives a device something to do: tables that go up belong to the launch that reads them.
+//! Where most of the work comes from graph launches, the launch is what recurs. An iteration may have several launches, a graph
+//! for each part of a model: it ends with the download of the result, so that launches with no download between them belong
+//! together. Without any download each launch is an iteration. An iteration begins with the first call that submits device work
+//! after the download of the previous one: tables that are uploaded belong to the launch that reads them.
 
 use super::links::Links;
 use crate::model::{ApiKind, Call, Direction, ThreadIndex, Trace, What};
 
-/// The launches of graphs of a trace, if most of its work comes from those of one thread.
+/// The graph launches of a trace, if most of its work comes from those of one thread.
 pub struct GraphLaunches {
     thread: ThreadIndex,
-    /// When each began, in order.
+    /// Start of each launch, in order.
     pub starts: Vec<i64>,
 }
 
-/// What a call asked for.
+/// What a call submitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -24,7 +24,7 @@ enum Asked {
 }
 
 impl GraphLaunches {
-    /// Finds them.
+    /// Finds the launches.
     pub fn of(trace: &Trace, links: &Links) -> Option<GraphLaunches> {
         let is_launch = |call: &Call| call.api.kind == ApiKind::GraphLaunch;
         let mut works = vec![0usize; trace.threads.len()];
@@ -48,7 +48,7 @@ impl GraphLaunches {
         is_most.then_some(GraphLaunches { thread, starts })
     }
 
-    /// Whether half of them or more lie inside of ranges, which are in order.
+    /// Returns whether half of them or more lie inside the given ranges, which are in order.
     pub fn lie_in(&self, ranges: &[(i64, i64)]) -> bool {
         let inside = |start: &&i64| {
             let after = ranges.partition_point(|range| range.0 <= **start);
@@ -57,7 +57,7 @@ impl GraphLaunches {
         2 * self.starts.iter().filter(inside).count() >= self.starts.len()
     }
 
-    /// When each iteration begins and ends on the host.
+    /// Returns the start and end of each iteration on the host.
     pub fn iterations(&self, trace: &Trace, links: &Links) -> Vec<(i64, i64)> {
         let mut asked = vec![Asked::Nothing; trace.calls.len()];
         let mut has_downloads = false;
@@ -81,7 +81,7 @@ impl GraphLaunches {
             has_downloads |= is_download && is_mine && !is_graph;
         }
         let (mut starts, mut begun, mut last) = (Vec::new(), None, i64::MIN);
-        let mut is_over = true;
+        let mut has_ended = true;
         for (at, call) in trace.calls.iter().enumerate() {
             if call.thread != self.thread {
                 continue;
@@ -90,15 +90,15 @@ impl GraphLaunches {
             match asked[at] {
                 Asked::Nothing => continue,
                 Asked::Download => {
-                    (is_over, begun) = (true, None);
+                    (has_ended, begun) = (true, None);
                     continue;
                 }
-                Asked::Work if is_over => begun = begun.or(Some(call.start_ns)),
+                Asked::Work if has_ended => begun = begun.or(Some(call.start_ns)),
                 Asked::Work => {}
             }
-            if call.api.kind == ApiKind::GraphLaunch && (is_over || !has_downloads) {
+            if call.api.kind == ApiKind::GraphLaunch && (has_ended || !has_downloads) {
                 starts.push(begun.take().unwrap_or(call.start_ns));
-                is_over = false;
+                has_ended = false;
             }
         }
         let ends = starts.iter().skip(1).copied().chain([last]);

@@ -1,4 +1,4 @@
-//! Which streams wait for the legacy default stream, and that for them.
+//! Which streams synchronize with the legacy default stream.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use super::host::WorkOfCalls;
 use super::spans::Spans;
 use crate::model::{ApiKind, RangeKind, Stream, StreamFlag, StreamIndex, Trace};
 
-/// The number that profilers give the legacy default stream: PyTorch's and Nsight Systems say 7.
+/// The number that profilers give the legacy default stream: PyTorch and Nsight Systems use 7.
 const LEGACY: i64 = 7;
-/// So many times a stream has to be seen waiting.
+/// How often a stream must be seen waiting.
 const SEEN: usize = 3;
-/// Beyond these, streams without flags are taken to be independent.
+/// Beyond this number, streams without flags are assumed to be independent.
 const MOST_STREAMS: usize = 64;
 
-/// The kind of each stream: as the trace says it, else by what was seen.
+/// Returns the kind of each stream: as the trace states it, otherwise as inferred.
 ///
-/// Without flags, a stream counts as a blocking one if it never ran beside the legacy stream, and
-/// if work of one of the two again and again began only once earlier work of the other was over,
-/// though no wait for an event stood between them. Streams that PyTorch or NCCL made are not blocking: those with
-/// collectives, and those whose work operators of PyTorch launched. Their waits are just not in the trace.
+/// Without flags, a stream counts as blocking if it never ran beside the legacy stream, and if work of one of the two
+/// repeatedly began only after earlier work of the other was complete, though no wait for an event was placed between them.
+/// Streams that PyTorch or NCCL created are not blocking: those with collectives, and those whose work was launched by PyTorch
+/// operators. Their waits are merely missing from the trace.
 pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
     let mut kinds: Vec<StreamKind> = trace.streams.iter().map(stated).collect();
     if trace.streams.len() > MOST_STREAMS {
@@ -43,7 +43,7 @@ pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
         let stream = work.stream;
         for (other, last) in &last {
             let across = is_legacy(*other) != is_legacy(stream) && same_device(*other, stream);
-            // It was still to be done when this one was submitted, and no wait is known of.
+            // It was incomplete when this one was submitted, and no wait is known.
             if !across || last.waits != waits || last.end_ns <= call.end_ns() {
                 continue;
             }
@@ -73,7 +73,7 @@ pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
     kinds
 }
 
-/// Which streams are a framework's own: some of their work is a collective, or most of it was launched by operators.
+/// Returns which streams belong to a framework: some of their work is a collective, or most of it was launched by operators.
 fn of_framework(trace: &Trace, works: &WorkOfCalls) -> Vec<bool> {
     let collectives = Collectives::of(trace);
     let mut operators: Vec<Spans> = vec![Spans::default(); trace.threads.len()];
@@ -104,18 +104,18 @@ fn of_framework(trace: &Trace, works: &WorkOfCalls) -> Vec<bool> {
 /// The last work that was submitted to a stream.
 struct Last {
     end_ns: i64,
-    /// How many waits of streams for events came before it.
+    /// Number of waits of streams for events before it.
     waits: usize,
 }
 
-/// How work of a stream and of the legacy one stood to each other.
+/// How the work of a stream and of the legacy stream interleaved.
 #[derive(Default)]
 struct Seen {
     waited: usize,
     beside: usize,
 }
 
-/// The kind that the trace says a stream is of; those of which it says nothing are independent.
+/// Returns the kind that the trace states for a stream; independent if it states none.
 fn stated(stream: &Stream) -> StreamKind {
     match stream.flag {
         StreamFlag::Null => StreamKind::Legacy,

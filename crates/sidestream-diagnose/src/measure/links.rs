@@ -1,10 +1,10 @@
-//! Which call asked for which work.
+//! Which call submitted which work.
 
 use crate::model::{Call, Trace, Work};
 
-/// The call of each work.
+/// The call of each operation.
 ///
-/// A work may have no call: the host rows may be missing, or come from before the trace began.
+/// An operation may have no call: the host rows may be missing, or the call was made before the trace began.
 #[derive(Debug)]
 pub struct Links {
     of_work: Vec<u32>,
@@ -30,23 +30,23 @@ impl Links {
         }
     }
 
-    /// The call that asked for some work: its index in the trace.
+    /// Returns the call that submitted some work, as its index in the trace.
     pub fn call_of(&self, work: usize) -> Option<usize> {
         let at = self.of_work.get(work).copied().filter(|at| *at != NONE);
         at.map(|at| at as usize)
     }
 
-    /// How much work has no call, though some call asked for it: migrations never have one.
+    /// Returns the number of operations whose call is missing; migrations, which never have one, do not count.
     pub fn orphans(&self) -> usize {
         self.orphans
     }
 }
 
-/// The indices of the calls that share their number with something, by number and process.
+/// Returns the indices of the calls that share their number with an operation, by number and process.
 fn by_number(trace: &Trace) -> Vec<u32> {
     let has_number = |call: &&Call| call.correlation != 0;
     let count = trace.calls.iter().filter(has_number).count();
-    // Its size is known, so that it need not grow: growing, it would be there twice.
+    // Reserved in full: a growing vector would need twice the memory for a moment.
     let mut indices = Vec::with_capacity(count);
     let all = 0..trace.calls.len() as u32;
     indices.extend(all.filter(|at| has_number(&&trace.calls[*at as usize])));
@@ -64,8 +64,8 @@ fn number_and_process(trace: &Trace, call: u32) -> (u32, i64) {
     (call.correlation, process)
 }
 
-/// The first call with this number, in this process where it is known. It looks at few of them, however
-/// many share the number.
+/// Returns the first call with this number, in this process where it is known. It examines few calls, however many share the
+/// number.
 fn find(trace: &Trace, by_number: &[u32], process: Option<i64>, number: u32) -> Option<u32> {
     if number == 0 {
         return None;

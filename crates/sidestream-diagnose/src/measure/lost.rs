@@ -1,20 +1,20 @@
-//! What a trace should hold and does not.
+//! Records that a trace should have and does not.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::links::Links;
 use crate::model::{ApiKind, Name, RangeKind, Source, Trace};
 
-/// Programs make up to some twenty calls for each that PyTorch's profiler keeps, and CUDA counts all of them. Beyond this many,
-/// most of what the profiler kept is not in the file.
+/// Programs make up to some twenty calls for each that PyTorch's profiler keeps, and CUDA counts all of them. Beyond this
+/// ratio, most of what the profiler kept is not in the file.
 const MOST_UNSEEN: u64 = 100;
 /// Fewer calls than these say nothing about the others.
 const LEAST_CALLS: u64 = 100;
-/// A graph is launched so often before one launch of it says that another is short of something.
+/// The least number of launches of a graph from which the usual number of its operations is derived.
 const LEAST_LAUNCHES: usize = 3;
 
-/// How many calls CUDA counted for each one in the trace, where these are so many that only a sample can be in it: then time
-/// without calls is not time in which nothing was called, nor are devices idle where no work is shown.
+/// Returns how many calls CUDA counted for each one in the trace, if the ratio shows that the trace is only a sample: then time
+/// without calls may have had calls, and devices without visible work may have been busy.
 pub fn sampled(trace: &Trace) -> Option<u64> {
     let numbers = trace.calls.iter().map(|call| call.correlation);
     let numbers = numbers.filter(|number| *number != 0);
@@ -25,11 +25,11 @@ pub fn sampled(trace: &Trace) -> Option<u64> {
     is_sample.then_some(each)
 }
 
-/// Launches of graphs whose work is not in the trace, or not all of it: a sentence that names the graphs.
+/// Returns a sentence about graph launches whose work is missing from the trace, in part or entirely; it names the graphs.
 pub fn lost_of_graphs(trace: &Trace, links: &Links) -> Option<String> {
     let is_launch = |call: usize| trace.calls[call].api.kind == ApiKind::GraphLaunch;
     let launches: Vec<usize> = (0..trace.calls.len()).filter(|at| is_launch(*at)).collect();
-    // What was launched last may still have run when the trace ended.
+    // The last launch may still have been running when the trace ended.
     let (_, launches) = launches.split_last()?;
     let mut work_of: BTreeMap<usize, Vec<Name>> = BTreeMap::new();
     for at in 0..trace.work.len() {
@@ -54,7 +54,7 @@ pub fn lost_of_graphs(trace: &Trace, links: &Links) -> Option<String> {
             place(trace, *first),
         ));
     }
-    // Launches of one graph begin alike.
+    // Launches of one graph begin with the same operation.
     let mut alike: HashMap<Name, Vec<usize>> = HashMap::new();
     for launch in launches {
         if let Some(first) = work_of[launch].first() {
@@ -96,7 +96,7 @@ pub fn lost_of_graphs(trace: &Trace, links: &Links) -> Option<String> {
     ))
 }
 
-/// Where a call was made: in the innermost range around it.
+/// Returns where a call was made: the innermost range around it.
 fn place(trace: &Trace, call: usize) -> String {
     let call = &trace.calls[call];
     let around = trace.ranges.iter().filter(|range| {

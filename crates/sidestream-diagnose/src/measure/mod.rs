@@ -1,4 +1,4 @@
-//! What a trace says in numbers, exactly: integers of nanoseconds, no estimates.
+//! Exact measurements of a trace: integers of nanoseconds, no estimates.
 
 mod copies;
 mod devices;

@@ -1,12 +1,12 @@
 //! Operators, ranges and calls by name, with the figures of PyTorch's `key_averages`.
 //!
-//! The rows of a thread nest by their times: one is inside another if it begins and ends in it. Of two that overlap
-//! and do not nest neither is inside the other, and the earlier one takes no more from then on. What a row takes by itself is its time less that of the
-//! rows directly inside it. A call that lies in no operator takes nothing from the range around it, since the profiler
-//! joins calls to operators only. An operator whose only inner row has its own name is one with it.
+//! The rows of a thread nest by their times: one is inside another if it begins and ends in it. Of two that overlap without
+//! nesting, neither is inside the other, and the earlier one gets no further inner rows. The self time of a row is its time
+//! less that of the rows directly inside it. A call outside every operator does not reduce the self time of the range around
+//! it, since the profiler joins calls to operators only. An operator whose only inner row has its own name is merged with it.
 //!
-//! Work of devices belongs to the innermost operator around the call that asked for it, and counts for all rows around
-//! that one too: one kernel after the other, even where they ran at once.
+//! Device work belongs to the innermost operator around the call that submitted it, and also counts for all rows around that
+//! operator: as a sum over kernels, even where they ran concurrently.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::model::{Name, Names, RangeKind, Trace};
 use crate::words::words;
 
 words! {
-    /// What a row of the table is.
+    /// The kinds of rows in the table.
     pub enum RowKind {
         /// An operator of the framework.
         Operator = "operator",
@@ -28,28 +28,28 @@ words! {
     }
 }
 
-/// All of one name, or of one name with inputs of the same shapes.
+/// All rows of one name, or of one name with inputs of equal shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operator {
-    /// What it is.
+    /// The kind of row.
     pub kind: RowKind,
-    /// Its name; of [`RowKind::Step`] it says nothing.
+    /// Its name; meaningless for [`RowKind::Step`].
     pub name: Name,
     /// The shapes of its inputs, where they were recorded and are asked for.
     pub shape: Option<Name>,
-    /// How many.
+    /// Number of rows.
     pub calls: u64,
-    /// How long the host was in it.
+    /// Time that the host spent in it.
     pub host_ns: u64,
-    /// The same without what was inside it.
+    /// Host time without the rows inside it.
     pub host_self_ns: u64,
-    /// How long what was launched in it took on devices.
+    /// Device time of the work launched in it.
     pub device_ns: u64,
-    /// The same without what operators inside it launched.
+    /// Device time without the work launched by operators inside it.
     pub device_self_ns: u64,
 }
 
-/// What the table tells rows apart by.
+/// The key that distinguishes rows of the table.
 type Key = (RowKind, Name, Option<Name>);
 
 /// A row that is open.
@@ -57,16 +57,16 @@ struct Frame {
     key: Key,
     start_ns: i64,
     end_ns: i64,
-    /// What rows directly inside it took.
+    /// Time of the rows directly inside it.
     inner_ns: u64,
     device_self_ns: u64,
     device_inner_ns: u64,
-    /// How many rows are directly inside it, and the last one of them.
+    /// Number of rows directly inside it, and the last one of them.
     inner: u32,
     last: Option<Closed>,
 }
 
-/// A row that is over.
+/// A row that has ended.
 #[derive(Clone, Copy)]
 struct Closed {
     key: Key,
@@ -76,22 +76,22 @@ struct Closed {
     device_inner_ns: u64,
 }
 
-/// What is open on a thread.
+/// The open rows of a thread.
 #[derive(Default)]
 struct Lane {
     open: Vec<Frame>,
-    /// Where operators stand among these.
+    /// Indices of the operators among these.
     operators: Vec<usize>,
 }
 
-/// A row as it comes.
+/// A row as it is read.
 struct Row {
     key: Key,
     start_ns: i64,
     end_ns: i64,
 }
 
-/// The rows of all threads by name and shapes, in no sequence that means anything.
+/// Returns the rows of all threads by name and shapes, in no particular order.
 pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
     let mut device_ns = vec![0u64; trace.calls.len()];
     for (at, work) in trace.work.iter().enumerate() {
@@ -106,7 +106,7 @@ pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
     let mut calls = trace.calls.iter().enumerate().peekable();
     let mut ranges = trace.ranges.iter().peekable();
     loop {
-        // Both lists are in order, and an outer row stands before its inner ones.
+        // Both lists are in order, and an outer row comes before its inner ones.
         let call_first = match (calls.peek(), ranges.peek()) {
             (Some((_, call)), Some(range)) => {
                 (call.start_ns, u64::MAX - call.duration_ns)
@@ -138,7 +138,7 @@ pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
         let Some(range) = ranges.next() else { break };
         let mut shape = None;
         let key = (range.start_ns, range.name, range.thread);
-        // Shapes stand in the order of their operators, but for those that begin at one time.
+        // Shapes are in the order of their operators, except for those that begin at one time.
         while let Some(next) = shapes.peek()
             && next.start_ns < range.start_ns
         {
@@ -175,7 +175,7 @@ pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
 
 impl Lane {
     fn begin(&mut self, sums: &mut Sums, row: Row) {
-        // What is over, and what overlaps it without nesting, has it not inside.
+        // Rows that have ended, or that overlap this one without nesting, do not contain it.
         while let Some(top) = self.open.last()
             && (row.start_ns >= top.end_ns || row.end_ns > top.end_ns)
         {
@@ -196,7 +196,7 @@ impl Lane {
         });
     }
 
-    /// The innermost row is over; false if there is none.
+    /// Closes the innermost row; returns false if there is none.
     fn end(&mut self, sums: &mut Sums) -> bool {
         let Some(mut frame) = self.open.pop() else {
             return false;
@@ -243,7 +243,7 @@ impl Closed {
     }
 }
 
-/// The rows so far.
+/// The sums of the rows so far.
 #[derive(Default)]
 struct Sums {
     of: HashMap<Key, Operator>,
@@ -268,7 +268,7 @@ impl Sums {
         sum.device_self_ns = sum.device_self_ns.saturating_add(row.device_self_ns);
     }
 
-    /// As if it had not been there: it is one with the row around it.
+    /// Undoes a row that is merged with the row around it.
     fn take_back(&mut self, row: &Closed) {
         let Some(sum) = self.of.get_mut(&row.key) else {
             return;
@@ -281,7 +281,7 @@ impl Sums {
     }
 }
 
-/// The rows without their shapes.
+/// Returns the rows summed over shapes.
 pub fn by_name(rows: &[Operator]) -> Vec<Operator> {
     let mut sums: HashMap<(RowKind, Name), Operator> = HashMap::new();
     for row in rows {

@@ -1,7 +1,7 @@
-//! What devices did in a step, in the median: what two traces, or the ranks of one run, are compared by.
+//! Device activity in the median step: the figures by which two traces, or the ranks of one run, are compared.
 //!
-//! A step is the stretch from the last GPU operation of the one before it to its own. Sums over a
-//! whole trace would not do: one trace may have more steps than the other, and its first ones are slow.
+//! A step is the span from the last GPU operation of the previous step to its own last one. Sums over a whole trace cannot be
+//! compared: one trace may have more steps than the other, and its first ones are slow.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +12,32 @@ use super::spans::Spans;
 use super::steps::{Steps, quantile};
 use crate::model::{Trace, Work};
 
-/// What devices did in a step: each figure is the median of its own over the steps, and the mean of the
-/// devices. Without steps, it is of the whole trace.
+/// The activity of devices in a step: each figure is its own median over the steps, and the mean of the devices. Without steps,
+/// figures are of the whole trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerStep {
-    /// How many steps were found; 0 if the figures are of the whole trace.
+    /// Number of steps; 0 if the figures are of the whole trace.
     #[serde(rename = "count")]
     pub steps: usize,
-    /// How long it took.
+    /// Duration of a step.
     pub time_ns: u64,
-    /// A tenth of the steps are quicker.
+    /// A tenth of the steps are faster than this.
     pub p10_ns: u64,
-    /// A tenth of them are slower.
+    /// A tenth of the steps are slower than this.
     pub p90_ns: u64,
-    /// When a device did anything.
+    /// Time in which a device was busy.
     pub busy_ns: u64,
-    /// When it did nothing.
+    /// Time in which it was idle.
     pub idle_ns: u64,
-    /// When it ran kernels.
+    /// Time in which it ran kernels.
     pub kernel_ns: u64,
-    /// When it copied from or to the host.
+    /// Time in which it copied from or to the host.
     pub copy_ns: u64,
-    /// When it did so and ran no kernel.
+    /// Time in which it copied and ran no kernel.
     pub exposed_copy_ns: u64,
-    /// When it exchanged data with other devices.
+    /// Time in which it exchanged data with other devices.
     pub communication_ns: u64,
-    /// When it did so and computed nothing.
+    /// Time in which it exchanged data and computed nothing.
     pub exposed_communication_ns: u64,
 }
 
@@ -98,12 +98,12 @@ impl PerStep {
     }
 }
 
-/// Stretches of a trace, in order, none of which overlaps the next.
+/// Spans of a trace, in order, none of which overlaps the next.
 struct Windows(Vec<(i64, i64)>);
 
 impl Windows {
-    /// From the last work of each step to that of the next. A step that ends before the one before
-    /// it has none.
+    /// Returns the spans from the last operation of each step to that of the next. A step that ends before the previous one
+    /// gets no span.
     fn of(steps: &Steps) -> Windows {
         let mut windows = Vec::new();
         let mut ends = steps.steps.iter().map(|step| step.last_gpu_ns);
@@ -117,7 +117,7 @@ impl Windows {
         Windows(windows)
     }
 
-    /// The parts of a span that lie in windows, with those.
+    /// Returns the parts of a span that lie in windows, each with its window.
     fn parts(&self, (start, end): (i64, i64)) -> impl Iterator<Item = (usize, (i64, i64))> {
         let first = self.0.partition_point(|window| window.1 <= start);
         let inside = self.0.iter().enumerate().skip(first);
@@ -153,7 +153,7 @@ impl Sums {
     }
 }
 
-/// Copies with the host, and communication: when they ran, and when nothing ran that hides them.
+/// Returns the time of copies with the host, and of communication: all of it, and the part that no other work hides.
 fn exposed(
     trace: &Trace,
     devices: &[DeviceTime],
@@ -180,7 +180,7 @@ fn exposed(
         .map(|device| ((device.process, device.device), &device.kernels))
         .collect();
     let (mut copies, mut communication) = (Sums::new(windows), Sums::new(windows));
-    // Work comes in the order of its starts: what is new of each span follows from the end so far.
+    // Work is in the order of its starts: the new part of each span follows from the end so far.
     let mut copied: BTreeMap<_, i64> = BTreeMap::new();
     let mut communicated: BTreeMap<_, i64> = BTreeMap::new();
     for work in &trace.work {

@@ -1,16 +1,17 @@
 //! The time of host and devices by the ranges that the program named.
 //!
-//! Ranges of a thread nest; those of different threads stay apart. At each moment a thread is in one innermost range
-//! or in none, and all of it is given out by that:
+//! Ranges of a thread nest; those of different threads stay separate. At each moment a thread is in one innermost range or in
+//! none, and all time is attributed by that:
 //!
 //! - host time, to the innermost range of its thread,
 //! - work of a device, to the innermost range in which its call began,
-//! - idle time of a device, by the thread that launches what comes next: up to that call to the innermost range of that thread at
-//!   each moment, from there on to the one in which the call began.
+//! - idle time of a device, by the thread that launches the next work: up to that call to the innermost range of that thread at
+//!   each moment, from there on to the range in which the call began.
 //!
-//! What is in no range, and what has no call, is [`Ranges::outside`]. So sums are exact: a range is what it has by
-//! itself and what the ranges in it have, and all of them with what is outside are all work and all idle time of the devices. Of
-//! two ranges of a thread that overlap and do not nest, the later one has what both cover, and the earlier one ends where it begins.
+//! Time in no range, and work without a call, is [`Ranges::outside`]. So sums are exact: the total of a range is its own time
+//! plus that of the ranges in it, and all ranges with the time outside are all work and all idle time of the devices. Of two
+//! ranges of a thread that overlap without nesting, the later one has the overlap, and the earlier one ends where the later
+//! begins.
 
 use std::collections::HashMap;
 
@@ -20,40 +21,40 @@ use super::devices::DeviceTime;
 use super::links::Links;
 use crate::model::{Name, Names, RangeKind, ThreadIndex, Trace};
 
-/// More places than these are not told apart; what lies deeper counts for the range around it.
+/// The most places that are distinguished; deeper ranges count for the range around them.
 const MOST_NODES: usize = 1 << 16;
 
 /// All ranges of one name at one place: inside the same ranges of the same thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The name; of a step of the profiler's schedule it says nothing.
+    /// The name; meaningless for a step of the profiler's schedule.
     pub name: Name,
-    /// Whether it stands for all steps of the profiler's schedule.
+    /// Whether it represents all steps of the profiler's schedule.
     pub is_step: bool,
-    /// Whose they are.
+    /// The thread of the ranges.
     pub thread: ThreadIndex,
     /// The place around it, which comes before it in the list.
     pub parent: Option<u32>,
-    /// How many are around it.
+    /// Number of places around it.
     pub depth: u32,
-    /// How many ranges.
+    /// Number of ranges.
     pub calls: u64,
-    /// What it has in all, and by itself.
+    /// Its time, including the ranges in it.
     pub total: Shares,
-    /// What it has without the ranges in it.
+    /// Its time without the ranges in it.
     pub own: Shares,
 }
 
-/// Times that are given out to ranges.
+/// Times that are attributed to ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Shares {
-    /// How long the host was in it.
+    /// Time that the host spent in it.
     pub host_ns: u64,
-    /// How long what was launched in it took on devices, one after the other.
+    /// Total device time of the work launched in it.
     pub device_ns: u64,
-    /// How much work that is.
+    /// Number of those operations.
     pub device_ops: u64,
-    /// How long devices did nothing for it.
+    /// Idle time of devices attributed to it.
     pub idle_ns: u64,
 }
 
@@ -69,26 +70,26 @@ impl Shares {
 /// The ranges of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
-    /// The places, each behind the one around it.
+    /// The places, each after the one around it.
     pub nodes: Vec<Node>,
-    /// What belongs to none.
+    /// Time that belongs to no range.
     pub outside: Shares,
 }
 
 /// No range.
 const NONE: u32 = u32::MAX;
 
-/// Which range is the innermost one of a thread, from when on.
+/// The innermost range of a thread over time.
 #[derive(Default)]
 struct Line {
     points: Vec<(i64, u32)>,
     open: Vec<(u32, i64)>,
-    /// How many idle stretches cover each of these pieces whole, as differences.
+    /// Number of idle spans that cover each of these pieces completely, as differences.
     cover: Vec<i32>,
 }
 
 impl Ranges {
-    /// The ranges of a trace, with what its devices did and did not do.
+    /// Returns the ranges of a trace, with the work and the idle time of its devices.
     pub fn of(trace: &Trace, links: &Links, devices: &[DeviceTime]) -> Ranges {
         let mut ranges = Ranges::default();
         let mut lines = ranges.lines(trace);
@@ -128,7 +129,7 @@ impl Ranges {
         ranges
     }
 
-    /// Which range is the innermost one of each thread at each time.
+    /// Returns which range is the innermost one of each thread at each time.
     fn lines(&mut self, trace: &Trace) -> HashMap<ThreadIndex, Line> {
         let mut lines: HashMap<ThreadIndex, Line> = HashMap::new();
         let mut places: HashMap<(ThreadIndex, u32, bool, Name), u32> = HashMap::new();
@@ -178,7 +179,7 @@ impl Ranges {
         lines
     }
 
-    /// Gives out what the devices did not do.
+    /// Attributes the idle time of the devices.
     fn idle(
         &mut self,
         trace: &Trace,
@@ -196,7 +197,7 @@ impl Ranges {
             let Some(gaps) = gaps.get_mut(&(stream.process, stream.device)) else {
                 continue;
             };
-            // The first work behind a gap ends it.
+            // The first work after a gap ends it.
             let Some((start, end)) = gaps.next_if(|gap| gap.1 <= work.start_ns) else {
                 continue;
             };
@@ -229,7 +230,7 @@ impl Ranges {
 }
 
 impl Line {
-    /// What ends up to a time is over.
+    /// Closes the ranges that end up to a time.
     fn until(&mut self, time_ns: i64) {
         while let Some((_, end)) = self.open.pop_if(|top| top.1 <= time_ns) {
             let outer = self.open.last().map_or(NONE, |top| top.0);
@@ -237,20 +238,20 @@ impl Line {
         }
     }
 
-    /// The piece that a time is in.
+    /// Returns the piece that contains a time.
     fn piece(&self, time_ns: i64) -> Option<usize> {
         let after = self.points.partition_point(|point| point.0 <= time_ns);
         after.checked_sub(1)
     }
 
-    /// The innermost range at a time.
+    /// Returns the innermost range at a time.
     fn at(&self, time_ns: i64) -> Option<u32> {
         let node = self.points[self.piece(time_ns)?].1;
         Some(node).filter(|node| *node != NONE)
     }
 
-    /// Gives out a stretch: its ends at once, and the whole pieces between them when all are counted, so that long
-    /// stretches cost no more than short ones.
+    /// Attributes a span: its ends immediately, and the whole pieces between them when all spans have been counted, so that a
+    /// long span costs no more than a short one.
     fn cover(&mut self, start: i64, end: i64, give: &mut impl FnMut(Option<u32>, u64)) {
         if start >= end {
             return;
@@ -259,7 +260,7 @@ impl Line {
         if first == last {
             return give(self.at(start), start.abs_diff(end));
         }
-        // The first piece has to be there for the two to differ.
+        // The first piece must exist for the two to differ.
         let next = first.map_or(0, |first| first + 1);
         let last = last.unwrap_or(next).max(next);
         give(self.at(start), start.abs_diff(self.points[next].0));

@@ -1,18 +1,18 @@
-//! Sets of moments, as spans that do not touch.
+//! Sets of time, as spans that do not touch.
 
 /// Spans in order, none of which touches the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     spans: Vec<(i64, i64)>,
-    /// What all spans before each [`BLOCK`]th cover, so that sums need not begin at the first.
+    /// Time covered by all spans before each [`BLOCK`]th one, so that sums need not start at the first span.
     before_ns: Vec<u64>,
 }
 
-/// How many spans are summed up anew for each sum.
+/// The most spans that are added up anew for a sum.
 const BLOCK: usize = 64;
 
 impl Spans {
-    /// Adds a span. Spans come in the order of their starts; its end is not before its start.
+    /// Adds a span. Spans must come in the order of their starts; `end_ns` must not be before `start_ns`.
     pub fn push(&mut self, start_ns: i64, end_ns: i64) {
         match self.spans.last_mut() {
             Some(last) if start_ns <= last.1 => last.1 = last.1.max(end_ns),
@@ -25,26 +25,26 @@ impl Spans {
         }
     }
 
-    /// The spans.
+    /// Returns the spans.
     pub fn iter(&self) -> impl Iterator<Item = (i64, i64)> {
         self.spans.iter().copied()
     }
 
-    /// How much time they cover.
+    /// Returns how much time they cover.
     pub fn total_ns(&self) -> u64 {
         self.first_ns(self.spans.len())
     }
 
-    /// How much time the first so many cover.
+    /// Returns how much time the first `count` spans cover.
     fn first_ns(&self, count: usize) -> u64 {
-        // The sum before a block is there as soon as the block has a span.
+        // The sum before a block exists as soon as the block has a span.
         let block = count.saturating_sub(1) / BLOCK;
         let before_ns = self.before_ns.get(block).copied().unwrap_or(0);
         let rest = &self.spans[(block * BLOCK).min(count)..count];
         before_ns + rest.iter().map(|s| s.1.abs_diff(s.0)).sum::<u64>()
     }
 
-    /// How much time passes from the start of the first to the end of the last.
+    /// Returns the time from the start of the first span to the end of the last.
     pub fn extent_ns(&self) -> u64 {
         match (self.spans.first(), self.spans.last()) {
             (Some(first), Some(last)) => last.1.abs_diff(first.0),
@@ -52,12 +52,12 @@ impl Spans {
         }
     }
 
-    /// What lies between neighbours.
+    /// Returns the gaps between neighbouring spans.
     pub fn gaps(&self) -> impl Iterator<Item = (i64, i64)> {
         self.spans.windows(2).map(|pair| (pair[0].1, pair[1].0))
     }
 
-    /// How much time both cover.
+    /// Returns how much time both sets cover.
     pub fn shared_ns(&self, other: &Spans) -> u64 {
         let (mut mine, mut theirs) = (self.iter().peekable(), other.iter().peekable());
         let mut shared = 0;
@@ -75,7 +75,7 @@ impl Spans {
         shared
     }
 
-    /// What of them the others do not cover.
+    /// Returns the parts that `other` does not cover.
     pub fn without(&self, other: &Spans) -> Spans {
         let mut left = Spans::default();
         let mut others = other.iter().peekable();
@@ -100,7 +100,7 @@ impl Spans {
         left
     }
 
-    /// How much time of a span they cover.
+    /// Returns how much of a span the set covers.
     pub fn within_ns(&self, start_ns: i64, end_ns: i64) -> u64 {
         let first = self.spans.partition_point(|span| span.1 <= start_ns);
         let after = self.spans.partition_point(|span| span.0 < end_ns);

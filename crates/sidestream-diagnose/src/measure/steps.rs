@@ -1,8 +1,8 @@
 //! The steps of a program, and how long one takes.
 //!
-//! The time of a step is the median time from the last GPU operation of one step to that of the next.
-//! The length of its annotation is not: it ends when the host has submitted the step, which may be
-//! long before the device is done.
+//! The time of a step is the median time from the last GPU operation of one step to that of the next. The length of its
+//! annotation is not: the annotation ends when the host has submitted the step, which may be long before the device completes
+//! it.
 
 use std::collections::HashMap;
 
@@ -16,9 +16,9 @@ use crate::words::words;
 /// The steps of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Steps {
-    /// How they were found.
+    /// How the steps were found.
     pub by: StepsBy,
-    /// In order. None begins before the one before it.
+    /// The steps in order. None begins before the one before it.
     pub steps: Vec<Step>,
 }
 
@@ -26,14 +26,14 @@ words! {
     /// How steps were found.
     #[derive(Default)]
     pub enum StepsBy {
-        /// There are none.
+        /// There are no steps.
         #[default]
         Nothing = "none",
         /// The profiler's schedule marks them: `ProfilerStep#N`.
         ProfilerStep = "profiler_step",
-        /// An annotation of the program comes again and again, with most of the work in it.
+        /// An annotation of the program recurs and contains most of the work.
         Annotation = "annotation",
-        /// Graphs are launched again and again, with most of the work in them.
+        /// Graphs are launched repeatedly and contain most of the work.
         GraphLaunch = "graph_launch",
         /// The work of the device repeats itself.
         Repetition = "repetition",
@@ -43,7 +43,7 @@ words! {
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When the host began it; where the trace has no calls, when the device did.
+    /// When the host began the step; where the trace has no calls, when the device did.
     pub start_ns: i64,
     /// When the next one begins.
     pub end_ns: i64,
@@ -51,7 +51,7 @@ pub struct Step {
     pub first_gpu_ns: i64,
     /// When its last work on a device ended.
     pub last_gpu_ns: i64,
-    /// How much work it put on devices.
+    /// Number of operations that it submitted to devices.
     pub gpu_ops: usize,
 }
 
@@ -87,7 +87,7 @@ impl Steps {
                 };
             }
         }
-        // Of one marked step, what repeats itself is a part: its layers, or its parts of a batch.
+        // In a trace with one marked step, what repeats is a part of the step: its layers, or parts of a batch.
         let repeated = match of_profiler {
             1 => Vec::new(),
             _ => repeated(trace, links),
@@ -107,7 +107,7 @@ impl Steps {
         }
     }
 
-    /// The times from each step's last GPU operation to that of the next, in order.
+    /// Returns the times from each step's last GPU operation to that of the next, in order.
     pub fn periods_ns(&self) -> Vec<u64> {
         let ends = self.steps.windows(2);
         ends.map(|pair| {
@@ -119,18 +119,18 @@ impl Steps {
         .collect()
     }
 
-    /// The time of a step, if there are two or more.
+    /// Returns the median time of a step, if there are two or more.
     pub fn median_ns(&self) -> Option<u64> {
         quantile(&self.periods_ns(), 1, 2)
     }
 
-    /// A tenth of the steps are quicker than the first, a tenth slower than the second.
+    /// Returns two times: a tenth of the steps are faster than the first, a tenth slower than the second.
     pub fn spread_ns(&self) -> Option<(u64, u64)> {
         let periods = self.periods_ns();
         Some((quantile(&periods, 1, 10)?, quantile(&periods, 9, 10)?))
     }
 
-    /// The step that a moment of a device is in: from the last GPU operation of the one before it to
+    /// Returns the step that contains a moment of a device: a step lasts from the last GPU operation of the previous step to
     /// its own.
     pub fn on_device(&self, time_ns: i64) -> Option<usize> {
         let at = self.steps.partition_point(|s| s.last_gpu_ns <= time_ns);
@@ -138,9 +138,8 @@ impl Steps {
         (at > 0 || step.first_gpu_ns <= time_ns).then_some(at)
     }
 
-    /// The time of all steps but the first, whose beginning on the device is not known: from the last GPU
-    /// operation of the step before to their own. Without steps, all of the device's time. With it, how many those
-    /// are.
+    /// Returns the time of all steps except the first, whose start on the device is not known, and their number: each lasts
+    /// from the last GPU operation of the previous step to its own. Without steps, returns all of the device's time.
     pub fn all(&self, device: &DeviceTime) -> (Spans, u64) {
         let mut all = Spans::default();
         let mut count = 0;
@@ -164,7 +163,7 @@ impl Steps {
         (all, count)
     }
 
-    /// The time of a step in the mean of all of them, if there are two or more: what a run is made of.
+    /// Returns the mean time of all steps, if there are two or more: the total time of a run is made of it.
     pub fn mean_ns(&self) -> Option<u64> {
         let periods = self.periods_ns();
         let sum: u128 = periods.iter().map(|ns| u128::from(*ns)).sum();
@@ -172,7 +171,7 @@ impl Steps {
         u64::try_from(sum.checked_div(count)?).ok()
     }
 
-    /// The step that a moment of the host is in.
+    /// Returns the step that contains a moment of the host.
     pub fn at(&self, time_ns: i64) -> Option<usize> {
         let at = self.steps.partition_point(|s| s.start_ns <= time_ns);
         let at = at.checked_sub(1)?;
@@ -180,25 +179,25 @@ impl Steps {
     }
 }
 
-/// A quantile of some values: the mean of the two in the middle where there is none, for the median.
+/// Returns a quantile of some values: for the median of an even number, the mean of the two in the middle.
 pub fn quantile(values: &[u64], part: usize, of: usize) -> Option<u64> {
     quantile_of(&mut values.to_vec(), part, of)
 }
 
-/// The same of values that nobody needs in their order any more.
+/// Like [`quantile`], but reorders the values in place.
 pub fn quantile_of(values: &mut [u64], part: usize, of: usize) -> Option<u64> {
     values.sort_unstable();
     let sorted = values;
     let last = sorted.len().checked_sub(1)?;
     let (at, rest) = (last * part / of, last * part % of);
     let (low, high) = (sorted[at], sorted[(at + 1).min(last)]);
-    // Files may state times so far apart that the product does not fit.
+    // Files may state times so far apart that the product overflows.
     let part = u128::from(high - low) * rest as u128 / of as u128;
     Some(low + part as u64)
 }
 
-/// Steps that ranges mark. Of several kinds of ranges, those that most of the work comes from. Where that is launches of
-/// graphs, a range that marks a step has one inside: what an engine does between two launches is a part of a step.
+/// Finds steps that ranges mark. Of several kinds of ranges, it chooses the one from which most of the work comes. If that work
+/// is graph launches, a range that marks a step must contain one: what an engine does between two launches is a part of a step.
 fn annotated(
     trace: &Trace,
     links: &Links,
@@ -216,7 +215,7 @@ fn annotated(
             .or_insert_with(|| without_numbers(trace.names.text(range.name)));
         let key = (range.thread, label.clone());
         let group = groups.entry(key).or_default();
-        // A range inside one of the same name is no step of its own.
+        // A range inside one of the same name is not a separate step.
         if group.last().is_none_or(|last| last.1 <= range.start_ns) {
             group.push((range.start_ns, range.end_ns()));
         }
@@ -225,7 +224,7 @@ fn annotated(
     groups.retain(|_, group| group.len() > 1 && marks(group));
     let mut best: Option<(usize, u64, Vec<Step>)> = None;
     let mut groups: Vec<_> = groups.into_iter().collect();
-    // The result may not depend on the sequence of a hash table.
+    // The result must not depend on the iteration order of a hash table.
     groups.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     for (_, group) in groups {
         let steps = filled(trace, links, &group);
@@ -245,7 +244,7 @@ fn annotated(
     }
 }
 
-/// Names of ranges that frameworks give to parts of a step: no program means its steps by them.
+/// Returns whether frameworks give this name to parts of a step: programs do not mark steps with it.
 pub fn is_of_framework(name: &str) -> bool {
     const PARTS: [&str; 13] = [
         "nccl:",
@@ -265,8 +264,8 @@ pub fn is_of_framework(name: &str) -> bool {
     PARTS.iter().any(|part| name.starts_with(part))
 }
 
-/// Ranges as steps, with the work that was asked for from the start of each to that of the next.
-/// Those without work are left out.
+/// Returns ranges as steps, with the work submitted from the start of each to the start of the next. Steps without work are
+/// left out.
 fn filled(trace: &Trace, links: &Links, ranges: &[(i64, i64)]) -> Vec<Step> {
     let starts = ranges.iter().skip(1).map(|range| range.0);
     let last = ranges.last().map_or(0, |range| range.1);
@@ -309,8 +308,8 @@ fn without_numbers(name: &str) -> String {
 /// The most names that are tried as the start of a step.
 const MOST_MARKERS: usize = 64;
 
-/// Steps where the work repeats itself: some name starts stretches of equal length. Of several, the
-/// one that starts the longest stretches.
+/// Finds steps where the work repeats itself: some name starts spans of equal length. Of several such names, it chooses the one
+/// with the longest spans.
 fn repeated(trace: &Trace, links: &Links) -> Vec<Step> {
     let mut counts: HashMap<Name, usize> = HashMap::new();
     for work in &trace.work {
@@ -330,17 +329,17 @@ fn repeated(trace: &Trace, links: &Links) -> Vec<Step> {
         let lengths: Vec<u64> = places.windows(2).map(|p| (p[1] - p[0]) as u64).collect();
         let usual = quantile(&lengths, 1, 2).unwrap_or(0);
         if usual < 2 {
-            // The same work again and again is one loop, and nothing says where a step of it begins.
+            // One operation repeated throughout is a loop, in which nothing marks the start of a step.
             continue;
         }
-        // An allocation more or less does not make another step.
+        // One allocation more or less does not make a different step.
         let near = |length: &&u64| length.abs_diff(usual) * 50 <= usual;
         let alike = lengths.iter().filter(near).count();
         let covers: u64 = lengths.iter().filter(near).sum();
         if alike * 10 < lengths.len() * 8 || covers * 2 < trace.work.len() as u64 {
             continue;
         }
-        // What repeats itself in a small part of the time is a part of something larger: the layers of one pass.
+        // Work that repeats itself in a small part of the time is a part of something larger: the layers of one pass.
         let over_ns = trace.work.iter().map(Work::end_ns).max().unwrap_or(0);
         let all_ns = over_ns.abs_diff(trace.work[0].start_ns);
         let apart = places.windows(2).map(|pair| {

@@ -1,4 +1,4 @@
-//! Kernels and operators by name, as users of profilers know them.
+//! Kernels and operators by name, as profilers list them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -6,20 +6,20 @@ use std::collections::HashMap;
 use crate::model::{Name, RangeKind, ThreadIndex, Trace, What};
 use crate::sort::order_by;
 
-/// All of one name.
+/// All rows of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The name.
     pub name: Name,
-    /// How many.
+    /// Number of rows.
     pub calls: usize,
-    /// How long they took, one after the other.
+    /// Their total time, in nanoseconds.
     pub total_ns: u64,
-    /// The same without what others of this table did inside them.
+    /// Their total time without that of other rows of this table inside them.
     pub self_ns: u64,
 }
 
-/// Kernels by name, those that took longest first.
+/// Returns the kernels by name, the longest total time first.
 pub fn kernels(trace: &Trace) -> Vec<Line> {
     let mut sums = HashMap::new();
     for work in &trace.work {
@@ -30,10 +30,10 @@ pub fn kernels(trace: &Trace) -> Vec<Line> {
     sorted(sums)
 }
 
-/// Operators by name, those that took longest by themselves first.
+/// Returns the operators by name, the longest self time first.
 pub fn operators(trace: &Trace) -> Vec<Line> {
     let mut sums = HashMap::new();
-    // The operators that are open on each thread, with what the inner ones have taken so far.
+    // The operators that are open on each thread, with the time of their inner operators so far.
     let mut open: HashMap<ThreadIndex, Vec<(usize, u64)>> = HashMap::new();
     let ranges = &trace.ranges;
     let mut close = |(at, inner_ns): (usize, u64)| {

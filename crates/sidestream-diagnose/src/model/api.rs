@@ -1,6 +1,6 @@
-//! What a function of CUDA's, or of HIP's, does to the host and to the device.
+//! Classifies the functions of CUDA and of HIP by their effect on the host and on the device.
 
-/// A function, by what it does.
+/// A function, classified by its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Api {
     /// What it does.
@@ -9,42 +9,42 @@ pub struct Api {
     pub is_driver: bool,
 }
 
-/// What a function does.
+/// The effect of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ApiKind {
     /// Launches a kernel.
     Launch,
     /// Launches a graph.
     GraphLaunch,
-    /// Copies and holds up the host until the bytes have moved.
+    /// Copies and blocks the host until the bytes have moved.
     Copy,
-    /// Copies in a stream. Pageable memory holds up the host even so.
+    /// Copies in a stream. With pageable memory it still blocks the host.
     CopyAsync,
-    /// Sets memory and may hold up the host.
+    /// Sets memory and may block the host.
     Memset,
     /// Sets memory in a stream.
     MemsetAsync,
-    /// Holds up the host until the device is done.
+    /// Blocks the host until the device is idle.
     SyncDevice,
-    /// Holds up the host until a stream is done.
+    /// Blocks the host until a stream is idle.
     SyncStream,
-    /// Holds up the host until an event has happened.
+    /// Blocks the host until an event is complete.
     SyncEvent,
-    /// Asks whether a stream or an event is done, and returns at once.
+    /// Queries whether a stream or an event is complete, and returns at once.
     Query,
     /// Records an event.
     RecordEvent,
     /// Makes a stream wait for an event.
     WaitEvent,
-    /// Takes memory of the device, which may hold up host and device.
+    /// Allocates device memory, which may block host and device.
     Malloc,
-    /// Gives memory of the device back, which waits for the device.
+    /// Frees device memory, which waits for the device.
     Free,
-    /// Takes or gives back memory of a stream's pool.
+    /// Allocates or frees memory of a stream-ordered pool.
     PoolMemory,
-    /// Takes, gives back, pins or unpins memory of the host.
+    /// Allocates, frees, pins or unpins host memory.
     HostMemory,
-    /// Puts a function of the host into a stream.
+    /// Enqueues a host function in a stream.
     HostFunc,
     /// Loads code.
     Module,
@@ -53,7 +53,7 @@ pub enum ApiKind {
 }
 
 impl ApiKind {
-    /// Whether the function exists to hold up the host until something on the device is over.
+    /// Returns whether the purpose of the function is to block the host until work on the device is complete.
     pub fn is_sync(self) -> bool {
         matches!(
             self,
@@ -61,7 +61,7 @@ impl ApiKind {
         )
     }
 
-    /// Whether the function puts work on a device.
+    /// Returns whether the function submits work to a device.
     pub fn submits(self) -> bool {
         matches!(
             self,
@@ -75,8 +75,8 @@ impl ApiKind {
     }
 }
 
-/// A function's name without what only tells versions apart: `cudaMemcpy_v3020` is `cudaMemcpy`,
-/// `cuMemcpyHtoDAsync_v2_ptsz` is `cuMemcpyHtoDAsync_v2`.
+/// Returns a function's name without its version suffix: `cudaMemcpy_v3020` becomes `cudaMemcpy`, `cuMemcpyHtoDAsync_v2_ptsz`
+/// becomes `cuMemcpyHtoDAsync_v2`.
 pub fn plain(name: &str) -> &str {
     let mut name = name;
     if let Some((rest, version)) = name.rsplit_once("_v")
@@ -92,7 +92,7 @@ pub fn plain(name: &str) -> &str {
 }
 
 impl Api {
-    /// What the function of this name does.
+    /// Classifies the function of this name.
     pub fn of(name: &str) -> Api {
         let name = plain(name);
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda")
@@ -103,7 +103,7 @@ impl Api {
             .or_else(|| name.strip_prefix("hip"))
             .or_else(|| name.strip_prefix("cu"))
             .unwrap_or(name);
-        // The driver's interface has a second version of most functions.
+        // The driver API has a second version of most functions.
         let bare = bare.strip_suffix("_v2").unwrap_or(bare);
         Api {
             kind: kind(bare),
@@ -134,7 +134,7 @@ fn kind(bare: &str) -> ApiKind {
         "MallocHost" | "HostAlloc" | "HostMalloc" | "MemHostAlloc" | "MemAllocHost"
         | "HostRegister" | "MemHostRegister" | "HostUnregister" | "MemHostUnregister"
         | "FreeHost" | "HostFree" | "MemFreeHost" => ApiKind::HostMemory,
-        // HIP's blocks, whatever its name leads one to expect.
+        // HIP's function blocks, although its name does not suggest so.
         "MemcpyWithStream" => ApiKind::Copy,
         _ if bare.starts_with("MemGetInfo") => ApiKind::Other,
         _ if bare.starts_with("Launch") || bare == "ModuleLaunchKernel" || bare == "ExtLaunch" => {

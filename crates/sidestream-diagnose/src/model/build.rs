@@ -1,14 +1,14 @@
-//! How readers fill a trace.
+//! The builder with which readers fill a trace.
 
 use std::collections::HashMap;
 
 use super::*;
 use crate::sort::order_by;
 
-/// The most streams, and the most threads, that a trace may name. Programs have tens of them; a file
-/// with more is none of a GPU's.
+/// The most streams, and the most threads, that a trace may name. Programs have tens of them; a file with more is not a GPU
+/// trace.
 const MOST_LANES: usize = 1 << 16;
-/// What all names of a trace may take together.
+/// The most bytes of all names of a trace together.
 const NAMES_BYTES: usize = 64 << 20;
 
 /// A trace under construction. Rows come in any order.
@@ -17,27 +17,27 @@ pub struct Builder {
     trace: Trace,
     streams: HashMap<(Option<i64>, i64, i64, i64), StreamIndex>,
     threads: HashMap<(i64, i64), ThreadIndex>,
-    /// What each name is as a function, as far as it was asked.
+    /// The classification of each name as a function, where it was needed.
     apis: HashMap<Name, Api>,
     kinds: HashMap<ExchangeKind, u32>,
     groups: HashMap<ProcessGroup, u32>,
 }
 
-/// The most kinds of exchanges, and the most process groups, that are told apart.
+/// The most kinds of exchanges, and the most process groups, that are distinguished.
 const MOST_KINDS: usize = 1 << 16;
 
-/// What the calls of a trace asked of devices.
+/// Number of calls by what they asked of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// How many launch a kernel or a graph.
+    /// Calls that launch a kernel or a graph.
     pub launches: usize,
-    /// How many copy.
+    /// Calls that copy.
     pub copies: usize,
-    /// How many calls there are.
+    /// All calls.
     pub calls: usize,
 }
 
-/// The kinds of rows, with how many of each are kept.
+/// Number of rows that are kept, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     /// Kernels, copies and memsets.
@@ -48,17 +48,17 @@ pub struct Rows {
     pub others: usize,
 }
 
-/// More streams or threads than any program has.
+/// A trace names more streams or threads than any program has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
-    /// What there is too much of.
+    /// What there are too many of.
     pub what: &'static str,
-    /// How much there may be.
+    /// The limit.
     pub limit: usize,
 }
 
 impl Builder {
-    /// An empty trace.
+    /// Returns an empty trace.
     pub fn new(source: Source) -> Builder {
         Builder {
             trace: Trace {
@@ -93,52 +93,52 @@ impl Builder {
         }
     }
 
-    /// Who wrote the trace, once that is known.
+    /// Sets who wrote the trace, once that is known.
     pub fn set_source(&mut self, source: Source) {
         self.trace.source = source;
     }
 
-    /// The place of the process among those that ran together.
+    /// Sets the rank of the process.
     pub fn set_rank(&mut self, rank: u32) {
         self.trace.rank = Some(rank);
     }
 
-    /// How many processes ran together.
+    /// Sets the number of ranks.
     pub fn set_world(&mut self, world: u32) {
         self.trace.world = Some(world);
     }
 
-    /// What a step takes without the profiler.
+    /// Sets the time of a step without the profiler.
     pub fn set_base(&mut self, base: Base) {
         self.trace.base = base;
     }
 
-    /// Counts events of the file, kept or not.
+    /// Counts events of the file, whether they are kept or not.
     pub fn count(&mut self, events: u64) {
         self.trace.events += events;
     }
 
-    /// How many events were counted.
+    /// Returns how many events were counted.
     pub fn events(&self) -> u64 {
         self.trace.events
     }
 
-    /// The name of a text.
+    /// Returns the name of a text.
     pub fn name(&mut self, text: &str) -> Name {
         self.trace.names.intern(text)
     }
 
-    /// The name of a function without its version, and what it does.
+    /// Returns the name of a function without its version, and its classification.
     pub fn function(&mut self, text: &str) -> (Name, Api) {
         let name = self.trace.names.intern(api::plain(text));
         let api = *self.apis.entry(name).or_insert_with(|| Api::of(text));
         (name, api)
     }
 
-    /// A stream, by what tells it from all others.
+    /// Returns the index of the stream with this identity, which is added if it is new.
     ///
     /// # Errors
-    /// More streams than any program has.
+    /// The trace names more streams than any program has.
     pub fn stream(
         &mut self,
         process: Option<i64>,
@@ -163,15 +163,15 @@ impl Builder {
         Ok(index)
     }
 
-    /// A stream, to add what the trace says about it.
+    /// Returns a stream, to add what the trace says about it.
     pub fn stream_mut(&mut self, index: StreamIndex) -> Option<&mut Stream> {
         self.trace.streams.get_mut(index.0 as usize)
     }
 
-    /// A thread, by what tells it from all others.
+    /// Returns the index of the thread with this identity, which is added if it is new.
     ///
     /// # Errors
-    /// More threads than any program has.
+    /// The trace names more threads than any program has.
     pub fn thread(&mut self, process: i64, thread: i64) -> Result<ThreadIndex, Overflow> {
         if let Some(index) = self.threads.get(&(process, thread)) {
             return Ok(*index);
@@ -186,14 +186,14 @@ impl Builder {
         Ok(index)
     }
 
-    /// A thread, to add what the trace says about it.
+    /// Returns a thread, to add what the trace says about it.
     pub fn thread_mut(&mut self, index: ThreadIndex) -> Option<&mut Thread> {
         self.trace.threads.get_mut(index.0 as usize)
     }
 
-    /// A device, described.
+    /// Adds the description of a device.
     pub fn device(&mut self, device: Device) {
-        // As many as there may be streams: each of those names one.
+        // The limit is that of streams, since each stream names one device.
         if self.trace.devices.len() < MOST_LANES {
             self.trace.devices.push(device);
         }
@@ -224,7 +224,7 @@ impl Builder {
         self.trace.records.push(record);
     }
 
-    /// What calls asked of devices.
+    /// Returns the number of calls by what they asked of devices.
     pub fn asked(&self) -> Asked {
         let count = |test: &dyn Fn(ApiKind) -> bool| {
             let calls = self.trace.calls.iter();
@@ -242,12 +242,12 @@ impl Builder {
         self.trace.shapes.push(shape);
     }
 
-    /// Adds memory that was taken or given back.
+    /// Adds an allocation or a free.
     pub fn allocated(&mut self, allocated: Allocated) {
         self.trace.memory.push(allocated);
     }
 
-    /// How a kernel was launched; of those of a name the longest is kept.
+    /// Records how a kernel was launched; of the kernels of one name the longest is kept.
     pub fn launched(&mut self, name: Name, launched: Launched) {
         let kept = self.trace.launched.entry(name).or_insert(launched);
         if kept.duration_ns < launched.duration_ns {
@@ -255,7 +255,7 @@ impl Builder {
         }
     }
 
-    /// A process group, by all that is known of it. One too many is one of which nothing is known.
+    /// Adds a process group and returns its index. Beyond the limit it returns the group of which nothing is known.
     pub fn process_group(&mut self, group: ProcessGroup) -> u32 {
         if group == ProcessGroup::default() {
             return 0;
@@ -273,7 +273,7 @@ impl Builder {
         at
     }
 
-    /// A kind of exchange. One too many is the first one.
+    /// Adds a kind of exchange and returns its index. Beyond the limit it returns the first one.
     pub fn exchange_kind(&mut self, kind: ExchangeKind) -> u32 {
         let kinds = &mut self.trace.exchanges.kinds;
         if let Some(at) = self.kinds.get(&kind) {
@@ -288,19 +288,19 @@ impl Builder {
         at
     }
 
-    /// Adds an exchange; its place, until the trace is finished.
+    /// Adds an exchange and returns its index, which is valid until the trace is finished.
     pub fn exchange(&mut self, exchange: Exchange) -> usize {
         let rows = &mut self.trace.exchanges.rows;
         rows.push(exchange);
         rows.len() - 1
     }
 
-    /// How many exchanges there are.
+    /// Returns the number of exchanges.
     pub fn exchanges(&self) -> usize {
         self.trace.exchanges.rows.len()
     }
 
-    /// Adds what another event says of an exchange.
+    /// Completes an exchange with what another event says about it.
     pub fn complete_exchange(&mut self, at: usize, kind: u32, seq: Option<u32>) {
         if let Some(row) = self.trace.exchanges.rows.get_mut(at) {
             row.kind = kind;
@@ -319,17 +319,17 @@ impl Builder {
         }
     }
 
-    /// The text of a name.
+    /// Returns the text of a name.
     pub fn text(&self, name: Name) -> &str {
         self.trace.names.text(name)
     }
 
-    /// The warnings so far.
+    /// Returns the warnings so far.
     pub fn warnings(&self) -> &[Warning] {
         &self.trace.warnings
     }
 
-    /// How many rows are kept.
+    /// Returns the number of rows that are kept.
     pub fn rows(&self) -> Rows {
         let trace = &self.trace;
         Rows {
@@ -347,7 +347,7 @@ impl Builder {
         }
     }
 
-    /// What the kept rows take.
+    /// Returns the bytes of the rows that are kept.
     pub fn kept_bytes(&self) -> u64 {
         let trace = &self.trace;
         let bytes = size_of_val(&trace.work[..])
@@ -361,7 +361,7 @@ impl Builder {
         bytes as u64
     }
 
-    /// If all calls are of one process, the streams are too. For traces that do not say whose a
+    /// Assigns the streams to the process of the calls if all calls are from one process. For traces that do not state whose a
     /// stream is.
     pub fn one_process(&mut self) {
         let trace = &mut self.trace;
@@ -377,7 +377,7 @@ impl Builder {
         }
     }
 
-    /// The trace, with its rows in order.
+    /// Finishes the trace and puts its rows in order.
     pub fn finish(mut self) -> Trace {
         if self.trace.names.overflowed() {
             self.warn(
@@ -386,13 +386,13 @@ impl Builder {
             );
         }
         let mut trace = self.trace;
-        // Of two that start together, the longer one is the outer one. What is equal in all that
-        // counts may stand in either sequence.
+        // Of two rows that start together, the longer one is the outer one. The order of rows that are equal in everything else
+        // does not matter.
         let longer_first = |duration_ns: u64| u64::MAX - duration_ns;
         sort(&mut trace.work, |w| {
             (w.start_ns, w.duration_ns, w.stream.0.into(), w.correlation)
         });
-        // Calls of one thread that whole microseconds put at one time came in the order of their numbers; one
+        // Calls of one thread to which whole microseconds give the same time were made in the order of their numbers; one
         // inside another has the later number.
         sort(&mut trace.calls, |c| {
             let number = (u64::from(c.thread.0) << 32) | u64::from(c.correlation);
@@ -417,7 +417,7 @@ impl Builder {
         sort(&mut trace.shapes, |s| {
             (s.start_ns, s.name.0.into(), s.thread.0.into(), s.shape.0)
         });
-        // What the allocator did at one time stands in its sequence: a sort that keeps it.
+        // Memory events of equal times must keep their order, so this sort is stable.
         if !trace.memory.is_sorted_by_key(|memory| memory.time_ns) {
             order_by(&mut trace.memory, |memory| memory.time_ns);
         }
@@ -425,7 +425,7 @@ impl Builder {
     }
 }
 
-/// Files are mostly in order already; sorting in place takes no memory beside the rows.
+/// Files are mostly in order already; sorting in place takes no memory besides the rows.
 fn sort<T>(rows: &mut [T], key: impl Fn(&T) -> (i64, u64, u32, u32)) {
     if !rows.is_sorted_by_key(&key) {
         rows.sort_unstable_by_key(key);

@@ -1,59 +1,60 @@
 //! Exchanges of data with other ranks: collectives, sends and receives.
 
-/// One exchange, as one rank saw it: its kernel.
+/// One exchange as one rank recorded it: its kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// When it began.
+    /// Start of the kernel.
     pub start_ns: i64,
-    /// How long it lasted, waiting included.
+    /// Duration of the kernel, including waiting.
     pub duration_ns: u64,
-    /// Its number in its process group, where the trace says it. Collectives and sends have numbers of their own.
+    /// Its sequence number in its process group, where the trace states it. Collectives and sends are numbered separately.
     pub seq: Option<u32>,
-    /// What it is, as a place in [`Exchanges::kinds`].
+    /// Index of its kind in [`Exchanges::kinds`].
     pub kind: u32,
 }
 
-/// What an exchange is.
+/// The kind of an exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ExchangeKind {
     /// PyTorch's name for it, such as `allreduce` or `_allgather_base`.
     pub operation: String,
-    /// Between whom, as a place in [`Exchanges::groups`].
+    /// Index of its process group in [`Exchanges::groups`].
     pub group: u32,
-    /// How many elements go in.
+    /// Number of input elements.
     pub elements: u64,
-    /// Of which type.
+    /// Type of the elements.
     pub dtype: String,
-    /// The other rank, of a send or a receive.
+    /// The other rank of a send or a receive.
     pub peer: Option<u32>,
 }
 
-/// Who takes part in an exchange, as the trace says it.
+/// The ranks that take part in an exchange, as the trace states them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProcessGroup {
     /// Its name; empty where the trace has none.
     pub name: String,
-    /// What its maker calls it, such as `tp`.
+    /// Its description by the program, such as `tp`.
     pub description: String,
-    /// Its ranks as a list in brackets, which PyTorch cuts behind thirty.
+    /// Its ranks as a list in brackets, which PyTorch truncates after thirty.
     pub ranks: String,
-    /// How many they are; 0 where the trace does not say.
+    /// Number of its ranks; 0 where the trace does not state it.
     pub size: u32,
 }
 
 /// All exchanges of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Exchanges {
-    /// In the order of their starts.
+    /// The exchanges in the order of their starts.
     pub rows: Vec<Exchange>,
-    /// What they are, each once.
+    /// Their kinds, each once.
     pub kinds: Vec<ExchangeKind>,
     /// The process groups, each once. The first is the one of which nothing is known.
     pub groups: Vec<ProcessGroup>,
 }
 
 impl ExchangeKind {
-    /// What the name of a kernel says: `ncclDevKernel_AllReduce_Sum_f16_RING_LL`. It does not say between whom.
+    /// Returns the kind that a kernel's name states: `ncclDevKernel_AllReduce_Sum_f16_RING_LL`. The name does not state the
+    /// group.
     pub fn of_kernel(name: &str) -> ExchangeKind {
         const WORDS: [(&str, &str); 7] = [
             ("AllReduce", "allreduce"),

@@ -1,11 +1,10 @@
-//! What a trace holds, whoever wrote it.
+//! The model of a trace, independent of who wrote it.
 //!
-//! Rows are kept by kind, in the order of their starts, with names, streams and threads as numbers
-//! into tables. No row is larger than 48 bytes, so that a trace of millions of them fits. All times
-//! are whole nanoseconds of the trace's own clock.
+//! Rows are kept by kind, in the order of their starts, with names, streams and threads as indices of tables. No row is larger
+//! than 48 bytes, so that a trace of millions of rows fits into memory. All times are whole nanoseconds of the trace's own
+//! clock.
 //!
-//! Readers fill a [`Builder`]. It knows no format: whatever is special about one stays in its
-//! reader.
+//! Readers fill a [`Builder`], which knows no file format: everything special about a format stays in its reader.
 
 mod api;
 mod base;
@@ -30,51 +29,51 @@ use crate::sort::Part;
 use crate::words::words;
 use serde::Serialize;
 
-/// One trace, read.
+/// A trace that has been read.
 #[derive(Debug)]
 pub struct Trace {
-    /// Who wrote it.
+    /// The program that wrote it.
     pub source: Source,
-    /// How many events the file holds, kept or not.
+    /// Number of events in the file, kept or not.
     pub events: u64,
-    /// The place of the process among those that ran together, where the trace says it.
+    /// The rank of the process among those that ran together, where the trace states it.
     pub rank: Option<u32>,
-    /// How many processes ran together, where the trace says it.
+    /// Number of ranks that ran together, where the trace states it.
     pub world: Option<u32>,
-    /// What a step takes without the profiler, where it was timed.
+    /// The time of a step without the profiler, where it was measured.
     pub base: Base,
-    /// The texts behind each [`Name`].
+    /// The text of each [`Name`].
     pub names: Names,
-    /// What is known of the devices, whether they did any work or not.
+    /// What is known of the devices, including those without work.
     pub devices: Vec<Device>,
-    /// The streams that are named by any row.
+    /// The streams that any row names.
     pub streams: Vec<Stream>,
-    /// The threads that are named by any row.
+    /// The threads that any row names.
     pub threads: Vec<Thread>,
-    /// Kernels, copies and memsets: what devices did.
+    /// Kernels, copies and memsets: the work of devices.
     pub work: Vec<Work>,
     /// Calls of CUDA's runtime and driver.
     pub calls: Vec<Call>,
-    /// What the program did between its calls, by name.
+    /// Named spans of the program between its calls.
     pub ranges: Vec<Range>,
-    /// Waits as the profiler saw them, where it was asked to.
+    /// Waits as the profiler recorded them, where it was asked to.
     pub syncs: Vec<Sync>,
     /// Records of events, where the trace has rows for them.
     pub records: Vec<Record>,
     /// The shapes of operators' inputs, where the profiler was asked for them.
     pub shapes: Vec<Shape>,
-    /// Memory as it was taken and given back, where the profiler was asked for it.
+    /// Allocations and frees, where the profiler was asked for them.
     pub memory: Vec<Allocated>,
     /// How the longest kernel of each name was launched.
     pub launched: HashMap<Name, Launched>,
-    /// What it exchanged with other ranks.
+    /// Its exchanges with other ranks.
     pub exchanges: Exchanges,
-    /// What a reader of the results has to know about the trace.
+    /// Warnings about the trace that affect the results.
     pub warnings: Vec<Warning>,
 }
 
 words! {
-    /// Who wrote a trace.
+    /// The program that wrote a trace.
     pub enum Source {
         /// PyTorch's profiler, or another that writes its JSON.
         Kineto = "pytorch",
@@ -90,36 +89,36 @@ words! {
 pub struct Device {
     /// Its number.
     pub id: i64,
-    /// What it is called, or nothing.
+    /// Its name, or an empty string.
     pub name: String,
-    /// How many multiprocessors it has.
+    /// Number of multiprocessors.
     pub sms: Option<u32>,
-    /// The size of its memory.
+    /// Bytes of memory.
     pub memory_bytes: Option<u64>,
     /// Its compute capability: major and minor.
     pub compute: Option<(u32, u32)>,
-    /// How many engines for copies it has.
+    /// Number of copy engines.
     pub copy_engines: Option<u32>,
 }
 
 /// A stream. Two processes, or two contexts, may use the same number for different streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
-    /// The process that it belongs to; none where the trace does not say.
+    /// The process that it belongs to; `None` where the trace does not state it.
     pub process: Option<i64>,
     /// The device.
     pub device: i64,
     /// The context.
     pub context: i64,
-    /// The number that the trace has for it.
+    /// Its number in the trace.
     pub number: i64,
-    /// What it waits for by itself, where the trace says so.
+    /// What it waits for implicitly, where the trace states it.
     pub flag: StreamFlag,
-    /// Its priority, where the trace says so: lower is more urgent.
+    /// Its priority, where the trace states it: lower is more urgent.
     pub priority: Option<i32>,
 }
 
-/// How a stream stands to the legacy default stream.
+/// How a stream synchronizes with the legacy default stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StreamFlag {
     /// The trace does not say.
@@ -127,9 +126,9 @@ pub enum StreamFlag {
     Unknown,
     /// It is the legacy default stream itself.
     Null,
-    /// It waits for the legacy default stream, and that for it.
+    /// It and the legacy default stream wait for each other.
     Blocking,
-    /// It does not.
+    /// It does not synchronize with the legacy default stream.
     NonBlocking,
 }
 
@@ -140,12 +139,11 @@ pub struct Thread {
     pub process: i64,
     /// Its number.
     pub thread: i64,
-    /// Its name, or nothing.
+    /// Its name, or an empty string.
     pub name: String,
 }
 
-/// Names a stream of a [`Trace`]. No trace has more than sixteen bits can name: in millions of rows
-/// the rest would be zeros.
+/// The index of a stream of a [`Trace`]. Sixteen bits are enough for every trace, and save memory in millions of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamIndex(pub u16);
 
@@ -155,36 +153,36 @@ impl Part for StreamIndex {
     }
 }
 
-/// Names a thread of a [`Trace`].
+/// The index of a thread of a [`Trace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadIndex(pub u16);
 
-/// Something that a device did.
+/// An operation of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// When it began.
+    /// Start of the operation.
     pub start_ns: i64,
-    /// How long it lasted.
+    /// Duration of the operation.
     pub duration_ns: u64,
-    /// What it was.
+    /// What the operation was.
     pub what: What,
-    /// Where it ran.
+    /// The stream in which it ran.
     pub stream: StreamIndex,
-    /// The kernel's name, or what the profiler calls a copy.
+    /// The name of the kernel, or the profiler's name for the copy.
     pub name: Name,
-    /// The number that it shares with the call that asked for it; 0 for none.
+    /// The correlation number that it shares with the call that submitted it; 0 for none.
     pub correlation: u32,
-    /// The graph that it is a node of, as far as the trace says; 0 for none.
+    /// The graph of which it is a node, as far as the trace states it; 0 for none.
     pub graph: u32,
 }
 
 impl Work {
-    /// When it ended.
+    /// Returns when it ended.
     pub fn end_ns(&self) -> i64 {
         end_ns(self.start_ns, self.duration_ns)
     }
 
-    /// Whether it is a copy between the host and a device that the program asked for.
+    /// Returns whether it is a copy between the host and a device that the program asked for.
     pub fn is_host_copy(&self) -> bool {
         matches!(
             self.what,
@@ -195,7 +193,7 @@ impl Work {
         ) && !self.is_migration()
     }
 
-    /// Whether pages of unified memory moved because somebody touched them: no call asks for that.
+    /// Returns whether it is a migration of unified memory on a page fault, which no call submits.
     pub fn is_migration(&self) -> bool {
         let is_managed = matches!(
             self.what,
@@ -210,46 +208,46 @@ impl Work {
     }
 }
 
-/// What a device did.
+/// What an operation of a device was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It ran a kernel.
+    /// A kernel.
     Kernel(Kernel),
-    /// It copied.
+    /// A copy.
     Copy {
-        /// Between what.
+        /// The direction of the copy.
         direction: Direction,
         /// The memory that was read.
         from: Memory,
         /// The memory that was written.
         to: Memory,
-        /// How much.
+        /// Bytes copied.
         bytes: u64,
     },
-    /// It set memory to a value.
+    /// A memset.
     Memset {
         /// The memory that was written.
         memory: Memory,
-        /// How much.
+        /// Bytes set.
         bytes: u64,
     },
 }
 
-/// The shape of a kernel, as far as the trace says; zeros where it does not.
+/// The launch configuration of a kernel, as far as the trace states it; zeros where it does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u32,
-    /// How many threads in each.
+    /// Threads per block.
     pub threads: u16,
-    /// How many registers each thread takes.
+    /// Registers per thread.
     pub registers: u16,
-    /// How much shared memory each block takes.
+    /// Shared memory per block, in bytes.
     pub shared_bytes: u32,
 }
 
 words! {
-    /// Between what a copy went.
+    /// The direction of a copy.
     pub enum Direction {
         /// From the host to a device.
         Upload = "HtoD",
@@ -261,7 +259,7 @@ words! {
         Peer = "PtoP",
         /// Inside the host.
         OnHost = "HtoH",
-        /// The trace has a word that we do not know.
+        /// The trace has a word that is not known.
         Unknown = "unknown",
     }
 }
@@ -269,17 +267,17 @@ words! {
 words! {
     /// Kinds of memory.
     pub enum Memory {
-        /// The trace does not say. It is never guessed.
+        /// The trace does not state it. It is never guessed.
         Unknown = "unknown",
-        /// Memory of the host that the system may move.
+        /// Host memory that the operating system may move.
         Pageable = "pageable",
-        /// Memory of the host that stays where it is.
+        /// Page-locked host memory.
         Pinned = "pinned",
         /// Memory of a device.
         Device = "device",
-        /// An array: memory of a device in a layout for textures.
+        /// An array: device memory in a layout for textures.
         Array = "array",
-        /// Managed memory, which moves by itself.
+        /// Managed memory, whose pages migrate by themselves.
         Managed = "managed",
     }
 }
@@ -287,44 +285,44 @@ words! {
 /// A call of CUDA's runtime or driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// When it began.
+    /// Start of the call.
     pub start_ns: i64,
-    /// How long the host was in it.
+    /// Time that the host spent in it.
     pub duration_ns: u64,
-    /// The function, without the suffix of its version.
+    /// The function, without its version suffix.
     pub name: Name,
-    /// Who called.
+    /// The calling thread.
     pub thread: ThreadIndex,
-    /// The number that it shares with the work that it asked for; 0 for none.
+    /// The correlation number that it shares with the work that it submitted; 0 for none.
     pub correlation: u32,
-    /// What kind of function it is.
+    /// The classification of the function.
     pub api: Api,
 }
 
 impl Call {
-    /// When it ended.
+    /// Returns when it ended.
     pub fn end_ns(&self) -> i64 {
         end_ns(self.start_ns, self.duration_ns)
     }
 }
 
-/// What a thread did, by a name that the program or its framework gave.
+/// A span of a thread with a name from the program or its framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// When it began.
+    /// Start of the range.
     pub start_ns: i64,
-    /// How long it lasted.
+    /// Duration of the range.
     pub duration_ns: u64,
     /// Its name.
     pub name: Name,
-    /// Whose it is.
+    /// The thread that it is on.
     pub thread: ThreadIndex,
-    /// What kind of name it is.
+    /// The kind of range.
     pub kind: RangeKind,
 }
 
 impl Range {
-    /// When it ended.
+    /// Returns when it ended.
     pub fn end_ns(&self) -> i64 {
         end_ns(self.start_ns, self.duration_ns)
     }
@@ -339,41 +337,41 @@ pub enum RangeKind {
     Annotation,
     /// A step of the profiler's schedule, `ProfilerStep#N`.
     Step,
-    /// What the profiler or the driver did for itself. Its thread says nothing.
+    /// The profiler's or the driver's own work. Its thread is meaningless.
     Overhead,
-    /// A function of Python; read only if asked for.
+    /// A Python function; read only if asked for.
     Python,
-    /// A long call of the operating system: `read`, `poll`, a wait for a lock.
+    /// A long operating system call: `read`, `poll`, a wait for a lock.
     System,
 }
 
-/// A wait that the profiler saw. Traces have these only if the profiler was asked for them.
+/// A wait that the profiler recorded. Traces have these only if the profiler was asked for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sync {
-    /// When it began.
+    /// Start of the wait.
     pub start_ns: i64,
-    /// How long it lasted.
+    /// Duration of the wait.
     pub duration_ns: u64,
-    /// What waited for what. The name of the call is more reliable where there is one.
+    /// What waited for what. The name of the call is more reliable, where there is one.
     pub kind: SyncKind,
-    /// The stream that was waited for, or that waits.
+    /// The stream that was waited for, or that waited.
     pub stream: Option<StreamIndex>,
-    /// The number that it shares with its call; 0 for none.
+    /// The correlation number that it shares with its call; 0 for none.
     pub correlation: u32,
-    /// The number of the call that recorded the event; 0 where the trace does not know.
+    /// The correlation number of the call that recorded the event; 0 where the trace does not state it.
     pub record_correlation: u32,
 }
 
 /// What waited for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SyncKind {
-    /// The host for an event.
+    /// The host waited for an event.
     Event,
-    /// A stream for an event.
+    /// A stream waited for an event.
     StreamWait,
-    /// The host for a stream.
+    /// The host waited for a stream.
     Stream,
-    /// The host for all of a context.
+    /// The host waited for a whole context.
     Context,
     /// Something else.
     Unknown,
@@ -382,20 +380,20 @@ pub enum SyncKind {
 /// A record of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The stream that it stands in.
+    /// The stream in which it was recorded.
     pub stream: StreamIndex,
-    /// The event's number: used again after the event is destroyed.
+    /// The event's number, which is reused after the event is destroyed.
     pub event: u64,
-    /// A number that only this record has, where the trace has one; 0 for none.
+    /// A number unique to this record, where the trace has one; 0 for none.
     pub sync_id: u64,
-    /// The number that it shares with its call; 0 for none.
+    /// The correlation number that it shares with its call; 0 for none.
     pub correlation: u32,
 }
 
-/// What a reader of the results has to know about the trace.
+/// A warning about the trace that affects the results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// A short name that stays the same, such as `TRUNCATED`.
+    /// A short code that does not change between versions, such as `TRUNCATED`.
     pub code: &'static str,
     /// One sentence, lower case.
     pub text: String,
@@ -407,12 +405,12 @@ impl fmt::Display for Warning {
     }
 }
 
-/// The end of something; files may state durations that lead out of the range of numbers.
+/// Returns the end of a span; files may state durations whose sum overflows.
 fn end_ns(start_ns: i64, duration_ns: u64) -> i64 {
     start_ns.saturating_add_unsigned(duration_ns)
 }
 
-// A trace of millions of rows has to fit in memory.
+// A trace of millions of rows must fit in memory.
 const _: () = assert!(size_of::<Work>() <= 48);
 const _: () = assert!(size_of::<Call>() <= 32);
 const _: () = assert!(size_of::<Range>() <= 24);

@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 
 use crate::sort::Part;
 
-/// Names a text of [`Names`].
+/// The index of a text of [`Names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub u32);
 
@@ -18,14 +18,13 @@ impl Part for Name {
 
 /// The texts of a trace.
 ///
-/// What they may take together is bounded: a file that makes up a new name for every event ends in
-/// [`Names::OTHER`] and not in a full memory.
+/// Their memory is bounded: a file with a new name for every event ends in [`Names::OTHER`] and not in a full memory.
 #[derive(Debug)]
 pub struct Names {
     text: String,
     /// Where each name ends; it starts where the one before ends.
     ends: Vec<u32>,
-    /// Names by their hash. Names with the same hash follow each other in `next`.
+    /// Names by their hash. Names with equal hashes are linked in `next`.
     by_hash: HashMap<u64, Name>,
     next: Vec<u32>,
     hasher: RandomState,
@@ -33,16 +32,16 @@ pub struct Names {
     overflowed: bool,
 }
 
-/// The end of a chain of names with the same hash.
+/// The end of a chain of names with equal hashes.
 const NONE: u32 = u32::MAX;
 
 impl Names {
-    /// Stands for all names that did not fit.
+    /// The name of all texts that did not fit.
     pub const OTHER: Name = Name(0);
-    /// The longest name that is kept whole, in bytes. Those of templates run to a few thousand.
+    /// The longest name that is kept whole, in bytes. Names of templates run to a few thousand.
     pub const LONGEST_BYTES: usize = 8 << 10;
 
-    /// No names but [`Names::OTHER`], with room for so many bytes of text.
+    /// Returns a table with only [`Names::OTHER`], and room for this many bytes of text.
     pub fn new(most_bytes: usize) -> Names {
         let mut names = Names {
             text: String::new(),
@@ -58,7 +57,7 @@ impl Names {
         names
     }
 
-    /// The name of a text.
+    /// Returns the name of a text.
     pub fn intern(&mut self, text: &str) -> Name {
         let text = &text[..text.floor_char_boundary(Self::LONGEST_BYTES)];
         let hash = self.hasher.hash_one(text);
@@ -74,7 +73,7 @@ impl Names {
                 .filter(|next| *next != NONE)
                 .map(Name);
         }
-        // A name costs its tables too.
+        // Besides its text, a name takes memory in the tables.
         let cost = text.len() + 40;
         if cost > self.left_bytes {
             self.overflowed = true;
@@ -93,7 +92,7 @@ impl Names {
         name
     }
 
-    /// The text of a name; nothing for a name of another trace.
+    /// Returns the text of a name; empty for a name of another trace.
     pub fn text(&self, name: Name) -> &str {
         let at = name.0 as usize;
         let start = match at.checked_sub(1) {
@@ -104,17 +103,17 @@ impl Names {
         self.text.get(start as usize..end as usize).unwrap_or("")
     }
 
-    /// How many names there are.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none; there is always one.
+    /// Returns whether there is no name, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Whether a name did not fit and became [`Names::OTHER`].
+    /// Returns whether a name did not fit and became [`Names::OTHER`].
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }

@@ -1,27 +1,28 @@
 //! How many blocks of a kernel fit on a multiprocessor.
 
-/// How many blocks fit at the most, on any device to date, and what leaves no room for more.
+/// The most blocks that fit on any device to date, and the resource that limits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     pub blocks: u32,
     pub limit: Limit,
 }
 
-/// What leaves no room for more blocks.
+/// The resource that limits the number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// A multiprocessor holds 2,048 threads.
+    /// The 2,048 threads of a multiprocessor.
     Threads,
-    /// It holds 32 blocks.
+    /// The 32 blocks of a multiprocessor.
     Blocks,
-    /// It has 65,536 registers.
+    /// The 65,536 registers of a multiprocessor.
     Registers,
-    /// It has 227 KiB of shared memory for blocks.
+    /// The 227 KiB of shared memory for blocks.
     Shared,
 }
 
 impl Room {
-    /// Of blocks with so many threads, registers a thread, and bytes of shared memory. One block always fits: it ran.
+    /// Returns the room for blocks with this many threads, registers per thread and bytes of shared memory. One block always
+    /// fits: it ran.
     pub fn of(threads: u32, registers: u32, shared_bytes: u32) -> Room {
         let rooms = [
             (2048 / threads.max(1), Limit::Threads),

@@ -1,51 +1,51 @@
-//! What only tables are made of: shapes of inputs, launches of kernels, memory as it is taken and given back.
+//! Rows that only tables use: shapes of inputs, launches of kernels, allocations and frees.
 
 use super::{Name, ThreadIndex};
 
 /// The shapes of the inputs of an operator, where the profiler was asked for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// When the operator began.
+    /// Start of the operator.
     pub start_ns: i64,
     /// Its name.
     pub name: Name,
     /// The shapes, as in `[[16,64],[64]]`.
     pub shape: Name,
-    /// Whose it is.
+    /// The thread that it is on.
     pub thread: ThreadIndex,
 }
 
 /// How the longest kernel of a name was launched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Launched {
-    /// How long it took.
+    /// Duration of that kernel.
     pub duration_ns: u64,
-    /// How many blocks, in three dimensions.
+    /// Number of blocks, in three dimensions.
     pub grid: [u32; 3],
-    /// How many threads a block, in three dimensions.
+    /// Threads per block, in three dimensions.
     pub block: [u32; 3],
-    /// How many registers each thread takes.
+    /// Registers per thread.
     pub registers: u16,
-    /// How much shared memory each block takes.
+    /// Shared memory per block, in bytes.
     pub shared_bytes: u32,
-    /// How much of the warps that fit on a multiprocessor were there, in percent, as the profiler estimates it.
+    /// Achieved occupancy in percent, as the profiler estimates it.
     pub occupancy: Option<u8>,
 }
 
-/// Memory that was taken or given back.
+/// An allocation or a free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// When.
+    /// Time of the event.
     pub time_ns: i64,
-    /// Where.
+    /// Address of the memory.
     pub address: u64,
-    /// How much; less than nothing where it was given back.
+    /// Bytes allocated; negative for a free.
     pub bytes: i64,
-    /// What the allocator has handed out then, where the trace says so.
+    /// Bytes that the allocator had handed out after it, where the trace states that.
     pub total_bytes: Option<u64>,
-    /// The device; none for memory of the host.
+    /// The device; `None` for host memory.
     pub device: Option<u16>,
-    /// Who did it.
+    /// The thread that did it.
     pub thread: ThreadIndex,
 }
 

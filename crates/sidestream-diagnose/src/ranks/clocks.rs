@@ -1,11 +1,11 @@
-//! The clocks of the ranks, brought to one time by what they did together.
+//! Aligns the clocks of the ranks by their common exchanges.
 //!
-//! Each rank's trace has the time of its own machine. A collective in which nobody is done before all have come ends on
-//! all ranks at once, but for microseconds, so that the difference of its ends is the difference of two clocks. Of two
-//! ranks, the median over all that they ended together is taken, once for the first half of the trace and once for
-//! the second, and a straight line through both: clocks run at slightly different speeds. The median bears that single
-//! exchanges end apart. Ranks that have no exchange with each other are compared over others that have one with both, along
-//! a tree of the pairs with the most exchanges; sends and receives serve only where no collective does.
+//! Each rank's trace has the time of its own machine. A collective that no rank can complete before all have arrived ends on
+//! all ranks within microseconds, so the difference of its ends is the difference of two clocks. For two ranks, the median over
+//! all collectives that they ended together is taken, once for the first half of the trace and once for the second, and a
+//! straight line is drawn through both: clocks run at slightly different speeds. The median tolerates single exchanges that end
+//! apart. Ranks that share no exchange are compared through others that share one with both, along a tree of the pairs with the
+//! most exchanges; sends and receives are used only where there is no collective.
 //!
 //! Lines between clocks from messages: A. Duda, G. Harrus, Y. Haddad, G. Bernard, "Estimating global time in distributed
 //! systems", ICDCS 1987. Collectives as common points, and interpolation between two of them: D. Becker, R. Rabenseifner,
@@ -17,16 +17,16 @@ use std::collections::BTreeMap;
 use super::join::{Bond, Instance, Joined, row};
 use crate::digest::Digest;
 
-/// Differences that are kept of two ranks; of more, every second one is, and so on.
+/// Differences kept per pair of ranks; of more, every second one is kept, and so on.
 const SAMPLES: usize = 512;
-/// Two halves with fewer differences each say nothing about the speed of a clock.
+/// Two halves with fewer differences each do not show the speed of a clock.
 const HALF: usize = 8;
 
-/// How a rank's clock stands to the common time.
+/// The offset of a rank's clock from the common time.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     offset_ns: i64,
-    /// How much more of the offset there is for each nanosecond from here on.
+    /// The time from which the offset changes, by `slope` for each nanosecond.
     from_ns: i64,
     slope: f64,
 }
@@ -35,13 +35,13 @@ struct Clock {
 #[derive(Clone, Debug)]
 pub struct Clocks {
     clocks: Vec<Clock>,
-    /// Ranks that have a common time with each other have the same number here.
+    /// Ranks with a common time have equal numbers here.
     pub parts: Vec<u32>,
-    /// How far the ends of a collective are apart on the common time, in the median; none without collectives.
+    /// Median distance between the ends of a collective on the common time; `None` without collectives.
     pub error_ns: Option<u64>,
 }
 
-/// The differences of two ranks' ends, by the time of the second.
+/// The differences between two ranks' ends, by the time of the second.
 #[derive(Default)]
 struct Differences {
     samples: Vec<(i64, i64)>,
@@ -66,7 +66,7 @@ impl Differences {
         }
     }
 
-    /// What is to be added to a time of the second rank to have it on the clock of the first.
+    /// Returns what must be added to a time of the second rank to get the clock of the first.
     fn clock(&mut self) -> Clock {
         self.samples.sort_unstable();
         let half = self.samples.len() / 2;
@@ -82,7 +82,7 @@ impl Differences {
         let (first, second) = (median(&self.samples[..half]), median(&self.samples[half..]));
         let time = second.0.saturating_sub(first.0) as f64;
         let slope = second.1.saturating_sub(first.1) as f64 / time.max(1.0);
-        // Quartz is off by some tens of millionths; more is not a clock's doing.
+        // Quartz clocks are off by some tens of millionths; a greater slope has another cause.
         if slope.abs() < 1e-3 {
             clock = Clock {
                 offset_ns: first.1,
@@ -94,7 +94,7 @@ impl Differences {
     }
 }
 
-/// The median of the times, and that of the differences.
+/// Returns the median of the times, and that of the differences.
 fn median(samples: &[(i64, i64)]) -> (i64, i64) {
     let middle = |of: &dyn Fn(&(i64, i64)) -> i64| {
         let mut values: Vec<i64> = samples.iter().map(of).collect();
@@ -144,7 +144,7 @@ impl Clocks {
         clocks
     }
 
-    /// Marks sends that were over before their receives began.
+    /// Marks sends that were complete before their receives began.
     fn find_buffered(&self, ranks: &[(u32, &Digest)], joined: &mut Joined) {
         for at in 0..joined.instances.len() {
             let instance = joined.instances[at];
@@ -163,7 +163,7 @@ impl Clocks {
         }
     }
 
-    /// A time of a rank on the common time.
+    /// Converts a time of a rank to the common time.
     pub fn common_ns(&self, rank: u32, time_ns: i64) -> i64 {
         let clock = &self.clocks[rank as usize];
         let since = time_ns.saturating_sub(clock.from_ns) as f64;
@@ -172,7 +172,7 @@ impl Clocks {
             .saturating_add((clock.slope * since) as i64)
     }
 
-    /// Whether ranks have a common time.
+    /// Returns whether ranks have a common time.
     pub fn is_common(&self, members: &[super::join::Member]) -> bool {
         let part = |member: &super::join::Member| self.parts[member.rank as usize];
         members
@@ -180,8 +180,8 @@ impl Clocks {
             .all(|member| part(member) == part(&members[0]))
     }
 
-    /// How far apart the exchanges of each group end. Those of one group end together; those that only were taken for one
-    /// do not.
+    /// Measures how far apart the exchanges of each group end. Those of a real group end together; those that were only assumed
+    /// to be one do not.
     fn judge(&mut self, ranks: &[(u32, &Digest)], joined: &mut Joined) {
         let mut apart: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for instance in joined.instances.iter().filter(|i| i.bond == Bond::Together) {
@@ -197,8 +197,8 @@ impl Clocks {
             let apart_ns = each.select_nth_unstable(at).1.0;
             let length_ns = each.select_nth_unstable_by_key(at, |one| one.1).1.1;
             let group = &mut joined.groups[group as usize];
-            // A ring of thousands ends within microseconds. What was joined by its number is joined; that its clocks do
-            // not fit says something else.
+            // A ring of thousands ends within microseconds. A join by sequence numbers is certain; if its clocks do not fit,
+            // that has another cause.
             group.is_sound = group.is_numbered || apart_ns <= (length_ns / 5).max(20_000);
             if group.is_sound {
                 all.push((apart_ns, each.len()));
@@ -214,7 +214,7 @@ impl Clocks {
         self.error_ns = middle.map(|(apart_ns, _)| *apart_ns);
     }
 
-    /// How far apart the ends of an exchange are, and how long its longest member is.
+    /// Returns how far apart the ends of an exchange are, and how long its longest member is.
     fn apart(&self, ranks: &[(u32, &Digest)], joined: &Joined, instance: &Instance) -> (u64, u64) {
         let members = joined.of(instance);
         let ends = members
@@ -226,7 +226,7 @@ impl Clocks {
     }
 }
 
-/// Clocks along a tree of the best edges, with the number of the tree that each rank is in.
+/// Returns the clocks along a tree of the best edges, with the number of each rank's tree.
 fn tree(count: usize, edges: Vec<((u32, u32), (Bond, Differences))>) -> Vec<(Clock, u32)> {
     let mut parts: Vec<u32> = (0..count as u32).collect();
     let mut near: Vec<Vec<(u32, Clock, bool)>> = vec![Vec::new(); count];

@@ -1,9 +1,9 @@
-//! Which exchange of one rank is which of another.
+//! Joins the exchanges of one rank with those of the others.
 //!
-//! Collectives of a process group have numbers (`Seq`) that are equal on all its ranks. Where a trace has none, or
-//! where ranks do not agree about what a number is, the nth of an operation and size in the group is the nth on each
-//! rank. Sends and receives are the nth from one rank to another, as NCCL matches them. Whether exchanges that
-//! were joined by their order belong together, their ends decide: a collective ends on all ranks at once.
+//! Collectives of a process group have sequence numbers (`Seq`) that are equal on all its ranks. Where a trace has none, or
+//! where the ranks' numbers do not match, the nth exchange of an operation and size in the group is the nth on each rank. Sends
+//! and receives are the nth from one rank to another, as NCCL matches them. Whether exchanges that were joined by their order
+//! belong together is decided by their ends: a collective ends on all ranks at once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -13,28 +13,28 @@ use crate::model::ExchangeKind;
 /// How the members of an exchange depend on each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bond {
-    /// Nobody is done before all have come: reductions and gathers to all, barriers.
+    /// No rank completes before all have arrived: reductions and gathers to all, barriers.
     Together,
-    /// Some may leave before others come: broadcasts, reductions to one.
+    /// Some ranks may complete before others arrive: broadcasts, reductions to one.
     Rooted,
     /// A send and its receive.
     Pair,
-    /// A send that was over before its receive began: what is small is put into a buffer of the other's.
+    /// A send that was complete before its receive began: small messages go into a buffer of the receiver.
     Buffered,
 }
 
-/// What an operation is, by PyTorch's name for it.
+/// The kind of operation, by PyTorch's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Group(Bond),
     Send,
     Receive,
-    /// A send or a receive, or several, of which the trace does not say more.
+    /// One or more sends or receives, of which the trace does not say more.
     Unknown,
 }
 
 fn operation(name: &str) -> Operation {
-    // "reduce" is the end of "allreduce" too.
+    // "reduce" is also the end of "allreduce".
     const ROOTED: [&str; 6] = [
         "broadcast",
         "_broadcast_oop",
@@ -55,22 +55,22 @@ fn operation(name: &str) -> Operation {
 /// A process group of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Its name; empty where the traces do not say between whom an exchange is.
+    /// Its name; empty where the traces do not state the groups of exchanges.
     pub name: String,
-    /// What its maker calls it.
+    /// Its description by the program.
     pub description: String,
-    /// How many ranks it has, where that is known.
+    /// Number of its ranks, where that is known.
     pub size: Option<usize>,
-    /// The ranks that have traces with exchanges in it, as places.
+    /// The ranks that have traces with exchanges in it, as indices.
     pub members: BTreeSet<u32>,
-    /// Whether its exchanges have numbers and were joined by them.
+    /// Whether its exchanges have sequence numbers and were joined by them.
     pub is_numbered: bool,
-    /// Whether what was joined fits together.
+    /// Whether the joined exchanges fit together.
     pub is_sound: bool,
 }
 
 impl Group {
-    /// How many of its ranks have no trace here, or none of its exchanges.
+    /// Returns how many of its ranks have no trace here, or none of its exchanges.
     pub fn missing(&self) -> usize {
         let size = self.size.unwrap_or(self.members.len());
         size.saturating_sub(self.members.len())
@@ -80,22 +80,22 @@ impl Group {
 /// An exchange with its members.
 #[derive(Clone, Copy, Debug)]
 pub struct Instance {
-    /// Its group.
+    /// Index of its group.
     pub group: u32,
     /// How its members depend on each other.
     pub bond: Bond,
-    /// Its members, as a stretch of [`Joined::members`].
+    /// Index of its first member in [`Joined::members`].
     pub first: u32,
-    /// How many.
+    /// Number of its members.
     pub count: u32,
 }
 
 /// One rank's part in an exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
-    /// The rank, as a place.
+    /// The rank, as an index.
     pub rank: u32,
-    /// The row in its digest.
+    /// Index of the row in the rank's digest.
     pub row: u32,
 }
 
@@ -108,16 +108,16 @@ pub struct Joined {
     pub instances: Vec<Instance>,
     /// Their members.
     pub members: Vec<Member>,
-    /// How many rows no exchange of another rank belongs to.
+    /// Number of rows to which no exchange of another rank belongs.
     pub alone: u64,
-    /// How many rows there are.
+    /// Number of all rows.
     pub rows: u64,
-    /// How many of those do not say between whom they are, in a trace of which others do.
+    /// Number of rows that do not state their group, in a trace whose other rows do.
     pub unpaired: u64,
 }
 
 impl Joined {
-    /// The members of an exchange.
+    /// Returns the members of an exchange.
     pub fn of(&self, instance: &Instance) -> &[Member] {
         let first = instance.first as usize;
         &self.members[first..first + instance.count as usize]
@@ -128,20 +128,20 @@ impl Joined {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Keyed {
     group: u32,
-    /// Collectives before pairs; of those, the channel, or the kind where there are no numbers.
+    /// Collectives sort before pairs; then the channel of a pair, or the kind of a collective without sequence numbers.
     place: (bool, u32),
     number: u32,
     rank: u32,
     row: u32,
 }
 
-/// Joins the exchanges of ranks, which come with their numbers.
+/// Joins the exchanges of ranks, which are given with their numbers.
 pub fn join(ranks: &[(u32, &Digest)]) -> Joined {
     let mut joined = Joined::default();
     let of_rank = groups(ranks, &mut joined);
     let mut by_number: Vec<bool> = joined.groups.iter().map(|g| g.is_numbered).collect();
     let mut keyed = keys(ranks, &of_rank, &by_number, &mut joined);
-    // Numbers under which ranks do different things are none.
+    // Sequence numbers under which ranks do different things are not used.
     let unlike = unlike(&keyed, ranks);
     if !unlike.is_empty() {
         unlike
@@ -171,7 +171,7 @@ pub fn join(ranks: &[(u32, &Digest)]) -> Joined {
         };
         let start = joined.members.len() as u32;
         for (at, one) in run.iter().enumerate() {
-            // What a rank has twice under one number is counted once.
+            // A sequence number that a rank has twice is counted once.
             if at == 0 || run[at - 1].rank != one.rank {
                 joined.members.push(Member {
                     rank: one.rank,
@@ -194,7 +194,7 @@ fn kind<'a>(ranks: &[(u32, &'a Digest)], keyed: &Keyed) -> &'a ExchangeKind {
     &digest.kinds[digest.rows[keyed.row as usize].kind as usize]
 }
 
-/// The groups of the run, and for each rank which of its own are which.
+/// Returns the groups of the run, and for each rank which of its own groups are which of these.
 fn groups(ranks: &[(u32, &Digest)], joined: &mut Joined) -> Vec<Vec<u32>> {
     let mut known: HashMap<(String, String), u32> = HashMap::new();
     let mut of_rank = Vec::new();
@@ -222,7 +222,7 @@ fn groups(ranks: &[(u32, &Digest)], joined: &mut Joined) -> Vec<Vec<u32>> {
             let group = &mut joined.groups[own[kind.group as usize] as usize];
             group.members.insert(at as u32);
             let is_pair = !matches!(operation(&kind.operation), Operation::Group(_));
-            // Sends have no number that their receives have too.
+            // Sends have no sequence number that their receives share.
             group.is_numbered &= !is_pair && row.seq != NO_SEQ && !group.name.is_empty();
         }
         of_rank.push(own);
@@ -230,7 +230,7 @@ fn groups(ranks: &[(u32, &Digest)], joined: &mut Joined) -> Vec<Vec<u32>> {
     of_rank
 }
 
-/// Each row under its key, in order.
+/// Returns each row with its key, in order.
 fn keys(
     ranks: &[(u32, &Digest)],
     of_rank: &[Vec<u32>],
@@ -258,7 +258,7 @@ fn keys(
                 (Operation::Send, Some(peer)) => channel(*number, peer),
                 (Operation::Receive, Some(peer)) => channel(peer, *number),
                 (Operation::Group(_), _) if by_number[group as usize] => (false, 0),
-                // Between two, who sends and who receives need not be known.
+                // Between two ranks, sender and receiver need not be known.
                 (Operation::Group(_), _) | (_, None) if !is_pair(kind) || size == Some(2) => {
                     let next = places.len() as u32;
                     let operation = match is_pair(kind) {
@@ -299,7 +299,7 @@ fn is_pair(kind: &ExchangeKind) -> bool {
     !matches!(operation(&kind.operation), Operation::Group(_))
 }
 
-/// The size by which exchanges are told apart: equal on all ranks.
+/// Returns the size by which exchanges are distinguished: equal on all ranks.
 fn sized(kind: &ExchangeKind) -> u64 {
     match kind.operation.contains("reduce") {
         true => kind.elements,
@@ -307,8 +307,8 @@ fn sized(kind: &ExchangeKind) -> u64 {
     }
 }
 
-/// By their order, exchanges are joined only if all ranks have as many: else the nth of one may be another of the
-/// next. Where a trace was cut, its last ones are missing.
+/// Drops exchanges joined by their order unless all ranks have equally many: otherwise the nth of one rank may be a different
+/// one on the next. In a truncated trace the last exchanges are missing.
 fn drop_uneven(keyed: &mut Vec<Keyed>, ranks: &[(u32, &Digest)], joined: &mut Joined) {
     let mut counts: BTreeMap<(u32, (bool, u32)), BTreeMap<u32, u32>> = BTreeMap::new();
     for one in keyed.iter().filter(|one| one.place != (false, 0)) {
@@ -322,7 +322,7 @@ fn drop_uneven(keyed: &mut Vec<Keyed>, ranks: &[(u32, &Digest)], joined: &mut Jo
         let mut whole = whole.map(|(_, count)| *count);
         let first = whole.next();
         let most = of_place.values().max();
-        // Those that are whole have to agree, and none may have more.
+        // Complete traces must agree, and no trace may have more exchanges than they.
         !whole.all(|count| Some(count) == first) || first.is_some_and(|first| most > Some(&first))
     });
     let before = keyed.len();
@@ -330,7 +330,7 @@ fn drop_uneven(keyed: &mut Vec<Keyed>, ranks: &[(u32, &Digest)], joined: &mut Jo
     joined.alone = (before - keyed.len()) as u64;
 }
 
-/// Groups in which ranks do different things under one number, in more than one of twenty.
+/// Returns the groups in which ranks do different things under one number, for more than one of twenty numbers.
 fn unlike(keyed: &[Keyed], ranks: &[(u32, &Digest)]) -> BTreeSet<u32> {
     let mut counts: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for pair in keyed.windows(2) {
@@ -348,7 +348,7 @@ fn unlike(keyed: &[Keyed], ranks: &[(u32, &Digest)]) -> BTreeSet<u32> {
     unlike.map(|(group, _)| group).collect()
 }
 
-/// The row of a member.
+/// Returns the row of a member.
 pub fn row<'a>(ranks: &[(u32, &'a Digest)], member: &Member) -> &'a Row {
     &ranks[member.rank as usize].1.rows[member.row as usize]
 }

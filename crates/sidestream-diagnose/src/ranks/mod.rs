@@ -1,7 +1,8 @@
-//! The traces of the ranks of one run, together: which is slow, and who waits for whom.
+//! Analyzes the traces of the ranks of one run together: which rank is slow, and which waits for which.
 //!
-//! A rank gives a [`Digest`] of its exchanges with others. [`join`] says which belong together, [`clocks`] puts them on one
-//! time, [`waits`] says who waited, and [`slow`] runs the run again to find the rank that all of them wait for in the end.
+//! Each rank contributes a [`Digest`] of its exchanges with others. [`join`] finds which belong together, [`clocks`] aligns
+//! their times, [`waits`] measures the waiting times, and [`slow`] replays the run to find the rank that all others ultimately
+//! wait for.
 
 mod clocks;
 mod join;
@@ -32,28 +33,28 @@ use waits::Waits;
 /// The version of the JSON of ranks.
 pub const RANKS_SCHEMA: &str = "sidestream.diagnose.ranks/2";
 
-/// Those that wait are named from this part of a step on.
+/// Ranks that wait for at least this part of a step are named.
 const NAMED: f64 = 0.02;
 
-/// What one rank did in a step: all that is kept of its report.
+/// The steps of one rank: the part of its report that is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rank {
-    /// What its trace is called, such as the name of its file.
+    /// Title of its trace, such as the name of its file.
     pub title: String,
-    /// Its number, where the trace states it.
+    /// Its rank number, where the trace states it.
     pub rank: Option<u32>,
-    /// How many there are.
+    /// Number of ranks.
     pub world: Option<u32>,
-    /// What its devices did in a step.
+    /// Activity of its devices in a step.
     pub per_step: PerStep,
-    /// The idle time of a step by cause, in the mean.
+    /// Mean idle time of a step by cause.
     pub idle: BTreeMap<Cause, u64>,
     /// Its exchanges with others.
     pub digest: Digest,
 }
 
 impl Rank {
-    /// What of a report is looked at together with the others.
+    /// Returns the part of a report that is analyzed together with the others.
     pub fn of(title: &str, report: &Report) -> Rank {
         Rank {
             title: title.to_owned(),
@@ -65,21 +66,21 @@ impl Rank {
         }
     }
 
-    /// The rank as JSON, so that a report may be made in one process and looked at in another.
+    /// Returns the rank as JSON, so that a report may be made in one process and analyzed in another.
     pub fn whole_json(&self) -> Value {
         let mut whole = self.json();
         whole["digest"] = self.digest.json();
         whole
     }
 
-    /// The rank as JSON, without its exchanges.
+    /// Returns the rank as JSON, without its exchanges.
     fn json(&self) -> Value {
         json!({"rank": self.rank, "world": self.world, "file": self.title,
                "step": self.per_step,
                "idle_by_cause": self.idle})
     }
 
-    /// The rank from its whole JSON; none if a part of it is missing. Causes of later versions are passed over.
+    /// Reads the rank from its whole JSON; returns `None` if a part of it is missing. Causes of later versions are skipped.
     pub fn of_json(value: &Value) -> Option<Rank> {
         let number = |name: &str| match &value[name] {
             Value::Null => Some(None),
@@ -98,28 +99,28 @@ impl Rank {
     }
 }
 
-/// The process groups of one description and size: such as all tensor groups.
+/// The process groups of one description and size, such as all tensor-parallel groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Groups {
-    /// What they are called by their description, where they have one.
+    /// Their description, where they have one.
     pub name: String,
-    /// Whether the traces say between whom their exchanges are.
+    /// Whether the traces state the groups of their exchanges.
     pub is_known: bool,
-    /// How many there are.
+    /// Number of groups.
     pub count: usize,
-    /// How many ranks each has, where that is known.
+    /// Number of ranks in each, where that is known.
     pub size: Option<usize>,
-    /// How many of their ranks have no trace.
+    /// Number of their ranks that have no trace.
     pub missing: usize,
-    /// How many exchanges were joined.
+    /// Number of exchanges that were joined.
     pub exchanges: u64,
-    /// Whether by their numbers.
+    /// Whether they were joined by their sequence numbers.
     pub is_numbered: bool,
-    /// How long a rank waited in them in a step, in the mean.
+    /// Mean time that a rank waited in them in a step.
     pub waits_ns: u64,
-    /// Who waited most in a step, and how long.
+    /// The rank that waited most in a step, and its time.
     pub most: (usize, u64),
-    /// Who was waited for most in a step, and how long.
+    /// The rank that was waited for most in a step, and that time.
     pub last: (usize, u64),
 }
 
@@ -128,40 +129,40 @@ pub struct Groups {
 pub struct Ranks {
     /// The ranks, by their numbers.
     pub ranks: Vec<Rank>,
-    /// How many ran together, where the traces say it.
+    /// Number of ranks that ran together, where the traces state it.
     pub world: Option<u32>,
-    /// Which of `ranks` has the longest step.
+    /// Index in `ranks` of the rank with the longest step.
     pub slowest: usize,
-    /// How far the longest and the shortest step are apart, as a part of the median one.
+    /// Difference between the longest and the shortest step, relative to the median one.
     pub spread: f64,
-    /// Whether a rank is slow, which, and why.
+    /// Whether a rank is slow, which one, and why.
     pub search: Search,
-    /// Which of `ranks` wait for others, those that wait longest first.
+    /// Indices in `ranks` of those that wait for others, the longest wait first.
     pub waiting: Vec<usize>,
-    /// How long each waits for others in a step, in exchanges of data.
+    /// Time that each rank waits for others in a step, in exchanges of data.
     pub waits_ns: Vec<u64>,
-    /// How long each is waited for in a step, by the one that waits longest each time.
+    /// Time that each rank is waited for in a step, by the rank that waits longest each time.
     pub late_ns: Vec<u64>,
-    /// How long each waits in sends and receives in a step.
+    /// Time that each rank waits in sends and receives in a step.
     pub pairs_ns: Vec<u64>,
     /// The process groups.
     pub groups: Vec<Groups>,
-    /// The exchanges with the longest waits, and the name of the group of each.
+    /// The exchanges with the longest waits, with the names of their groups.
     pub worst: Vec<(Worst, String)>,
-    /// How long each rank waited in each exchange.
+    /// Waiting time of each rank in each exchange.
     pub heat: Heat,
-    /// How far the ends of a collective are apart once the clocks are aligned, in the median.
+    /// Median distance between the ends of a collective once the clocks are aligned.
     pub clock_error_ns: Option<u64>,
-    /// Numbers without a trace, as first and last of each stretch.
+    /// Rank numbers without a trace, as the first and last of each range.
     pub missing: Vec<(u32, u32)>,
-    /// Numbers with several traces.
+    /// Rank numbers with several traces.
     pub doubled: Vec<u32>,
-    /// What a reader has to know.
+    /// Warnings that affect the results.
     pub warnings: Vec<String>,
 }
 
 impl Ranks {
-    /// Looks at ranks together; none if fewer than two of them state which of the same run they are.
+    /// Analyzes ranks together; returns `None` if fewer than two of them state their rank in the same run.
     pub fn of(mut all: Vec<Rank>) -> Option<Ranks> {
         let count = all.len();
         let mut warnings = Vec::new();
@@ -186,7 +187,7 @@ impl Ranks {
             before,
             "they are of a run with another number of ranks",
         );
-        // A step of one cannot be held against the whole trace of another.
+        // A step of one trace cannot be compared with the whole of another.
         if all.iter().any(|rank| rank.per_step.steps > 0) {
             let before = all.len();
             all.retain(|rank| rank.per_step.steps > 0);
@@ -223,7 +224,7 @@ impl Ranks {
         Some(ranks)
     }
 
-    /// The idle time by cause: in the mean of the ranks, with the rank that has most of it.
+    /// Returns the idle time by cause: the mean of the ranks, with the rank that has most of it.
     pub fn idle(&self) -> Vec<(Cause, u64, usize)> {
         let mut causes: BTreeMap<Cause, (u64, usize)> = BTreeMap::new();
         let of = |at: usize, cause| self.ranks[at].idle.get(&cause).copied().unwrap_or(0);
@@ -243,7 +244,7 @@ impl Ranks {
         causes
     }
 
-    /// Finds numbers that are missing or stand twice.
+    /// Finds rank numbers that are missing or appear twice.
     fn count(&mut self) {
         let mut next = 0;
         for rank in self.ranks.iter().filter_map(|rank| rank.rank) {
@@ -269,7 +270,7 @@ impl Ranks {
         };
         if !self.missing.is_empty() {
             let missing = list(&self.missing);
-            let text = format!("there is no trace of rank {missing}: what is slow may be there");
+            let text = format!("there is no trace of rank {missing}: the slow rank may be missing");
             self.warnings.push(text);
         }
         if !self.doubled.is_empty() {
@@ -282,14 +283,14 @@ impl Ranks {
         }
     }
 
-    /// Joins what the ranks exchanged.
+    /// Joins the exchanges of the ranks.
     fn join(&mut self, median_ns: u64) {
         let ranks = std::mem::take(&mut self.ranks);
         let digests: Vec<(u32, &Digest)> = ranks
             .iter()
             .map(|rank| (rank.rank.unwrap_or(u32::MAX), &rank.digest))
             .collect();
-        // Several traces of one rank cannot be told apart as members of a group.
+        // Several traces of one rank cannot be distinguished as members of a group.
         let joined = match self.doubled.is_empty() {
             true => join::join(&digests),
             false => Joined::default(),
@@ -312,7 +313,7 @@ impl Ranks {
                 slow::search(&digests, &rerun, &waits.late_ns, mean_step(&digests))
             }
             false => Search::Unknown(
-                "no exchange of one rank could be joined with that of another, so that nobody is said to be late".to_owned(),
+                "no exchange of one rank could be joined with that of another, so that no rank is reported as late".to_owned(),
             ),
         };
         let name = |worst: &Worst| title(&joined.groups[worst.group]);
@@ -334,11 +335,14 @@ impl Ranks {
         self.ranks = ranks;
     }
 
-    /// Says what of the exchanges is not known.
+    /// Adds warnings about the exchanges that are not known.
     fn doubts(&mut self, joined: &Joined, clocks: &Clocks, digests: &[(u32, &Digest)]) {
         let mut say = |text: String| self.warnings.push(text);
         if !self.doubled.is_empty() {
-            say("what the ranks exchanged was not joined, since some stand twice".to_owned());
+            say(
+                "what the ranks exchanged was not joined, since some ranks have several traces"
+                    .to_owned(),
+            );
             return;
         }
         if joined.rows == 0 {
@@ -365,7 +369,7 @@ impl Ranks {
         let unsound = joined.groups.iter().filter(|g| !g.is_sound);
         let unknown = unsound.clone().filter(|g| g.name.is_empty()).count();
         if unknown > 0 {
-            say("the traces do not say which ranks exchange data with each other, and the ends of the exchanges do not fit one group of all: nothing is said of who waits for whom in them".to_owned());
+            say("the traces do not say which ranks exchange data with each other, and the ends of the exchanges do not fit one group of all: which rank waits for which is not known for them".to_owned());
         }
         let known = unsound.count() - unknown;
         if known > 0 {
@@ -386,13 +390,13 @@ impl Ranks {
             .count();
         if missing > 0 {
             say(format!(
-                "{missing} process groups have ranks without a trace: who came last there may be one of those, and waits are at least as long as stated"
+                "{missing} process groups have ranks without a trace: the last rank to arrive may be one of those, and waits are at least as long as stated"
             ));
         }
         let cut = digests.iter().filter(|(_, digest)| digest.is_cut).count();
         if cut > 0 {
             say(format!(
-                "{cut} of the traces are not whole: what they exchanged behind their ends is missing"
+                "{cut} of the traces are incomplete: exchanges after their ends are missing"
             ));
         }
         let mut parts: Vec<u32> = clocks.parts.clone();
@@ -414,12 +418,12 @@ impl Ranks {
         let unclear = rooted.filter(|i| !clocks.is_common(joined.of(i))).count();
         if unclear > 0 {
             say(format!(
-                "{unclear} broadcasts and the like are left out, since the clocks of their ranks could not be aligned"
+                "{unclear} broadcasts and similar exchanges are left out, since the clocks of their ranks could not be aligned"
             ));
         }
     }
 
-    /// The rank that is slow, if one is.
+    /// Returns the rank that is slow, if one is.
     pub fn slow(&self) -> Option<&Slow> {
         match &self.search {
             Search::Found(slow) => Some(slow),
@@ -427,7 +431,7 @@ impl Ranks {
         }
     }
 
-    /// The ranks as JSON; docs/guide/diagnose.md lists the fields.
+    /// Returns the ranks as JSON; docs/guide/diagnose.md lists the fields.
     pub fn json(&self) -> Value {
         let number = |at: usize| self.ranks[at].rank;
         let rank = |at: usize| {
@@ -480,7 +484,7 @@ impl Ranks {
     }
 }
 
-/// The time of a step in the mean, in the median of the ranks.
+/// Returns the mean time of a step, as the median over the ranks.
 fn mean_step(digests: &[(u32, &Digest)]) -> u64 {
     let shortest = digests
         .iter()
@@ -497,7 +501,7 @@ fn mean_step(digests: &[(u32, &Digest)]) -> u64 {
     quantile(&times.collect::<Vec<_>>(), 1, 2).unwrap_or(0)
 }
 
-/// What a group is called.
+/// Returns the title of a group.
 fn title(group: &join::Group) -> String {
     let unnamed = matches!(&*group.description, "" | "undefined");
     match (unnamed, group.name.is_empty()) {
@@ -507,7 +511,7 @@ fn title(group: &join::Group) -> String {
     }
 }
 
-/// Groups of one description and size, with what was waited in them.
+/// Returns the groups by description and size, with the waiting times in them.
 fn groups(joined: &Joined, waits: &Waits) -> Vec<Groups> {
     let mut all: BTreeMap<(String, Option<usize>), (Groups, u64, u64)> = BTreeMap::new();
     for (group, waits) in joined.groups.iter().zip(&waits.groups) {

@@ -1,10 +1,9 @@
-//! The run again, from what each rank did by itself and what it waited for: how long would a step take if one rank
-//! were as fast as the median?
+//! Replays a run from each rank's own work and its stalls: how long would a step take if one rank were as fast as the median?
 //!
-//! A rank's time is its own work and its stalls: times before the end of an exchange in which nothing but communication ran,
-//! so that the rank stood still until it was over. Own work goes on as it did. An exchange starts where the rank's own work
-//! reaches it, and no earlier than the one before it in its group is over; it ends so long after the last of its
-//! members has come as it did; a rank that stood still before its end does so again, if it has come there by then.
+//! A rank's time consists of its own work and its stalls: times before the end of an exchange in which only communication ran,
+//! so that the rank stalled until the exchange was complete. Own work is replayed as it was. An exchange starts when the rank's
+//! own work reaches it, and not before the previous exchange in its group is complete; it ends as long after the arrival of its
+//! last member as it did in the trace; a rank that stalled before its end does so again, if it has arrived by then.
 
 use std::collections::HashMap;
 
@@ -13,7 +12,7 @@ use super::join::{Bond, Joined, row};
 use crate::digest::Digest;
 use crate::sort::order_by;
 
-/// What a rank does, one after the other, each with its own work since the one before.
+/// The events of a rank in order, each with the rank's own work since the previous event.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     what: What,
@@ -22,15 +21,15 @@ struct Event {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// It goes on when this exchange is over.
+    /// The rank stalls until this exchange is complete.
     Stall(u32),
-    /// A measured stretch begins, or ends.
+    /// A measured span begins (true) or ends (false).
     Mark(bool),
-    /// It starts this exchange.
+    /// The rank starts this exchange.
     Start(u32),
 }
 
-/// The run, ready to be run again.
+/// A run that is ready to be replayed.
 pub struct Rerun<'r> {
     ranks: &'r [(u32, &'r Digest)],
     joined: &'r Joined,
@@ -38,17 +37,17 @@ pub struct Rerun<'r> {
     events: Vec<Vec<Event>>,
     /// The exchanges in the order of their ends.
     order: Vec<u32>,
-    /// When the first row of all begins.
+    /// Start of the first of all rows.
     begin_ns: i64,
-    /// How many steps the marks of a rank enclose.
+    /// Number of steps between the marks of a rank.
     steps: u64,
 }
 
-/// What becomes of a rank's own work.
+/// How a rank's own work is changed.
 pub enum Pace<'p> {
-    /// Each stretch before an exchange takes so long.
+    /// Each stretch of work before an exchange takes this long.
     Each(&'p [f32]),
-    /// All of it takes so many times as long.
+    /// All of it takes this many times as long.
     Factor(f64),
 }
 
@@ -87,7 +86,7 @@ impl<'r> Rerun<'r> {
         }
     }
 
-    /// A rank's own work in a step.
+    /// Returns the time of a rank's own work in a step.
     pub fn own_ns(&self, rank: usize) -> f64 {
         let events = &self.events[rank];
         let mark = |end| events.iter().position(|e| e.what == What::Mark(end));
@@ -98,7 +97,7 @@ impl<'r> Rerun<'r> {
         inside.iter().map(|e| f64::from(e.own_ns)).sum::<f64>() / self.steps as f64
     }
 
-    /// A rank's own work before each of its exchanges.
+    /// Returns the time of a rank's own work before each of its exchanges.
     pub fn stretches(&self, rank: usize) -> Vec<f32> {
         let mut stretches = Vec::new();
         let mut own = 0.0;
@@ -112,7 +111,7 @@ impl<'r> Rerun<'r> {
         stretches
     }
 
-    /// How long a step takes, with another pace for one rank.
+    /// Returns the time of a step, with another pace for one rank.
     pub fn step_ns(&self, changed: Option<(usize, &Pace)>) -> f64 {
         let mut run = Run::of(self, changed);
         for at in &self.order {
@@ -142,7 +141,7 @@ impl<'r> Rerun<'r> {
                 let alone = start + f64::from(of_row.duration_ns);
                 let end = match instance.bond {
                     Bond::Together | Bond::Pair => last + least,
-                    // The one that was over first is the send, which waits for nobody.
+                    // The member that ended first is the send, which waits for no other rank.
                     Bond::Buffered if self.since(member.rank, of_row.end_ns()) <= sent => alone,
                     Bond::Buffered => {
                         let of_send = members.iter().filter(|m| m.rank != member.rank).map(|m| {
@@ -172,11 +171,11 @@ impl<'r> Rerun<'r> {
     }
 }
 
-/// The events of a rank, over the first so many steps behind the first.
+/// Returns the events of a rank, over the first `steps` steps after the first one.
 fn events(digest: &Digest, steps: usize) -> Vec<Event> {
     let mut stalls: Vec<(i64, i64)> = digest.rows.iter().filter_map(|row| row.stall()).collect();
     stalls.sort_unstable();
-    // The union, with what all before each of them cover.
+    // The union of the spans, with the total time covered before each of them.
     let mut union: Vec<(i64, i64, i64)> = Vec::new();
     let mut before: i64 = 0;
     for (from, to) in stalls {
@@ -231,11 +230,11 @@ fn events(digest: &Digest, steps: usize) -> Vec<Event> {
     events
 }
 
-/// A run that goes on.
+/// A replay in progress.
 struct Run<'r, 'p> {
     rerun: &'r Rerun<'r>,
     changed: Option<(usize, &'p Pace<'p>)>,
-    /// What becomes of the own work before each exchange of the rank that is changed.
+    /// The time of own work before each exchange of the rank that is changed.
     stretches: Vec<f32>,
     ranks: Vec<State>,
     starts: Vec<Vec<f64>>,
@@ -281,7 +280,7 @@ impl<'r, 'p> Run<'r, 'p> {
         }
     }
 
-    /// Lets a rank go on to the start of an exchange, and says when that is.
+    /// Advances a rank to the start of an exchange, and returns its time.
     fn start(&mut self, rank: usize, row: u32) -> f64 {
         while self.starts[rank][row as usize].is_nan() && self.next(rank) {}
         let start = self.starts[rank][row as usize];
@@ -292,7 +291,7 @@ impl<'r, 'p> Run<'r, 'p> {
         }
     }
 
-    /// The next event of a rank; false if there is none.
+    /// Processes the next event of a rank; returns false if there is none.
     fn next(&mut self, rank: usize) -> bool {
         let state = &mut self.ranks[rank];
         let Some(event) = self.rerun.events[rank].get(state.next) else {
@@ -314,7 +313,7 @@ impl<'r, 'p> Run<'r, 'p> {
             _ => own,
         };
         let digest = self.rerun.ranks[rank].1;
-        // What was not joined ends as long after its start as it did.
+        // An exchange that was not joined ends as long after its start as it did in the trace.
         let end = |run: &[Vec<f64>], starts: &[Vec<f64>], at: u32| match run[rank][at as usize] {
             end if end.is_nan() => {
                 starts[rank][at as usize] + f64::from(digest.rows[at as usize].duration_ns)
@@ -344,7 +343,7 @@ impl<'r, 'p> Run<'r, 'p> {
         for rank in 0..self.ranks.len() {
             while self.next(rank) {}
         }
-        // Only ranks with a common time are compared; of several sets of them, the longest step counts.
+        // Only ranks with a common time are compared; of several such sets, the longest step counts.
         let mut sets: HashMap<u32, [f64; 2]> = HashMap::new();
         for (at, state) in self.ranks.iter().enumerate() {
             if !self.rerun.ranks[at].1.rows.is_empty() {

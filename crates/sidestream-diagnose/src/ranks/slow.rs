@@ -1,8 +1,8 @@
-//! Which rank is slow, why, and what it costs.
+//! Finds the slow rank, the cause, and its cost.
 //!
-//! A rank that others wait for need not be slow: it may itself have waited in another group. So the run is run again with
-//! the own work of one rank made as long as the median of those that exchange the same, for each of a few ranks; the one
-//! with which a step gains most is the slow one. What its step has more of than theirs is the cause.
+//! A rank that others wait for need not be slow: it may itself have waited in another group. So the run is replayed for each of
+//! a few ranks, with that rank's own work made as long as the median of the ranks with the same exchanges; the rank with which
+//! a step gains most is the slow one. The part by which its step exceeds theirs most is the cause.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,48 +14,49 @@ use crate::digest::{Part, Parts};
 use crate::measure::quantile;
 use crate::sort::order_by;
 
-/// How many ranks are tried for each reason to suspect one.
+/// The number of ranks that are tried for each reason to suspect one.
 const TRIED: usize = 4;
-/// Of more ranks that exchange the same, so many are compared with.
+/// The most ranks with the same exchanges that a rank is compared with.
 const COMPARED: usize = 63;
-/// What is gained has to be this part of a step.
+/// The gain must be at least this part of a step.
 const GAIN: f64 = 0.02;
-/// A run that is run again as it was may be this far off.
+/// The replay of the unchanged run may differ by this much.
 const OFF: f64 = 0.05;
 
 /// A rank that is slower than others, and makes the step longer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slow {
-    /// Which, as a place.
+    /// The rank, as an index.
     pub at: usize,
-    /// What its step has most of beyond that of the others.
+    /// The part of its step that exceeds that of the others most.
     pub cause: Part,
-    /// How much more.
+    /// By how much it exceeds theirs.
     pub cause_ns: u64,
-    /// What stands for it, where the trace names anything.
+    /// The name with most of that time, where the trace has one.
     pub name: Option<String>,
     /// How much longer its own work in a step is.
     pub excess_ns: u64,
-    /// With how many ranks it is compared.
+    /// Number of ranks with which it is compared.
     pub compared: usize,
-    /// Whether those exchange the same as it does; else they are all others.
+    /// Whether those have the same exchanges as this rank; otherwise they are all others.
     pub is_alike: bool,
-    /// A step as it was run again, and if this rank were as fast as the median of those.
+    /// Time of a step in the replay, and in the replay with this rank as fast as the median of those.
     pub step_ns: (u64, u64),
 }
 
-/// What came of the search.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Search {
     /// One rank is slow.
     Found(Slow),
-    /// With none of those that were tried, a step gains 2 %.
+    /// With none of the ranks that were tried does a step gain 2 %.
     Nobody,
-    /// The run cannot be run again, and why.
+    /// The run cannot be replayed, and why.
     Unknown(String),
 }
 
-/// Ranks that do the same, by the sequence of their exchanges, and by what these are in any sequence.
+/// Returns two hashes that are equal for ranks which do the same: of the sequence of their exchanges, and of the exchanges in
+/// any order.
 fn shapes(digest: &Digest) -> (u64, u64) {
     let mut sequence = DefaultHasher::new();
     let mut counts: BTreeMap<(&str, u64, &str), u64> = BTreeMap::new();
@@ -71,7 +72,7 @@ fn shapes(digest: &Digest) -> (u64, u64) {
     (sequence.finish(), set.finish())
 }
 
-/// Finds the slow rank. `late_ns` is how long each was waited for.
+/// Finds the slow rank. `late_ns` is how long each rank was waited for.
 pub fn search(
     ranks: &[(u32, &Digest)],
     rerun: &Rerun,
@@ -82,7 +83,7 @@ pub fn search(
     let off = (base - measured_ns as f64).abs() / (measured_ns as f64).max(1.0);
     if off > OFF {
         return Search::Unknown(format!(
-            "a replay of all ranks as they were takes {:.1} % more or less than the trace, so that none is said to be slow",
+            "a replay of all ranks as they were takes {:.1} % more or less than the trace, so that no rank is reported as slow",
             100.0 * off
         ));
     }
@@ -96,7 +97,7 @@ pub fn search(
     let medians: BTreeMap<u64, u64> = alike
         .iter()
         .map(|(shape, own)| match own.len() {
-            // One alone is compared with all.
+            // A rank with no equal is compared with all.
             1 => (*shape, all_median),
             _ => (*shape, quantile(own, 1, 2).unwrap_or(0)),
         })
@@ -148,7 +149,7 @@ pub fn search(
                 .ns(part)
                 .saturating_sub(median(&|p| ranks[p].1.parts.ns(part)))
         };
-        // `max_by_key` takes the last of equals.
+        // `max_by_key` returns the last of equal elements.
         let cause = Part::ALL
             .iter()
             .rev()
@@ -169,7 +170,8 @@ pub fn search(
     best.map_or(Search::Nobody, Search::Found)
 }
 
-/// Those that a rank is compared with: others that exchange the same, else all others; and whether it is those.
+/// Returns the ranks with which a rank is compared: others with the same exchanges, otherwise all others; and whether it is the
+/// former.
 fn peers(shapes: &[(u64, u64)], at: usize) -> (Vec<usize>, bool) {
     let others = |is_alike: bool| -> Vec<usize> {
         let others = (0..shapes.len()).filter(|other| *other != at);
@@ -184,7 +186,7 @@ fn peers(shapes: &[(u64, u64)], at: usize) -> (Vec<usize>, bool) {
     (chosen.into_iter().step_by(apart).collect(), is_alike)
 }
 
-/// The median of each stretch of own work.
+/// Returns the median of each stretch of own work.
 fn stretches(rerun: &Rerun, peers: &[usize]) -> Vec<f32> {
     let each: Vec<Vec<f32>> = peers.iter().map(|peer| rerun.stretches(*peer)).collect();
     let count = each.iter().map(Vec::len).min().unwrap_or(0);

@@ -1,9 +1,9 @@
-//! Who waited for whom, how long, and in which group.
+//! Measures which rank waited for which, how long, and in which group.
 //!
-//! All members of a collective in which nobody is done before all have come end together: who is in it longer than the one
-//! that is in it shortest came so much earlier, whatever the clocks say. The same holds for a send and its receive, unless the
-//! send was over before the receive began. Of
-//! broadcasts and reductions to one, the starts on the common time are compared.
+//! All members of a collective that no rank can complete before all have arrived end together: a rank that is in it longer than
+//! the one with the shortest time arrived earlier by the difference, whatever the clocks say. The same applies to a send and
+//! its receive, unless the send was complete before the receive began. For broadcasts and reductions to one, the starts on the
+//! common time are compared.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,71 +19,71 @@ pub const WORST: usize = 10;
 const ROWS: usize = 64;
 const COLUMNS: usize = 160;
 
-/// One exchange in which somebody waited long.
+/// One exchange in which a rank waited long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worst {
     /// The operation, as the trace names it.
     pub operation: String,
-    /// Its group, as a place.
+    /// Index of its group.
     pub group: usize,
-    /// Its number in the group, where there is one.
+    /// Its sequence number in the group, where there is one.
     pub seq: Option<u32>,
-    /// How many elements go in.
+    /// Number of input elements.
     pub elements: u64,
-    /// Of those that have traces, the rank that came last, as a place.
+    /// The rank that arrived last, of those with traces, as an index.
     pub last: usize,
-    /// Who waited longest, as a place, and how long.
+    /// The rank that waited longest, as an index, and its time.
     pub waited: (usize, u64),
-    /// How long all of them together.
+    /// Total waiting time of all ranks.
     pub all_ns: u64,
-    /// When it was over, from the first exchange of all.
+    /// Its end, relative to the first of all exchanges.
     pub offset_ns: u64,
 }
 
-/// What the ranks of a group waited for each other.
+/// The waiting times in a group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupWaits {
-    /// How many exchanges were joined.
+    /// Number of exchanges that were joined.
     pub exchanges: u64,
-    /// How long its ranks waited in a step, all together.
+    /// Total time that its ranks waited in a step.
     pub all_ns: u64,
-    /// Who waited most in a step, as a place, and how long.
+    /// The rank that waited most in a step, as an index, and its time.
     pub most: (usize, u64),
-    /// Who was waited for most in a step, as a place, and how long.
+    /// The rank that was waited for most in a step, as an index, and that time.
     pub last: (usize, u64),
 }
 
-/// Ranks by exchanges: how long each waited.
+/// Waiting times by rank and exchange.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Heat {
-    /// The first and last rank of each row, as places.
+    /// The first and last rank of each row, as indices.
     pub rows: Vec<(usize, usize)>,
-    /// The time of the first and of the last exchange of each column, from the first exchange of all.
+    /// The times of the first and the last exchange of each column, relative to the first of all exchanges.
     pub columns: Vec<(u64, u64)>,
-    /// How many exchanges a column has.
+    /// Number of exchanges in a column.
     pub exchanges: usize,
-    /// For each row, the longest wait in each column; none where it took part in nothing.
+    /// For each row, the longest wait in each column; `None` where it took part in no exchange.
     pub cells: Vec<Vec<Option<u64>>>,
 }
 
-/// All waits of a run.
+/// All waiting times of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Waits {
-    /// How long each rank waited in a step.
+    /// Time that each rank waited in a step.
     pub waits_ns: Vec<u64>,
-    /// How long each was waited for in a step by the one that waited longest each time.
+    /// Time that each rank was waited for in a step by the rank that waited longest each time.
     pub late_ns: Vec<u64>,
-    /// How long each waited in sends and receives in a step.
+    /// Time that each rank waited in sends and receives in a step.
     pub pairs_ns: Vec<u64>,
-    /// For each group of the join.
+    /// The waiting times of each joined group.
     pub groups: Vec<GroupWaits>,
     /// The exchanges with the longest waits.
     pub worst: Vec<Worst>,
-    /// Ranks by exchanges.
+    /// Waiting times by rank and exchange.
     pub heat: Heat,
 }
 
-/// How long a member waited.
+/// Returns how long a member waited.
 fn waits(
     ranks: &[(u32, &Digest)],
     joined: &Joined,
@@ -118,7 +118,7 @@ fn waits(
 }
 
 impl GroupWaits {
-    /// Adds up what each rank of the group waited, and was waited for, in a step.
+    /// Adds up how long each rank of the group waited, and was waited for, in a step.
     fn sum_up(&mut self, of_ranks: BTreeMap<u32, [u64; 2]>, a_step: impl Fn(usize, u64) -> u64) {
         for (rank, [waited, late]) in of_ranks {
             let rank = rank as usize;
@@ -135,7 +135,7 @@ impl GroupWaits {
 }
 
 impl Waits {
-    /// Looks at all that was joined.
+    /// Measures the waits in all joined exchanges.
     pub fn of(ranks: &[(u32, &Digest)], joined: &Joined, clocks: &Clocks) -> Waits {
         let count = ranks.len();
         let ends: Vec<i64> = joined
@@ -232,35 +232,35 @@ impl Waits {
     }
 }
 
-/// Files may state times whose sums do not fit.
+/// Adds with saturation: files may state times whose sums overflow.
 fn add(sum: &mut u64, ns: u64) {
     *sum = sum.saturating_add(ns);
 }
 
-/// When an exchange was over on the common time.
+/// Returns when an exchange ended on the common time.
 fn end(ranks: &[(u32, &Digest)], joined: &Joined, clocks: &Clocks, instance: &Instance) -> i64 {
     let members = joined.of(instance).iter();
     let ends = members.map(|m| clocks.common_ns(m.rank, row(ranks, m).end_ns()));
     ends.max().unwrap_or(0)
 }
 
-/// Over how many steps the waits of a rank are summed up.
+/// Returns over how many steps the waits of a rank are summed.
 fn steps(digest: &Digest) -> u64 {
     (digest.ends_ns.len() as u64).saturating_sub(1).max(1)
 }
 
-/// Whether a row lies in the steps of its rank, from the end of the first one on.
+/// Returns whether a row lies in the steps of its rank, from the end of the first one on.
 fn is_in_steps(ranks: &[(u32, &Digest)], member: &super::join::Member) -> bool {
     let digest = ranks[member.rank as usize].1;
     let end = row(ranks, member).end_ns();
     match digest.ends_ns[..] {
-        // Lengths are kept to seven digits.
+        // Durations are stored as `f32`, with seven digits.
         [first, .., last] => first.saturating_add(1_000) < end && end <= last.saturating_add(1_000),
         _ => true,
     }
 }
 
-/// A heat map without values.
+/// Returns a heat map without values.
 fn heat(ranks: usize, order: &[u32], since: &dyn Fn(u32) -> u64) -> Heat {
     let a_row = ranks.div_ceil(ROWS).max(1);
     let a_column = order.len().div_ceil(COLUMNS).max(1);

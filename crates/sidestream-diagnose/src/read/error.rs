@@ -1,4 +1,4 @@
-//! Why a file is no trace that can be read.
+//! Why a file cannot be read as a trace.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -20,29 +20,29 @@ pub struct Error {
 pub enum Problem {
     /// It could not be read.
     Io(io::Error),
-    /// It is a folder, a pipe or a device. Opening a pipe that nobody writes to would never end.
+    /// It is a folder, a pipe or a device. Opening a pipe without a writer would block forever.
     NotAFile,
-    /// It has nothing in it.
+    /// It is empty.
     Empty,
     /// It does not start as any trace does.
     NotATrace,
     /// It is JSON without a list of events.
     NoEvents,
-    /// It starts as a trace does, and is none.
+    /// It starts as a trace does, but is not one.
     Malformed {
-        /// The byte, of the unpacked text where it is compressed.
+        /// Offset of the byte; in the unpacked text if the file is compressed.
         offset: u64,
         /// What is there, and what should be.
         why: String,
     },
-    /// It ends, or has to be given up, before anything that a device did.
+    /// It ends, or reading had to be given up, before any device work.
     Cut {
         /// Where that is, and why.
         why: String,
     },
     /// It unpacks to far more than traces do.
     Bomb {
-        /// How many times its size it may unpack to.
+        /// The most times its size to which it may unpack.
         ratio: u64,
     },
     /// It names more streams or threads than any program has.
@@ -52,14 +52,14 @@ pub enum Problem {
         /// What is missing or wrong, and what to do.
         why: String,
     },
-    /// It is a trace without anything that a device did.
+    /// It is a trace without device work.
     NoWork(Asked),
-    /// It is a folder, and has no traces in it.
+    /// It is a folder without traces.
     NoTraces,
 }
 
 impl Error {
-    /// An error about a file.
+    /// Returns an error about a file.
     pub fn new(path: &Path, problem: Problem) -> Error {
         Error {
             path: path.to_owned(),
@@ -80,28 +80,28 @@ impl fmt::Display for Problem {
             Problem::Io(error) => write!(f, "the file cannot be read: {error}"),
             Problem::NotAFile => write!(
                 f,
-                "this is a folder, a pipe or a device and no file; save the trace as a file and name \
+                "this is a folder, a pipe or a device, not a file; save the trace as a file and name \
                  that"
             ),
             Problem::Empty => write!(f, "the file is empty; was the trace written to its end?"),
             Problem::NotATrace => write!(
                 f,
-                "the file is no trace; give the JSON of PyTorch's profiler (.json or .json.gz), an \
+                "the file is not a trace; give the JSON of PyTorch's profiler (.json or .json.gz), an \
                  Nsight Systems export (`nsys export --type sqlite`), or a trace that sidestream wrote"
             ),
             Problem::NoEvents => write!(
                 f,
-                "the file is JSON without a member `traceEvents`, so no trace; give what \
+                "the file is JSON without a member `traceEvents`, so it is not a trace; give what \
                  `export_chrome_trace` of PyTorch's profiler wrote"
             ),
             Problem::Malformed { offset, why } => write!(f, "at byte {offset}: {why}"),
             Problem::Cut { why } => write!(
                 f,
-                "{why}, and nothing before that is work of a device; export the trace again"
+                "{why}, and there is no device work before that; export the trace again"
             ),
             Problem::Bomb { ratio } => write!(
                 f,
-                "the file unpacks to more than {ratio} times its size, which no trace does; unpack \
+                "the file unpacks to more than {ratio} times its size, far more than any trace; unpack \
                  it yourself if you trust it"
             ),
             Problem::Overflow(Overflow { what, limit }) => write!(
@@ -119,7 +119,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Says which side of a trace is missing.
+/// Writes which side of a trace is missing.
 fn no_work(f: &mut fmt::Formatter<'_>, asked: &Asked) -> fmt::Result {
     let counted = |count: usize, one: &str, many: &str| match count {
         1 => format!("1 {one}"),
@@ -152,7 +152,7 @@ fn no_work(f: &mut fmt::Formatter<'_>, asked: &Asked) -> fmt::Result {
     };
     write!(
         f,
-        "the trace has {has} and no records of kernels, copies or memsets: the host's side is there, and the device's is \
+        "the trace has {has} and no records of kernels, copies or memsets: the host's side is recorded, and the device's is \
          missing. Record it again with no other profiler of the GPU running, and wait for the device \
          (`torch.cuda.synchronize()`) before the profiler stops"
     )

@@ -1,14 +1,13 @@
-//! A folder stands for the traces in it.
+//! Finds the traces in a folder.
 
 use std::path::{Path, PathBuf};
 
 use super::{Error, Problem};
 
-/// What files of traces are called.
+/// The file name endings of traces.
 const ENDS: [&str; 3] = [".json", ".json.gz", ".sqlite"];
 
-/// The files of a folder that are traces by their names, in the order of these. Folders in it are not looked
-/// into.
+/// Returns the files of a folder that are traces by their names, in the order of their names. Subfolders are not searched.
 ///
 /// # Errors
 /// The folder cannot be read, or has no such file.

@@ -1,4 +1,4 @@
-//! From files to a [`Trace`].
+//! Reads files into a [`Trace`].
 
 mod error;
 mod folder;
@@ -18,19 +18,17 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::model::Trace;
 
-/// What a reader may take, so that a file from anywhere can be read safely.
+/// Limits of a reader, so that a file from any source can be read safely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// What the kept rows of one trace may take in memory. A trace that needs more is read up to
-    /// there, with a warning.
+    /// The most bytes of memory for the rows of one trace. A larger trace is read up to this limit, with a warning.
     pub rows_bytes: u64,
-    /// How many times its size a compressed file may unpack to. Traces reach fifty.
+    /// The most times its size to which a compressed file may unpack. Traces reach fifty.
     pub unpacked_ratio: u64,
-    /// Whether functions of Python are kept. They are most of the file where the profiler was asked
-    /// for stacks.
+    /// Whether Python functions are kept. They are most of the file if the profiler was asked for stacks.
     pub python: bool,
-    /// Whether a trace without any work of a device is refused: it says nothing of why a device idled, though its tables
-    /// may be looked at.
+    /// Whether a trace without device work is refused: it does not show why a device was idle, though its tables may still be
+    /// of use.
     pub needs_work: bool,
 }
 
@@ -45,17 +43,16 @@ impl Default for Limits {
     }
 }
 
-/// Told now and then how much of a file was read: bytes of it so far, and its size.
+/// A callback that is called repeatedly with the bytes of a file read so far, and its size.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Unpacked bytes from which on the ratio is looked at: what is smaller does no harm.
+/// Unpacked bytes above which the ratio is checked: a smaller file does no harm.
 const SMALL_BYTES: u64 = 64 << 20;
 
-/// Reads a trace of any known kind: what it is, its first bytes say.
+/// Reads a trace of any known kind, which is determined by the first bytes of the file.
 ///
 /// # Errors
-/// The file cannot be read, or is no trace. A trace that ends too early is read up to there, and has
-/// a warning.
+/// The file cannot be read, or is not a trace. A trace that ends too early is read up to its end, and has a warning.
 pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Error> {
     open(path, limits, progress).map_err(|problem| Error::new(path, problem))
 }
@@ -63,7 +60,7 @@ pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, E
 /// Reads a JSON trace from memory, as it would be read from a file.
 ///
 /// # Errors
-/// As [`read()`].
+/// Those of [`read()`].
 pub fn read_json(text: &[u8], limits: &Limits) -> Result<Trace, Problem> {
     match form(text) {
         Form::Empty => Err(Problem::Empty),
@@ -123,7 +120,7 @@ fn open(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Probl
     }
 }
 
-/// What a file is.
+/// The format of a file.
 enum Form {
     Empty,
     Gzip,
@@ -140,7 +137,7 @@ fn form(start: &[u8]) -> Form {
     }
 }
 
-/// Counts what is taken from a reader.
+/// Counts the bytes that are taken from a reader.
 struct Taken<R> {
     input: R,
     bytes: Rc<Cell<u64>>,

@@ -1,4 +1,4 @@
-//! What changes do to a program. What follows from them, the engine finds.
+//! Applies changes to a program. The engine determines their consequences.
 
 use std::collections::BTreeMap;
 
@@ -10,38 +10,39 @@ use super::program::{Item, Job, Pool, Program, Stretch};
 use crate::measure::is_of_framework;
 use crate::model::{ApiKind, Direction, Memory, RangeKind, Source, Trace};
 
-/// A copy call takes about so long, the profiler included.
+/// Approximate time of a copy call, including the profiler.
 const COPY_CALL_NS: u64 = 10_000;
-/// Memory that is there already is taken in about this.
+/// Approximate time of an allocation that reuses cached memory.
 const TAKEN_NS: u64 = 2_000;
-/// What Python does around a call that waits, when that is no part of an operator: `torch.cuda.synchronize()` takes so
-/// long besides the call of CUDA's (torch 2.11, NVIDIA H200).
+/// Python's time around a waiting call outside any operator: `torch.cuda.synchronize()` takes this long besides the CUDA call
+/// (torch 2.11, NVIDIA H200).
 const WAITING_CALL_NS: u64 = 11_000;
-/// A host that was held up is slower for a while: by a twelfth for a tenth of a millisecond, as thirty layers with a wait
-/// behind each were, and without (the same).
+/// For this long, a host that was blocked is slower by a twelfth: measured with thirty layers, with and without a wait after
+/// each (torch 2.11, NVIDIA H200).
 const COLD_NS: u64 = 100_000;
 const COLD: u64 = 12;
-/// After a wait of half a millisecond or more the host takes twice as long for a quarter of a millisecond, while a profiler
-/// runs: five programs with such a wait in each step took that much less without it (the same).
+/// After a wait of half a millisecond or more the host is half as fast for a quarter of a millisecond, while a profiler runs:
+/// five programs with such a wait in each step were faster by that much without it (torch 2.11, NVIDIA H200).
 const LONG_WAIT_NS: u64 = 500_000;
 const LONG_COLD_NS: u64 = 250_000;
 const LONG_COLD: u64 = 2;
-/// The launch of a graph takes about so long.
+/// Approximate time of launching a graph.
 const GRAPH_LAUNCH_NS: u64 = 20_000;
-/// Nobody makes a graph of fewer launches.
+/// With fewer launches a graph is not worth making.
 const LEAST_LAUNCHES: usize = 8;
-/// PyTorch's host passes to another stream and back, with the waits between them, in about this.
+/// Approximate time of PyTorch's host to switch to another stream and back, including the waits between them.
 const SWITCH_NS: u64 = 60_000;
-/// More downloads of one size at once are not told apart.
+/// The most pending downloads of one size that are distinguished.
 const MOST_ALIKE: usize = 64;
-/// What a worker made is taken over in this, where it need not be copied.
+/// Time to take over the result of a worker, where it need not be copied.
 const HAND_OVER_NS: u64 = 20_000;
-/// A worker of PyTorch's loader computes with one thread, and shares the processors with the others. Operators on pictures of one job took
-/// eight workers 1.15 times as long each as they took the program's own thread (torch 2.11, 16 cores, 2026-11-24).
+/// A worker of PyTorch's data loader computes with one thread, and shares the processors with the others. In one job, operators
+/// on pictures took 1.15 times as long in each of eight workers as on the program's own thread (torch 2.11, 16 cores,
+/// 2026-11-24).
 const ON_ONE_THREAD_PERCENT: u64 = 115;
 
 impl Change {
-    /// Makes the change, and says whether there was anything to be changed.
+    /// Applies the change; returns whether there was anything to change.
     pub fn apply(&self, program: &mut Program, profile: &Profile, trace: &Trace) -> bool {
         match self {
             Change::Pinned => pinned(program, profile),
@@ -61,9 +62,8 @@ impl Change {
     }
 }
 
-/// Takes out of the host's time what is no part of a run that goes on without the profiler: what is done once, what
-/// the profiler does for itself, and a share of what it usually adds to each operator and call. What
-/// the host does by itself takes a part of its time at the least.
+/// Removes from the host's time what a longer run without the profiler would not have: one-time work, the profiler's own work,
+/// and a share of what it usually adds to each operator and call. The host's own work keeps at least a part of its time.
 pub fn without_profiler(program: &mut Program, profiler: Profiler, share: Share) {
     let less =
         |ns: u64, by_ns: u64| ns - (by_ns.saturating_mul(share.percent) / 100).min(ns / 4 * 3);
@@ -93,7 +93,7 @@ pub fn without_profiler(program: &mut Program, profiler: Profiler, share: Share)
         let work_ns = item.own_ns - item.loading_ns.min(item.own_ns);
         let left_ns = less(work_ns, by_ns);
         item.own_ns = item.loading_ns.min(item.own_ns) + left_ns;
-        // Operators inside a call, or what its own time does not hold.
+        // Operators inside a call, or the part that its own time does not cover.
         let rest_ns = by_ns - (work_ns - left_ns).min(by_ns);
         item.call_ns = less(item.call_ns, call_ns.saturating_add(rest_ns));
         if share.is_steady {
@@ -129,7 +129,7 @@ fn pinned(program: &mut Program, profile: &Profile) -> bool {
             item.waits = Stretch::default();
             item.return_ns = 0;
         } else if uploaded && item.kind == ApiKind::SyncStream {
-            // A framework waits after an upload from pageable memory only.
+            // A framework waits after an upload only if the memory is pageable.
             item.waits = Stretch::default();
             item.call_ns = 0;
             item.return_ns = 0;
@@ -139,9 +139,8 @@ fn pinned(program: &mut Program, profile: &Profile) -> bool {
     changed
 }
 
-/// A batch from a worker comes through shared memory: the thread that takes it over maps and copies
-/// it. Two pairs of runs with and without workers show so much for a batch and for a byte (PyTorch's
-/// DataLoader on 16 cores, 2026-11-22).
+/// A batch from a worker comes through shared memory: the receiving thread maps and copies it. The cost per batch and per byte
+/// was measured in two pairs of runs with and without workers (PyTorch's DataLoader on 16 cores, 2026-11-22).
 const TAKE_OVER_NS: u64 = 100_000;
 const TAKE_OVER_GB_PER_S: f64 = 1.4;
 
@@ -182,7 +181,8 @@ fn workers(program: &mut Program, count: usize) -> bool {
     true
 }
 
-/// Each then gives batches at the pace of all that there were. What it costs to use one is in the trace already.
+/// Multiplies the workers: each of the `times` workers of the model has the pace of all existing workers together. The cost of
+/// receiving a batch is in the trace already.
 fn more_workers(program: &mut Program, times: usize) -> bool {
     let pace_ns = program.pace_ns;
     if pace_ns == 0 || !workers(program, times) {
@@ -220,7 +220,7 @@ fn host_work(program: &mut Program, count: usize, trace: &Trace) -> bool {
     true
 }
 
-/// Whether a program may be Python's: what others write in C++ and give no names to makes its calls itself.
+/// Returns whether a program may be Python's: C++ programs without named ranges make their calls directly.
 fn is_python(trace: &Trace) -> bool {
     trace.source == Source::Kineto || !trace.ranges.is_empty()
 }
@@ -233,7 +233,7 @@ fn no_sync(program: &mut Program, is_python: bool) -> bool {
         cold[lane].warm(item);
         let is_copy = item.submits.all().any(|at| {
             let job = program.nodes[at].job;
-            // What is not pinned waits by itself.
+            // Copies of memory that is not pinned block by themselves.
             matches!(job, Job::HostCopy { memory, .. } if memory != Memory::Pinned)
         });
         if !item.waits.is_empty() && !is_copy {
@@ -245,7 +245,7 @@ fn no_sync(program: &mut Program, is_python: bool) -> bool {
     changed
 }
 
-/// How slow a thread still is after it was held up.
+/// For how long a thread is still slower after it was blocked, and by how much.
 #[derive(Clone, Copy, Default)]
 struct Cold {
     rest_ns: u64,
@@ -253,7 +253,7 @@ struct Cold {
 }
 
 impl Cold {
-    /// Behind the wait of a call.
+    /// Returns the state after the wait of a call.
     fn behind(item: &Item) -> Cold {
         match item.held_ns >= LONG_WAIT_NS {
             true => Cold {
@@ -267,7 +267,7 @@ impl Cold {
         }
     }
 
-    /// Takes out of a call's time by how much it was slower; not of loading, nor of the host's own work.
+    /// Removes the slow-down from a call's time, except from loading and from the host's own work.
     fn warm(&mut self, item: &mut Item) {
         let kept_ns = item
             .loading_ns
@@ -284,7 +284,7 @@ impl Cold {
 }
 
 impl Item {
-    /// The call goes, with what Python does around it; memory is taken from what is there.
+    /// Removes the call, and Python's time around it; an allocation reuses cached memory.
     fn stop_waiting(&mut self, is_python: bool) {
         self.waits = Stretch::default();
         self.return_ns = 0;
@@ -304,7 +304,7 @@ impl Item {
         }
     }
 
-    /// Leaves of a call what a graph does not save: the program's own work, and its waiting for data.
+    /// Reduces a call to what a graph does not save: the program's own work, and its waiting for data.
     fn replay_as_graph(&mut self) {
         self.call_ns = 0;
         self.own_ns = self
@@ -325,7 +325,7 @@ fn async_output(program: &mut Program, profile: &Profile, is_python: bool) -> bo
         )
     };
     let mut changed = false;
-    // What was waited for at the same place of the step before.
+    // What was waited for at the corresponding call of the previous step.
     let mut before: BTreeMap<(u32, usize), (u32, Stretch)> = BTreeMap::new();
     let (mut step, mut place) = (0, 0);
     for item in &mut program.items {
@@ -380,11 +380,11 @@ fn is_pinned_upload(job: &Job) -> bool {
     )
 }
 
-/// Uploads of what was downloaded before, as far as a trace can tell: of as many bytes, once the host had waited for the
-/// download. They cannot be made a step ahead. They count if most of the bytes that are uploaded are such.
+/// Returns uploads of data that was downloaded before, as far as a trace shows it: of equally many bytes, after the host has
+/// waited for the download. They cannot be made a step ahead. They count only if most of the uploaded bytes are of this kind.
 fn fed_back(program: &Program) -> BTreeMap<usize, usize> {
     let mut fed = BTreeMap::new();
-    // Downloads that are under way, and those that the host has waited for, by their bytes.
+    // Downloads in flight, and those that the host has waited for, by their bytes.
     let mut under_way: Vec<(usize, u64)> = Vec::new();
     let mut here: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let (mut all_bytes, mut fed_bytes) = (0u64, 0u64);
@@ -409,16 +409,16 @@ fn fed_back(program: &Program) -> BTreeMap<usize, usize> {
         for waited in &program.waited[item.waits.all()] {
             let stream = program.nodes[*waited].stream;
             under_way.retain(|(at, bytes)| {
-                let is_over = *at <= *waited && program.nodes[*at].stream == stream;
-                if is_over {
+                let is_complete = *at <= *waited && program.nodes[*at].stream == stream;
+                if is_complete {
                     let here = here.entry(*bytes).or_default();
-                    // What comes later takes the place of what was not uploaded.
+                    // A later download replaces one that was not uploaded.
                     if here.len() >= MOST_ALIKE {
                         here.remove(0);
                     }
                     here.push(*at);
                 }
-                !is_over
+                !is_complete
             });
         }
     }
@@ -447,7 +447,7 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
         program.added.extend(["uploads", "downloads"]);
         program.device_of.extend([device as u32, device as u32]);
     }
-    // What is uploaded in a step is for a later one, so that a host that waits holds up no copy.
+    // The uploads of a step are for a later one, so that a host that waits does not delay a copy.
     let ahead = slots - 1;
     let mut uploads_of: Vec<Vec<usize>> = vec![Vec::new(); program.steps];
     for (at, node) in program.nodes.iter().enumerate() {
@@ -461,7 +461,7 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
         before.get(place).or(before.last()).copied()
     };
     let fed = fed_back(program);
-    // The last node of each stream before and behind a copy, in the order of submission.
+    // The last node of each stream before a copy, and the copies that must precede its next node, in the order of submission.
     let mut last: Vec<Option<usize>> = vec![None; program.streams];
     let mut behind: Vec<Vec<usize>> = vec![Vec::new(); program.streams];
     let mut last_of_step: Vec<Option<usize>> = vec![None; program.steps];
@@ -479,7 +479,7 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
                 let node = &mut program.nodes[at];
                 node.stream = uploads;
                 node.moved = true;
-                // It waits for its slot, and for nothing that the program had it wait for.
+                // The copy waits for its slot only, and not for what the program made it wait for.
                 node.legacy.clear();
                 node.after.clear();
                 node.after.extend(fed.get(&at).copied().or(slot));
@@ -538,11 +538,11 @@ fn graphs(program: &mut Program) -> bool {
     changed
 }
 
-/// What the host takes for an optimizer that is fused, or for one call in the place of a loop: it still looks at each tensor.
-/// An assumption; predictions are made for a quarter of it and for twice as much, too.
+/// A fused optimizer, or one call instead of a loop, still takes a fifth of the host time that it saves: it examines each
+/// tensor. An assumption; predictions are also made for a quarter of it and for twice as much.
 const FUSED: u64 = 5;
 
-/// Submits what is called inside ranges of a name as a few launches, step by step.
+/// Replaces what is called inside ranges of a name by a few launches, step by step.
 fn fused(program: &mut Program, range: &str, trace: &Trace) -> bool {
     let named = trace.ranges.iter().filter(|one| {
         let is_range = matches!(one.kind, RangeKind::Annotation | RangeKind::Operator);
@@ -585,7 +585,7 @@ fn fused(program: &mut Program, range: &str, trace: &Trace) -> bool {
     changed
 }
 
-/// Submits what these calls launch as one graph, if they are many.
+/// Submits the launches of these calls as one graph, if there are enough.
 fn as_graph(program: &mut Program, part: &[usize]) -> bool {
     let launches = |program: &Program, at: usize| {
         let nodes = program.items[at].submits.all();
@@ -610,7 +610,7 @@ fn as_graph(program: &mut Program, part: &[usize]) -> bool {
         } else if is_first || !program.items[at].submits.is_empty() {
             continue;
         }
-        // Calls between the launches of a graph are not made again.
+        // Calls between the launches of a graph are not repeated.
         program.items[at].replay_as_graph();
     }
     true
@@ -649,7 +649,7 @@ fn drop_wait(program: &mut Program, waits: i64, on: i64) -> bool {
         }
         changed = true;
         if is_upload {
-            // Its slot is free when the work that was waited for last time is over.
+            // Its slot is free when the work that was waited for last time is complete.
             kept.append(&mut dropped);
             dropped = gone;
         }
@@ -658,7 +658,7 @@ fn drop_wait(program: &mut Program, waits: i64, on: i64) -> bool {
     changed
 }
 
-/// PyTorch's host has more to do with another stream.
+/// Adds the time that PyTorch's host needs for another stream.
 fn switch(program: &mut Program) {
     let mut step = None;
     for item in program.items.iter_mut().filter(|i| i.operators > 0) {
@@ -668,7 +668,7 @@ fn switch(program: &mut Program) {
     }
 }
 
-/// The stream that has most of the kernels.
+/// Returns the stream that has most of the kernels.
 fn main_stream(program: &Program) -> Option<usize> {
     let mut kernel_ns = vec![0u64; program.streams];
     for node in &program.nodes {
@@ -722,7 +722,7 @@ fn pipeline(program: &mut Program, ranges: &[String], trace: &Trace) -> bool {
         if of_step != step {
             (step, stage) = (of_step, 0);
         }
-        // What is called between stages belongs to the one before it.
+        // Calls between stages belong to the stage before them.
         stage = stage_at(start_ns).unwrap_or(stage);
         for at in program.items[item].submits.all() {
             if program.nodes[at].stream != main {
@@ -730,7 +730,7 @@ fn pipeline(program: &mut Program, ranges: &[String], trace: &Trace) -> bool {
             }
             let is_first = last[step][stage].is_none();
             let before = match stage {
-                // The slot that it fills is that of two steps before.
+                // It fills the slot that was used two steps before.
                 0 => step
                     .checked_sub(2)
                     .and_then(|step| last[step][ranges.len() - 1]),
@@ -763,7 +763,7 @@ fn second_stream(program: &mut Program) -> bool {
     for step in 0..program.steps {
         let of_step: Vec<usize> = (0..program.nodes.len())
             .filter(|at| program.nodes[*at].step == step && program.nodes[*at].stream == main)
-            // A graph says itself what is independent.
+            // A graph defines which of its nodes are independent.
             .filter(|at| !program.nodes[*at].in_graph && !program.nodes[*at].is_collective)
             .filter(|at| matches!(program.nodes[*at].job, Job::Kernel { .. }))
             .collect();
@@ -778,7 +778,7 @@ fn second_stream(program: &mut Program) -> bool {
                 true => last_second.is_none(),
                 false => last_main.is_none(),
             };
-            // A step begins when both halves of the one before are over.
+            // A step begins when both halves of the previous one are complete.
             if let (Some((main, second)), true) = (joins, is_first) {
                 node.after.push(main);
                 node.after.extend(second);

@@ -1,4 +1,4 @@
-//! The latencies of the device, as the trace has them.
+//! Derives the latencies of the device from the trace.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,11 +9,11 @@ use super::program::Program;
 use crate::measure::{Links, Spans, copy_engines, quantile};
 use crate::model::{ApiKind, Call, Source, StreamIndex, SyncKind, Trace, What};
 
-/// From one kernel of a graph to the next, as profilers record kernels: the median of the graphs in
-/// examples/traces, of an H200.
+/// Nanoseconds between two kernels of a graph as profilers record them: the median of the graphs in examples/traces, on an
+/// H200.
 pub const GRAPH_GAP_NS: f64 = 290.0;
 
-/// A profile for each device that has streams, in the order of their numbers.
+/// Returns a profile for each device that has streams, in the order of their numbers.
 pub fn profiles(
     trace: &Trace,
     links: &Links,
@@ -23,7 +23,7 @@ pub fn profiles(
     let waits = pending_waits(trace, program);
     let mut profile = profile(trace, links, &waits, link_gb_per_s);
     if has_graphs(program) {
-        // It was measured of launches: the kernels of a graph wait for no front end.
+        // It was measured with launches: the kernels of a graph do not wait for the front end.
         profile.pending_wait_ns = 0.0;
     }
     let devices: BTreeSet<i64> = trace.streams.iter().map(|s| s.device).collect();
@@ -41,8 +41,8 @@ pub fn profiles(
     profiles.collect()
 }
 
-/// A profile with the latencies of the trace and the speed of its link. All else is of a known device; durations
-/// are taken from the trace, so that little of it matters.
+/// Returns a profile with the latencies of the trace and the speed of its link. Everything else is that of a known device;
+/// durations are taken from the trace, so little of it matters.
 fn profile(
     trace: &Trace,
     links: &Links,
@@ -52,7 +52,7 @@ fn profile(
     let mut profile = Profile::h200();
     profile.link_gb_s = link_gb_per_s;
     profile.graph_gap_ns = GRAPH_GAP_NS;
-    // Each call that waits has the time of its own return.
+    // The return time of each waiting call is stored with the call.
     profile.host_return_ns = 0.0;
     let mut seen = Seen::default();
     let mut last: HashMap<StreamIndex, usize> = HashMap::new();
@@ -75,12 +75,12 @@ fn profile(
         let free_ns = before.map_or(i64::MIN, |(before, _)| before.end_ns());
         let submitted_ns = call.end_ns();
         if busy_until_ns > free_ns.max(submitted_ns) {
-            // It may have waited for another stream's work: that is no latency.
+            // It may have waited for another stream's work: that is not a latency.
             continue;
         }
         let in_graph = call.api.kind == ApiKind::GraphLaunch;
         if free_ns < call.start_ns {
-            // The stream was free: what passes is the way of the submission.
+            // The stream was idle: the gap is the latency of the submission.
             let ns = work.start_ns.saturating_sub(submitted_ns).max(0) as u64;
             match is_kernel(&work.what) {
                 true => seen.submit_kernel.push(ns),
@@ -89,11 +89,11 @@ fn profile(
         } else if let Some((before, before_ns)) = before
             && submitted_ns.saturating_add(20_000) < free_ns
         {
-            // It was queued long before: what passes is the device's own.
+            // It was queued long before: the gap is the device's own.
             let ns = work.start_ns.saturating_sub(free_ns).max(0) as u64;
             match (is_kernel(&before.what) && is_kernel(&work.what), in_graph) {
                 (true, true) => seen.graph_gap.push(ns),
-                // What a pending wait of any stream costs besides, the engine adds, and what one of its own does.
+                // The engine itself adds the cost of a pending wait of any stream, and of one of its own.
                 (true, false) if is_pending(waits.get(&device), free_ns) => {}
                 (true, false) if waits_between(waiting.get(&work.stream), before_ns, call) => {}
                 (true, false) => seen.kernel_gap.push(ns),
@@ -116,7 +116,7 @@ fn profile(
     profile
 }
 
-/// When a stream of each device had nothing left but a wait for an event.
+/// Returns when a stream of each device had only a wait for an event left.
 fn pending_waits(trace: &Trace, program: &Program) -> HashMap<i64, Spans> {
     let end_ns = |node: usize| trace.work[program.nodes[node].work].end_ns();
     let mut last: HashMap<usize, usize> = HashMap::new();
@@ -139,7 +139,7 @@ fn pending_waits(trace: &Trace, program: &Program) -> HashMap<i64, Spans> {
     spans
 }
 
-/// When each stream was told to wait for an event, as far as the trace names the stream.
+/// Returns when each stream was made to wait for an event, as far as the trace names the stream.
 fn waiting_calls(trace: &Trace) -> HashMap<StreamIndex, Vec<i64>> {
     let waits = trace
         .syncs
@@ -182,32 +182,32 @@ struct Seen {
     hop: Vec<u64>,
 }
 
-/// What the profiler adds to the host's time.
+/// Time that the profiler adds to the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profiler {
-    /// For each operator or annotation that it notes.
+    /// Nanoseconds for each operator or annotation that it records.
     pub operator_ns: u64,
-    /// For each call that submits work.
+    /// Nanoseconds for each call that submits work.
     pub submission_ns: u64,
-    /// For any other call of CUDA.
+    /// Nanoseconds for any other CUDA call.
     pub call_ns: u64,
-    /// How much longer the host's steps are in the mean than the quickest of them and what is usual, in hundredths, where all do the same: the
-    /// profiler empties its buffers now and then, which takes the host longer than any step.
+    /// How much longer the mean step of the host is than expected from the fastest one, in hundredths, where all steps do the
+    /// same: the profiler empties its buffers now and then, which takes the host longer than any step.
     pub unsteady_percent: u64,
 }
 
-/// Steps do the same if they make as many calls but for one in so many.
+/// Steps do the same if the numbers of their calls differ by at most one in this many.
 const ALIKE_CALLS: usize = 20;
-/// So much longer than the quickest is a usual step, in hundredths of it; and no buffers make it more than so much longer.
+/// A usual step relative to the fastest one, in hundredths; and the most by which emptying buffers lengthens steps.
 const USUALLY: u64 = 125;
 const MOST_UNSTEADY: u64 = 100;
 
 impl Profiler {
-    /// What the profiler of a trace usually adds.
+    /// Returns what the profiler of a trace usually adds.
     ///
-    /// Traces do not show it. Runs that were timed with and without PyTorch's profiler in one process and that the host bounds (torch 2.11,
-    /// NVIDIA H200, 2026-11-22) had it add so much. Before any profiler has run in a process steps are shorter still: [`Share::MOST`]. The
-    /// other profilers were not measured: nothing is taken out for them.
+    /// Traces do not show it. The figures were measured in host-bound runs with and without PyTorch's profiler in one process
+    /// (torch 2.11, NVIDIA H200, 2026-11-22). Before any profiler has run in a process steps are shorter still:
+    /// [`Share::MOST`]. The other profilers were not measured: no time is removed for them.
     pub fn of(trace: &Trace, program: &Program) -> Profiler {
         match trace.source {
             Source::Kineto => Profiler {
@@ -250,14 +250,14 @@ fn unsteady_percent(program: &Program) -> u64 {
     (mean.saturating_mul(10_000) / quickest / USUALLY).saturating_sub(100)
 }
 
-/// How much of what the profiler usually adds it adds in a run.
+/// The share of the profiler's usual cost that it has in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// To each operator and call, in hundredths.
+    /// The cost for each operator and call, in hundredths of the usual.
     pub percent: u64,
     /// Whether it slows down the host after a long wait.
     pub is_cold: bool,
-    /// Whether the quickest step is what a step takes.
+    /// Whether steps without the profiler are as fast as the fastest one.
     pub is_steady: bool,
 }
 
@@ -274,8 +274,9 @@ impl Share {
         is_cold: true,
         is_steady: false,
     };
-    /// The most: steps take less before any profile of their process than after one, by 3.0 and 4.6 µs a launch in two jobs of many small
-    /// kernels (torch 2.11, CUDA 13.0, NVIDIA H200, 2026-11-24, benches/profiler_cost_gpu.py). The usual is of steps after one.
+    /// The most: before any profile of their process, steps are faster than after one, by 3.0 and 4.6 µs per launch in two jobs
+    /// of many small kernels (torch 2.11, CUDA 13.0, NVIDIA H200, 2026-11-24, benches/profiler_cost_gpu.py). The usual share is
+    /// for steps after a profile.
     pub const MOST: Share = Share {
         percent: 170,
         is_cold: true,

@@ -1,4 +1,4 @@
-//! Changes of a program that people make, by their names.
+//! Changes that people make to a program, by their names.
 
 use std::fmt;
 use std::mem::discriminant;
@@ -7,48 +7,47 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// One change. A set of them is made in this order, whoever states it: what comes later builds on what
-/// comes before.
+/// One change. A set of changes is always made in this order, since later ones build on earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
-    /// Host memory of copies is pinned: they go at the speed of the link, and uploads do not hold up the host.
+    /// Host memory of copies is pinned: they run at the speed of the link, and uploads do not block the host.
     Pinned,
-    /// Copies have streams of their own, so many steps ahead of the kernels.
+    /// Copies have their own streams, this many steps ahead of the kernels.
     Prefetch(usize),
     /// The host does not wait for the device inside a step.
     NoSync,
-    /// What a step downloads is read a step later.
+    /// The downloads of a step are read a step later.
     AsyncOutput,
-    /// What is launched inside ranges of this name in a step takes a few launches, as a fused optimizer does.
+    /// The work launched inside ranges of this name in a step takes a few launches, as with a fused optimizer.
     Fused(String),
-    /// Kernels of a step are submitted as one graph, as far as no wait lies between them.
+    /// Kernels of a step are submitted as one graph, as far as no wait comes between them.
     Graphs,
-    /// So many workers load data.
+    /// This number of workers loads data.
     Workers(usize),
-    /// So many times as many workers load data as there are.
+    /// This many times as many workers as before load data.
     MoreWorkers(usize),
-    /// So many workers do what the host does by itself for half a millisecond or more.
+    /// This number of workers does the host's own work of half a millisecond or more.
     HostWork(usize),
     /// Half of the kernels of a step run in a second stream, as if they did not depend on the others.
     SecondStream,
-    /// What is called inside of these ranges are stages, each a step ahead of the next.
+    /// The calls inside these ranges are stages, each a step ahead of the next.
     Pipeline(Vec<String>),
-    /// Streams do not wait for the legacy default stream, nor that for them.
+    /// No stream waits for the legacy default stream, and that waits for no other.
     NonBlockingStreams,
-    /// The first stream does not wait for events of the second, by the numbers of the trace; an upload waits for those
-    /// of the step before.
+    /// The first stream does not wait for events of the second, by the trace's stream numbers; an upload waits for those of the
+    /// previous step.
     DropWait(i64, i64),
 }
 
 impl Change {
-    /// Every change in their order: how it is written, and what it does.
+    /// Every change in order: its form, and its effect.
     #[rustfmt::skip]
     pub const ALL: [(&str, &str); 13] = [
         ("pinned", "copies from and to pageable memory as if it were pinned"),
         ("prefetch=N", "pinned copies in streams of their own, up to N - 1 steps ahead; the loader stays as slow as it is"),
-        ("no-sync", "the host waits for the device in no step"),
+        ("no-sync", "the host does not wait for the device inside a step"),
         ("async-output", "downloads are read a step later"),
-        ("fused=RANGE", "what is launched in this range takes a few launches"),
+        ("fused=RANGE", "the work launched in this range takes a few launches"),
         ("graphs", "the kernels of a step as one graph"),
         ("workers=N", "N workers load the data"),
         ("more-workers=N", "N times as many workers as there are load the data"),
@@ -59,13 +58,13 @@ impl Change {
         ("drop-wait=STREAM:STREAM", "the first stream no longer waits for the second"),
     ];
 
-    /// How they are written, with commas between them.
+    /// Returns the forms of all changes, separated by commas.
     pub fn forms() -> String {
         Change::ALL.map(|(form, _)| form).join(", ")
     }
 }
 
-/// Why a text is no change, or no set of changes.
+/// The reason why a text is not a change, or not a set of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownChange(String);
 
@@ -77,7 +76,7 @@ impl fmt::Display for UnknownChange {
 
 impl std::error::Error for UnknownChange {}
 
-/// How many slots, or workers, there may be: more has nobody.
+/// The allowed numbers of slots or workers; no program needs more.
 const NUMBERS: RangeInclusive<usize> = 1..=1024;
 
 impl FromStr for Change {
@@ -162,7 +161,7 @@ fn pipeline(text: &str, ranges: Option<&str>) -> Result<Change, UnknownChange> {
     Ok(Change::Pipeline(ranges))
 }
 
-/// The number behind the name of a change, if one is stated.
+/// Returns the number after the name of a change, if one is given.
 fn numbered(text: &str, name: &str, number: Option<&str>) -> Result<Option<usize>, UnknownChange> {
     let Some(number) = number else {
         return Ok(None);
@@ -179,17 +178,17 @@ fn numbered(text: &str, name: &str, number: Option<&str>) -> Result<Option<usize
 }
 
 impl Change {
-    /// Whether it is of use only if work does not depend on other work, which no trace says.
+    /// Returns whether it helps only if work does not depend on other work, which no trace shows.
     pub fn is_conditional(&self) -> bool {
         matches!(self, Change::SecondStream | Change::Pipeline(_))
     }
 
-    /// Whether it depends on how fast the link is.
+    /// Returns whether its gain depends on the speed of the link.
     pub(crate) fn is_of_the_link(&self) -> bool {
         matches!(self, Change::Pinned | Change::AsyncOutput)
     }
 
-    /// Whether it lets copies of both directions run at once.
+    /// Returns whether it lets copies of both directions run concurrently.
     pub(crate) fn is_of_copies(&self) -> bool {
         matches!(
             self,
@@ -197,17 +196,17 @@ impl Change {
         )
     }
 
-    /// Whether it takes work of the host's own away, which takes longer or shorter from one run to the next.
+    /// Returns whether it removes the host's own work, whose time varies from run to run.
     pub(crate) fn is_of_the_host(&self) -> bool {
         self.is_of_workers() || matches!(self, Change::HostWork(_))
     }
 
-    /// Whether workers load data with it, or more of them.
+    /// Returns whether it makes workers load data, or adds workers.
     pub(crate) fn is_of_workers(&self) -> bool {
         matches!(self, Change::Workers(_) | Change::MoreWorkers(_))
     }
 
-    /// Whether kernels may run at once that did not: then the time in which any ran is no floor.
+    /// Returns whether it may make kernels concurrent: then the time in which any kernel ran is not a lower bound.
     pub(crate) fn is_concurrent(&self) -> bool {
         matches!(
             self,
@@ -218,20 +217,20 @@ impl Change {
         )
     }
 
-    /// The names of a set of changes, as [`Change::set`] reads them.
+    /// Returns the names of a set of changes, as [`Change::set`] reads them.
     pub fn names(set: &[Change]) -> String {
         let names: Vec<String> = set.iter().map(Change::to_string).collect();
         names.join(",")
     }
 
-    /// A set of changes, separated by commas, in the order in which they are made. One that is stated
-    /// twice counts once.
+    /// Parses a set of changes, separated by commas; returns them in the order in which they are made. A repeated change counts
+    /// once.
     ///
     /// # Errors
-    /// One of them is no change, or two of them contradict each other.
+    /// One of them is not a change, or two of them contradict each other.
     pub fn set(text: &str) -> Result<Vec<Change>, UnknownChange> {
         let mut set = Vec::new();
-        // The ranges of a pipeline have commas between them too: those up to the next change are its own.
+        // The ranges of a pipeline are separated by commas too: those up to the next change belong to it.
         let mut stages: Option<String> = None;
         for part in text.split(',').map(str::trim) {
             if let Some(so_far) = &mut stages {
@@ -248,7 +247,7 @@ impl Change {
             }
             if part.is_empty() {
                 return Err(UnknownChange(format!(
-                    "`{text}` has a place without a change in it; write changes with one comma between \
+                    "`{text}` has an empty entry; write changes with one comma between \
                      them, such as pinned,prefetch=2"
                 )));
             }

@@ -1,12 +1,12 @@
-//! What work stands behind by CUDA's rules: the rule book of `sidestream::order` is asked, and says
-//! which earlier work of which streams.
+//! Computes what work is ordered after by CUDA's rules: the rule book of `sidestream::order` returns the earlier work of each
+//! stream.
 
 use sidestream::op::{Accesses, DeviceId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use sidestream::order::{Chain, Force, Frontier, Order, Steps};
 
 use crate::model::StreamIndex;
 
-/// A record of an event: names it to [`Edges::wait`].
+/// A record of an event, which [`Edges::wait`] takes.
 pub type Event = sidestream::op::EventId;
 
 /// The streams of a trace under the rule book.
@@ -14,7 +14,7 @@ pub struct Edges {
     order: Order,
     /// The last point of each stream and record, as an index of `points`.
     frontier: Frontier<usize>,
-    /// What has to be over at a point: nodes, at most one of each stream.
+    /// The nodes that must be complete at each point, at most one per stream.
     points: Vec<Vec<usize>>,
     streams: Vec<StreamId>,
     /// The stream of each node.
@@ -24,7 +24,7 @@ pub struct Edges {
 }
 
 impl Edges {
-    /// Begins with streams of these kinds, each on its device.
+    /// Returns edges for streams of these kinds, each on its device.
     pub fn new(streams: impl Iterator<Item = (StreamKind, u32)>) -> Edges {
         let mut order = Order::new();
         let streams = streams.map(|(kind, device)| order.add_stream(kind, DeviceId(device)));
@@ -40,7 +40,7 @@ impl Edges {
         }
     }
 
-    /// Submits the next node to a stream; gives the nodes of other streams that it stands behind.
+    /// Submits the next node to a stream; returns the nodes of other streams after which it is ordered.
     pub fn submit(&mut self, stream: StreamIndex) -> Vec<usize> {
         let stream = self.streams[stream.0 as usize];
         let node = self.stream_of.len();
@@ -52,7 +52,7 @@ impl Edges {
         before
     }
 
-    /// Records a stream as it is.
+    /// Records an event in a stream.
     pub fn record(&mut self, stream: StreamIndex) -> Event {
         let stream = self.streams[stream.0 as usize];
         let event = self.order.add_event(false, None);
@@ -60,14 +60,14 @@ impl Edges {
         event
     }
 
-    /// Has the later work of a stream wait for a record.
+    /// Makes the later work of a stream wait for a record.
     pub fn wait(&mut self, stream: StreamIndex, event: Event) {
         let stream = self.streams[stream.0 as usize];
         self.push(Kind::Wait { stream, event }, None);
     }
 
-    /// Takes an operation, and gives what it stands behind. One that the rule book refuses orders
-    /// nothing: the trace is of a program that ran.
+    /// Submits an operation; returns what it is ordered after. One that the rule book refuses orders nothing: the trace is of a
+    /// program that ran.
     fn push(&mut self, kind: Kind, node: Option<usize>) -> Vec<usize> {
         let op = Op {
             id: OpId(self.ops),
@@ -100,7 +100,7 @@ impl Edges {
         before
     }
 
-    /// Of the nodes of one stream, the last stands for all.
+    /// Keeps the last node of each stream, which implies all earlier ones.
     fn keep_last(&self, nodes: &mut Vec<usize>) {
         nodes.sort_unstable_by_key(|node| (self.stream_of[*node], std::cmp::Reverse(*node)));
         nodes.dedup_by_key(|node| self.stream_of[*node]);

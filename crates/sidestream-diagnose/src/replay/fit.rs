@@ -1,35 +1,36 @@
-//! How much the profiler added, where a step was timed without it.
+//! Estimates how much the profiler added, where a step was timed without it.
 //!
-//! The replay knows what a step takes if the profiler adds so much to each call. The other way round, a step that was timed says how much
-//! that was, as far as the host decides how long a step takes. What that leaves over is other time of the same step: devices and copies are
-//! faster in one minute than in another. How the two share is weighed by what is usual of each. What is left over is taken to lie in all
-//! parts of a step alike, so that a change takes its share of it away; the range holds that all of it lies in what the change takes away.
+//! The replay knows what a step takes if the profiler adds a given amount to each call. Conversely, a timed step shows that
+//! amount, as far as the host determines the length of a step. The remainder is other variation of the same step: devices and
+//! copies are faster in one minute than in another. Both are weighed by their usual variation. The remainder is assumed to be
+//! spread evenly over a step, so that a change removes its share of it; the range covers the case that all of it lies in what
+//! the change removes.
 
 use super::calibrate::Share;
 use crate::model::Unprofiled;
 
-/// What the profiler may add, in hundredths of the usual: up to ten times as much, as with stacks.
+/// The tried costs of the profiler, in hundredths of the usual: up to ten times as much, as with stacks.
 const TRIED: [u64; 11] = [10, 25, 50, 75, 100, 125, 175, 250, 400, 600, 1_000];
-/// So far it is from the usual in most runs, as a part of it: that of its logarithm.
+/// The usual deviation of that cost in most runs, as the natural logarithm of the ratio.
 const USUALLY: f64 = 0.5;
-/// And so much faster or slower are devices in most.
+/// The usual deviation of the speed of devices, likewise.
 const ALIKE: f64 = 0.03;
-/// Beyond, the steps that were timed are others than those that were recorded.
+/// Beyond this range, the timed steps are not comparable with the recorded ones.
 const APART: (f64, f64) = (0.8, 1.1);
 
-/// What is to be taken out, and what a step takes then: where it is the most, the usual and the least.
+/// The amount to remove, and the time of a step without it: for the most, the usual and the least amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
-    /// What the profiler adds.
+    /// The share that the profiler adds.
     pub shares: [Share; 3],
-    /// What a step takes then is multiplied by this.
+    /// Factors by which the resulting time of a step is multiplied.
     factors: [f64; 3],
-    /// The step as it is, with the usual, before it is multiplied.
+    /// Time of the unmodified step with the usual share, before it is multiplied.
     unmodified_ns: f64,
 }
 
 impl Default for Fit {
-    /// Nothing was timed.
+    /// Returns the fit where nothing was timed.
     fn default() -> Fit {
         Fit {
             shares: [Share::MOST, Share::USUAL, Share::LEAST],
@@ -40,12 +41,13 @@ impl Default for Fit {
 }
 
 impl Fit {
-    /// The places of the three.
+    /// Indices of the three.
     pub const MOST: usize = 0;
     pub const USUAL: usize = 1;
     pub const LEAST: usize = 2;
 
-    /// What explains a step that was timed, by what a step takes if the profiler adds so much; none if nothing does.
+    /// Returns the fit that explains a timed step, given the time of a step for each share of the profiler; `None` if nothing
+    /// explains it.
     pub fn to(measured: &Unprofiled, step_ns: impl Fn(Share) -> Option<u64>) -> Option<Fit> {
         let share = |percent| Share {
             percent,
@@ -83,21 +85,21 @@ impl Fit {
         (fastest..=slowest).contains(&fit.left()).then_some(fit)
     }
 
-    /// What is left over, as a factor.
+    /// Returns the remainder, as a factor.
     fn left(&self) -> f64 {
         self.factors[Fit::USUAL]
     }
 
-    /// What a step takes after a change, from what it takes in the replay.
+    /// Returns the time of a step after a change, from its time in the replay.
     pub fn scaled(&self, at: usize, ns: u64) -> u64 {
         let (ns, left) = (ns as f64, self.left());
-        // It has a part in what is left over, as large as its part in the step.
+        // It has the same part in the remainder as in the step.
         let kept = (ns / self.unmodified_ns.max(1.0)).min(1.0);
         if at == Fit::USUAL {
             return (ns * left.powf(kept)) as u64;
         }
         let all = ns * self.factors[at];
-        // All that is left over may lie in what the change takes away, but not more than there is.
+        // All of the remainder may lie in what the change removes, but not more than there is.
         let elsewhere = ((1.0 - left) * ns)
             .abs()
             .min((self.unmodified_ns - ns).max(0.0));

@@ -1,18 +1,19 @@
-//! What the host's threads did, for the program: who hands over to whom, when operators began, and when data was awaited.
+//! The activity of the host's threads, for the program: which threads hand over to each other, when operators began, and when
+//! data was awaited.
 
 use std::collections::BTreeSet;
 
 use crate::idle::is_loading;
 use crate::model::{Name, RangeKind, Thread, ThreadIndex, Trace};
 
-/// Which threads are one lane.
+/// Which threads form one lane.
 pub struct Lanes {
     pub of: Vec<usize>,
     pub count: usize,
 }
 
 impl Lanes {
-    /// Threads of a process that are hardly ever in a call at once hand over to each other.
+    /// Assigns threads to lanes: threads of a process that are hardly ever in calls at the same time hand over to each other.
     pub fn of(trace: &Trace) -> Lanes {
         let (mut end, mut both_ns, mut all_ns) = (i64::MIN, 0, 0);
         let mut last: Option<ThreadIndex> = None;
@@ -49,13 +50,13 @@ fn process(threads: &[Thread], thread: ThreadIndex) -> i64 {
     threads[thread.0 as usize].process
 }
 
-/// When operators began, on each lane.
+/// The starts of operators on each lane.
 pub struct Operators {
     starts: Vec<Vec<i64>>,
 }
 
 impl Operators {
-    /// Of those that begin by this time.
+    /// Returns the operators that begin by this time.
     pub fn of(trace: &Trace, lanes: &Lanes, until_ns: i64) -> Operators {
         let mut starts: Vec<Vec<i64>> = Vec::new();
         starts.resize_with(lanes.count, Vec::new);
@@ -74,7 +75,7 @@ impl Operators {
     }
 }
 
-/// When the program waited for its data.
+/// The times at which the program waited for its data.
 pub struct Loading {
     spans: Vec<(i64, i64)>,
 }
@@ -93,7 +94,7 @@ impl Loading {
         Loading { spans }
     }
 
-    /// The number of the batch that is waited for at this time, or next.
+    /// Returns the number of the batch that is awaited at this time, or next.
     pub fn batch_at(&self, ns: i64) -> u32 {
         self.spans.partition_point(|span| span.1 <= ns) as u32
     }

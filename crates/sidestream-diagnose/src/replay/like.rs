@@ -1,4 +1,4 @@
-//! Which steps are replayed, where a trace has too many: neighbours that are like all of them.
+//! Selects the steps to replay in a trace with too many: consecutive ones that are representative of all.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use super::{LEAST_STEPS, Source, taking};
 use crate::idle::{Cause, Stretch};
 use crate::measure::{Spans, Steps};
 
-/// So many places of the run are looked at, apart from its beginning.
+/// The number of places in the run that are tried, apart from its beginning.
 const PLACES: usize = 12;
-/// Steps whose idle time differs by more than this part of a step from that of all, summed over its causes, say nothing
-/// about them: that is as much as a change has to gain.
+/// Steps are not representative if their idle time differs from that of all steps by more than this part of a step, summed over
+/// its causes: a change must gain as much.
 const UNLIKE: f64 = 0.05;
-/// Steps that are less of the trace than this do not stand for it.
+/// Steps that make up less than this part of the trace do not represent it.
 const LEAST_PART: f64 = 0.05;
 
-/// The first of the steps to be replayed.
+/// Returns the first of the steps to replay.
 ///
 /// # Errors
-/// Why no steps stand for the trace.
+/// Why no steps represent the trace.
 pub fn first(source: &Source) -> Result<usize, &'static str> {
     let steps = source.steps;
     let longest = source.devices.iter().max_by_key(|device| device.span_ns);
@@ -55,10 +55,10 @@ pub fn first(source: &Source) -> Result<usize, &'static str> {
     }
 }
 
-/// What the devices wait for, as parts of the steps, by cause; and what the host works by itself.
+/// The idle time by cause, as parts of the time of the steps; and the host's own work.
 type Parts = BTreeMap<Option<Cause>, f64>;
 
-/// Of all steps, or of some.
+/// Returns the parts of all steps, or of some.
 fn parts(source: &Source, of: Option<(usize, usize)>) -> Parts {
     let mut sums: BTreeMap<Option<Cause>, u64> = BTreeMap::new();
     let mut add = |cause, ns: u64| {

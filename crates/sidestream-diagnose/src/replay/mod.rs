@@ -1,28 +1,27 @@
-//! What a change would be worth: the trace as a program, run again by the engine.
+//! Predicts what a change would gain: the trace becomes a program that the engine runs again.
 //!
 //! # The plan
-//! 1. **The program.** Calls and their work become tasks ([`program`]). Host threads that hand over to each other, as a
-//!    thread of Python and that of its backward pass do, are one lane; threads that work at once are lanes of their
-//!    own. Time between two calls is the host's own work. Each work stands behind the one before it in its stream,
-//!    and behind its call.
-//! 2. **What CUDA promises the rule book says** ([`edges`]): streams in order, waits for events, the legacy default
-//!    stream.
-//! 3. **What the trace does not hold is inferred.** A wait of a stream is joined with the record that the trace names; where it names none,
-//!    with the one before it in the sequence of calls, and dropped if the times contradict it. A synchronisation waits for the work that
-//!    ended last before it came back.
-//! 4. **The device's own latencies** are those of the trace ([`calibrate`]): from a call to its work, from one work to the next. No gap
-//!    is copied from the trace.
-//! 5. **The unmodified program runs first.** How far its step is from the measured one is reported, and beyond 3 %
+//! 1. **The program.** Calls and their work become tasks ([`program`]). Host threads that hand over to each other, such as a
+//!    Python thread and that of its backward pass, are one lane; threads that work concurrently are separate lanes. Time
+//!    between two calls is the host's own work. Each operation is ordered after the previous one in its stream, and after its
+//!    call.
+//! 2. **The rule book states what CUDA guarantees** ([`edges`]): streams in order, waits for events, the legacy default stream.
+//! 3. **What the trace lacks is inferred.** A wait of a stream is joined with the record that the trace names; where it names
+//!    none, with the one before it in the order of calls, and dropped if the times contradict it. A synchronisation waits for
+//!    the work that ended last before it returned.
+//! 4. **The device's own latencies** are those of the trace ([`calibrate`]): from a call to its work, from one operation to the
+//!    next. No gap is copied from the trace.
+//! 5. **The unmodified program runs first.** The difference of its step from the measured one is reported; if it exceeds 3 %,
 //!    nothing is predicted.
-//! 6. **The profiler's own time is taken out** of the host's, before and after a change, and so is what is done once. How much
-//!    the profiler adds is an estimate: each prediction is made for the least, the usual and the most of it. Where a step was timed before
-//!    the profiler started, these three are what explains it ([`fit`]).
-//! 7. **A change changes the program** ([`apply`]), never a result: what follows from it, the engine finds. What it gains is a ratio
-//!    of sums over the replayed steps. No prediction leads below the time in which kernels ran.
+//! 6. **The profiler's own time is removed** from the host's, before and after a change, and so is one-time work. How much the
+//!    profiler adds is an estimate: each prediction is made for the least, the usual and the most of it. Where a step was timed
+//!    before the profiler started, these three are the values that explain its time ([`fit`]).
+//! 7. **A change modifies the program** ([`apply`]), never a result: the engine determines the consequences. The gain is a
+//!    ratio of sums over the replayed steps. No prediction is below the time in which kernels ran.
 //!
-//! # What it does not know
-//! Whether kernels depend on each other across what a second stream would separate; that other threads may wait for a
-//! lock; how much slower the profiler made this very machine.
+//! # Limits
+//! It does not know whether kernels depend on each other across the split of a second stream, whether other threads wait for a
+//! lock, or how much the profiler slowed down this particular machine.
 
 mod apply;
 mod calibrate;
@@ -51,31 +50,29 @@ use program::{Item, Job, Program};
 use run::Run;
 use sidestream::engine::Profile;
 
-/// A replay that is further off explains nothing.
+/// A replay with a larger error explains nothing.
 const MOST_ERROR: f64 = 0.03;
-/// Fewer steps have no mean worth the name.
+/// With fewer steps a mean has no meaning.
 const LEAST_STEPS: usize = 3;
-/// More streams than these no program of one process has.
+/// The most streams of one process that are replayed.
 const MOST_STREAMS: usize = 1_024;
-/// By so much a prediction may be off where neither the replay nor the profiler is: kernels take longer or shorter from one
-/// run to the next.
+/// The error of a prediction that comes from neither the replay nor the profiler: the time of kernels varies from run to run.
 const MODEL: (f64, f64) = (0.95, 1.06);
-/// A gain is off by this part of what is left, since both steps are of one trace.
+/// The error of a gain, relative to the remaining time, since both steps come from one trace.
 const GAIN_OFF: f64 = 0.03;
-/// What the host does by itself takes so much more or less in another run: that part of what is gained without it.
+/// The variation of the host's own work between runs: the error of a gain from removing it, relative to that gain.
 const HOST_OFF: f64 = 0.05;
-/// Where no copy of the trace shows how fast the link is, it may have so many times the speed that links of its
-/// generation reach: it may be half as wide, or of a later one.
+/// Factors for the speed of the link that are tried where no copy of the trace shows it: the link may be half as wide as links
+/// of its generation, or of a later generation.
 const LINK: [f64; 2] = [0.5, 1.6];
-/// What it costs to take a batch over from a worker was measured with two programs; of another one it may be so many times
-/// that.
+/// Factors for the cost of taking over a batch from a worker, which was measured with two programs and may differ for others.
 const TAKE_OVER: [f64; 2] = [0.6, 1.5];
-/// What workers take for work of the host was measured with one program; of another one, and where more of them share the
-/// processors, it may be so many times that.
+/// Factors for the time that workers take for work of the host, which was measured with one program and may differ for others,
+/// and where more of them share the processors.
 const BY_WORKERS: [f64; 2] = [0.87, 1.25];
-/// What a few launches in the place of many leave of the host's time is an assumption; it may be so many times that.
+/// Factors for the host's time that remains with a few launches instead of many, which is an assumption.
 const FUSED: [f64; 2] = [0.25, 2.0];
-/// A guess at what the host takes: which changes rest on it, the factors, and what they are of.
+/// An assumption about the host's time: which changes depend on it, the factors, and the time that they apply to.
 type Guess = (fn(&Change) -> bool, [f64; 2], fn(&mut Item, f64));
 const GUESSES: [Guess; 3] = [
     (Change::is_of_workers, TAKE_OVER, |item, factor| {
@@ -95,82 +92,80 @@ const GUESSES: [Guess; 3] = [
         },
     ),
 ];
-/// Downloads that run beside kernels slow them down, and these the downloads: predictions of that were too low by up to a
+/// Downloads that run beside kernels slow them down, and kernels slow down downloads: such predictions were too low by up to a
 /// ninth, where the downloads are this part of a step or more.
 const BESIDE: f64 = 1.13;
 const BESIDE_FROM: f64 = 0.05;
 
-/// How well the model explains the trace, and what changes would be worth.
+/// How well the model explains the trace, and what changes would gain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
-    /// The measured time of a step, in the mean of all.
+    /// Measured mean time of all steps.
     pub measured_ns: u64,
-    /// The time of a step in the replay of the unmodified trace. Where that is only some of its steps, and they are
-    /// slower or faster than all of them, it is put into that proportion.
+    /// Time of a step in the replay of the unmodified trace. If only some steps were replayed, it is scaled to the mean of all.
     pub replayed_ns: u64,
-    /// How many steps were replayed: all of them, or those neighbours that are most like all.
+    /// Number of replayed steps: all of them, or the consecutive ones that are most representative.
     pub steps: usize,
-    /// How much of the time of the steps that were replayed it explains: all but what single steps are off by.
+    /// The part of the replayed steps' time that the replay explains: one minus the errors of the single steps.
     pub explained_share: f64,
-    /// The time of the unmodified step without the profiler and without what is done once: the predictions are without
-    /// these too.
+    /// Time of the unmodified step without the profiler and without one-time work, which the predictions leave out too.
     pub unprofiled_ns: u64,
-    /// The least and the most that this may be: how much the profiler adds is an estimate, and what was measured has a spread.
+    /// The least and the most that this time may be: what the profiler adds is an estimate, and measurements have a spread.
     pub unprofiled_between_ns: (u64, u64),
-    /// What the two are from. Not what the trace states, where its recorded steps do not bear that out.
+    /// The source of these two times. Not what the trace states, if its recorded steps contradict that.
     pub base: Base,
-    /// What was predicted: each usual change alone, then sets; nothing where the replay is too far off.
+    /// The predictions: each usual change alone, then sets; empty if the replay's error is too large.
     pub predictions: Vec<Prediction>,
-    /// How many of the last predictions the caller asked for.
+    /// Number of predictions at the end that the caller asked for.
     pub asked: usize,
 }
 
 impl Replay {
-    /// How far the replay is from the trace, as a part of a step.
+    /// Returns the error of the replay, as a part of a step.
     pub fn error(&self) -> f64 {
         self.replayed_ns.abs_diff(self.measured_ns) as f64 / self.measured_ns.max(1) as f64
     }
 
-    /// Whether it is near enough to predict anything.
+    /// Returns whether the error is small enough for predictions.
     pub fn is_ok(&self) -> bool {
         self.error() <= MOST_ERROR
     }
 
-    /// Whether a step without the profiler is shorter by more than 1 %. Predictions are without it.
+    /// Returns whether a step without the profiler is shorter by more than 1 %. Predictions are without it.
     pub fn is_slowed_by_profiler(&self) -> bool {
         (self.unprofiled_ns as f64) < 0.99 * self.measured_ns as f64
     }
 
-    /// What was predicted for a set of changes.
+    /// Returns the prediction for a set of changes.
     pub fn prediction(&self, changes: &[Change]) -> Option<&Prediction> {
         self.predictions.iter().find(|p| p.changes == changes)
     }
 }
 
-/// What a step would take with some changes.
+/// Time of a step with some changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// The changes, made together.
     pub changes: Vec<Change>,
-    /// The least.
+    /// The least time.
     pub low_ns: u64,
-    /// What is to be expected.
+    /// The expected time.
     pub likely_ns: u64,
-    /// The most.
+    /// The most time.
     pub high_ns: u64,
-    /// Whether there was anything in the trace for each of the changes to change.
+    /// Whether each of the changes found something to change in the trace.
     pub is_effective: bool,
-    /// What a step would take if the profiler added the most, the usual, and the least.
+    /// Time of a step if the profiler added the most, the usual, and the least.
     pub(crate) by_profiler_ns: [u64; 3],
-    /// The least and the most that it would take for what else is not known: how fast the link is, what a batch costs that
-    /// a worker made, how long work of the host takes.
+    /// The least and the most time given the other unknowns: the speed of the link, the cost of a batch from a worker, the time
+    /// of the host's work.
     pub(crate) unknown_ns: (u64, u64),
-    /// What runs in the step nearest to the median.
+    /// The activity in the step nearest to the median.
     pub timeline: Timeline,
 }
 
 impl Prediction {
-    /// What a step is shorter than with other changes, at the least, as is to be expected, and at the most.
+    /// Returns by how much a step is shorter than with other changes: the least, the expected and the most.
     pub(crate) fn gain_over(&self, other: [u64; 3]) -> (u64, u64, u64) {
         let by_profiler = [0, 1, 2].map(|at| other[at].saturating_sub(self.by_profiler_ns[at]));
         let likely = by_profiler[1];
@@ -178,7 +173,7 @@ impl Prediction {
         let gains = by_profiler.into_iter().chain(unknown);
         let least = gains.clone().min().unwrap_or(0);
         let most = gains.max().unwrap_or(0);
-        // A change that makes a part quicker is off by a part of what is left, not of what is gained.
+        // The error of a change that makes a part faster is relative to the remaining time, not to the gain.
         let mut off_ns = self.likely_ns as f64 * GAIN_OFF;
         if self.changes.iter().any(Change::is_of_the_host) {
             off_ns += likely as f64 * HOST_OFF;
@@ -189,7 +184,7 @@ impl Prediction {
     }
 }
 
-/// What a replay is made from.
+/// The data from which a replay is made.
 pub struct Source<'t> {
     pub trace: &'t Trace,
     pub links: &'t Links,
@@ -197,16 +192,16 @@ pub struct Source<'t> {
     pub steps: &'t Steps,
     pub scene: &'t Scene<'t>,
     pub devices: &'t [DeviceTime],
-    /// Why each of them did nothing.
+    /// The idle time of each device by cause.
     pub idles: &'t [Idle],
     pub link_gb_per_s: f64,
-    /// Whether that is an assumption.
+    /// Whether the speed of the link is an assumption.
     pub is_link_assumed: bool,
-    /// Whether batches come from workers already: how long these load is not in the trace.
+    /// Whether batches already come from workers, whose loading time is not in the trace.
     pub has_workers: bool,
 }
 
-/// Replays a trace, then with each of the usual changes, with those together that gain together, and with the sets that the
+/// Replays a trace, then with each of the usual changes, with sets of those that gain together, and with the sets that the
 /// caller asks for.
 ///
 /// # Errors
@@ -229,7 +224,7 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
     let profiles = calibrate::profiles(trace, source.links, &program, source.link_gb_per_s);
     let unmodified = Run::of(&program, &profiles);
     let replayed_sum = sum(&unmodified.periods_ns);
-    // Some steps of a trace may be slower than all of them: a replay of these is held against these.
+    // Some steps of a trace may be slower than the mean of all: their replay is compared with these same steps.
     let measured: Vec<u64> = steps.periods_ns().split_off(first);
     let taken = unmodified.periods_ns.len().min(measured.len());
     let first_sum = sum(&measured[..taken]);
@@ -256,7 +251,7 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
         .then(|| delivered(&program, &unmodified))
         .flatten();
     program.pace_ns = delivered.map_or(0, |delivered| pace_ns(&program, delivered));
-    // What the replay is off by, the predictions would be too.
+    // The predictions are scaled by the error of the replay.
     let scale = measured_ns as f64 / replayed_sum as f64;
     let per_step = measured_ns as f64 / first_sum as f64;
     let mut model = Model {
@@ -288,7 +283,7 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
         .ok_or("the steps of the trace end out of their order")?;
     let longest_ns = match replay.base {
         Base::Estimated => measured_ns,
-        // Steps that were timed may have been longer than those that were recorded.
+        // The timed steps may have been longer than the recorded ones.
         Base::Measured(_) => u64::MAX,
     };
     let [least, usual, most] = base.by_profiler_ns.map(|ns| ns.min(longest_ns));
@@ -309,8 +304,8 @@ fn sum(periods_ns: &[u64]) -> u64 {
     periods_ns.iter().copied().fold(0, u64::saturating_add)
 }
 
-/// Where batches come from workers, and the program had to wait for some: how many steps there were up to the last such wait, and
-/// how long they took. Up to there workers decide how fast the program goes, whatever else changes: none of their batches was
+/// Returns, where batches come from workers and the program had to wait for some, the number of steps up to the last such wait,
+/// and their time. Up to there the workers determine the speed of the program, whatever else changes: none of their batches was
 /// left over.
 fn delivered(program: &Program, unmodified: &Run) -> Option<(usize, u64)> {
     let all_ns = sum(&unmodified.periods_ns);
@@ -325,7 +320,7 @@ fn delivered(program: &Program, unmodified: &Run) -> Option<(usize, u64)> {
     (periods > 0).then(|| (periods, sum(&unmodified.periods_ns[..periods])))
 }
 
-/// What workers take for a batch, all together, in steps for whose batches they decided.
+/// Returns the time of all workers together for a batch, in the steps in which they determined the speed.
 fn pace_ns(program: &Program, (periods, delivered_ns): (usize, u64)) -> u64 {
     let loaded = program.items.iter().filter(|item| item.loading_ns > 0);
     let batches: HashSet<u32> = loaded.map(|item| item.batch).collect();
@@ -333,35 +328,35 @@ fn pace_ns(program: &Program, (periods, delivered_ns): (usize, u64)) -> u64 {
     (delivered_ns as f64 / periods as f64 / per_step) as u64
 }
 
-/// A wait for data that is shorter is what it takes to hand a batch over.
+/// A shorter wait for data is only the handing over of a batch.
 const LEAST_WAIT_NS: u64 = 1_000_000;
 
-/// What predictions are made with.
+/// The data with which predictions are made.
 struct Model<'t> {
     trace: &'t Trace,
     program: &'t Program,
     profiles: &'t [Profile],
     profiler: Profiler,
-    /// How much of it there is.
+    /// How much of the profiler's cost is removed.
     fit: Fit,
     is_link_assumed: bool,
-    /// Whether some device may copy in one direction at a time.
+    /// Whether some device may copy in only one direction at a time.
     has_unknown_engines: bool,
-    /// From a sum over the replayed steps to the mean of all steps.
+    /// The factor from a sum over the replayed steps to the mean of all steps.
     scale: f64,
-    /// The same for what nodes take.
+    /// The factor for the times of nodes.
     scale_of_nodes: f64,
     error: f64,
-    /// What a step takes in the trace.
+    /// Time of a step in the trace.
     measured_ns: u64,
-    /// No step takes less: than its kernels do where they run as they ran, and where they may run at once.
+    /// Lower bounds of a step: the time of its kernels as they ran, and if they may run concurrently.
     floors_ns: (u64, u64),
-    /// The steps for whose batches workers decided, and how long these take at the least.
+    /// The number of steps in which workers determined the speed, and the least time of these.
     delivered: Option<(usize, u64)>,
 }
 
 impl Model<'_> {
-    /// A step with these changes; as it is if they change nothing, which the base says.
+    /// Predicts a step with these changes; returns `base` if they change nothing.
     fn predict(&self, changes: &[Change], base: Option<&Prediction>) -> Option<Prediction> {
         let (changed, effective) = self.changed(changes, 1.0);
         if let (0, Some(base)) = (effective, base) {
@@ -377,7 +372,7 @@ impl Model<'_> {
             let (step_ns, run) = self.step_ns(&program, changes, self.profiles)?;
             Some((self.fit.scaled(at, step_ns), run, program))
         };
-        // A run takes as much memory as the trace: there is one at a time.
+        // A run takes as much memory as the trace, so only one exists at a time.
         let (mut likely_ns, downloads_ns, timeline) = {
             let (likely_ns, run, program) = run(&changed, Fit::USUAL)?;
             let downloads_ns = downloads_ns(&program) as f64 * self.scale_of_nodes;
@@ -394,7 +389,7 @@ impl Model<'_> {
             }
         }
         let step_ns = |changed: &Program, at| run(changed, at).map(|(step_ns, ..)| step_ns);
-        // Where nothing is taken out there is nothing to be wrong about.
+        // If nothing is removed, there is no uncertainty about it.
         let by_profiler_ns = match self.profiler == Profiler::default() {
             true => [likely_ns; 3],
             false => [
@@ -428,7 +423,7 @@ impl Model<'_> {
             unknown.iter().copied().max().unwrap_or(likely_ns),
         );
         let least_ns = by_profiler_ns.into_iter().fold(unknown_ns.0, u64::min);
-        // What a profiler adds between kernels of a graph is in every step, with the changes and without: it is no gain.
+        // What a profiler adds between kernels of a graph is in every step, with and without the changes: it is not a gain.
         let least_ns = match self.profiler != Profiler::default() && has_graphs(&changed) {
             true => least_ns.min(self.graphs_close_ns(&changed, changes)?),
             false => least_ns,
@@ -451,7 +446,8 @@ impl Model<'_> {
         })
     }
 
-    /// The step if what graphs consist of follows each other as closely as it does where the profiler adds nothing between.
+    /// Returns the time of the step if kernels of graphs follow each other as closely as they do without the profiler's
+    /// additions.
     fn graphs_close_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
         let mut profiles = self.profiles.to_vec();
         for profile in &mut profiles {
@@ -462,8 +458,8 @@ impl Model<'_> {
         self.usual_ns(changed, changes, &profiles)
     }
 
-    /// The step with graphs if their kernels stand as far apart as others. How near they come to each other only a trace with
-    /// graphs shows: where that is most of what a graph gains, it is not counted on.
+    /// Returns the time of the step with graphs if their kernels are as far apart as others. Only a trace with graphs shows how
+    /// close they come to each other: where that is most of a graph's gain, it is not counted on.
     fn graphs_apart_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
         let mut profiles = self.profiles.to_vec();
         for profile in &mut profiles {
@@ -472,7 +468,7 @@ impl Model<'_> {
         self.usual_ns(changed, changes, &profiles)
     }
 
-    /// What a step of a changed program takes on such devices, without what the profiler usually adds.
+    /// Returns the time of a step of a changed program on such devices, without what the profiler usually adds.
     fn usual_ns(&self, changed: &Program, changes: &[Change], profiles: &[Profile]) -> Option<u64> {
         let mut program = changed.clone();
         apply::without_profiler(&mut program, self.profiler, self.fit.shares[Fit::USUAL]);
@@ -480,8 +476,8 @@ impl Model<'_> {
         Some(self.fit.scaled(Fit::USUAL, step_ns))
     }
 
-    /// The program with these changes, and how many of them found something to change, if the link is so many times as
-    /// fast as it is taken to be.
+    /// Returns the program with these changes, and how many of them found something to change, if the link is `link` times as
+    /// fast as assumed.
     fn changed(&self, changes: &[Change], link: f64) -> (Program, usize) {
         let mut profile = self.profiles[0].clone();
         profile.link_gb_s *= link;
@@ -493,13 +489,13 @@ impl Model<'_> {
         (changed, effective)
     }
 
-    /// The same for each of several sets.
+    /// Predicts each of several sets.
     fn predict_all(&self, sets: &[Vec<Change>], base: &Prediction) -> Vec<Prediction> {
         let all = sets.iter().map(|set| self.predict(set, Some(base)));
         all.flatten().collect()
     }
 
-    /// Only what is to be expected of each set, as far as all of its changes change something.
+    /// Returns only the expected time of each set, for sets in which every change has an effect.
     fn screen(&self, sets: Vec<Vec<Change>>) -> Vec<(Vec<Change>, u64)> {
         let likely = |changes: &Vec<Change>| {
             let mut changed = self.program.clone();
@@ -517,7 +513,7 @@ impl Model<'_> {
         both.filter_map(|(ns, set)| Some((set, ns?))).collect()
     }
 
-    /// The step as it is, if the profiler adds so much.
+    /// Returns the time of the unmodified step for this share of the profiler.
     fn unmodified_ns(&self, share: Share) -> Option<u64> {
         let mut program = self.program.clone();
         apply::without_profiler(&mut program, self.profiler, share);
@@ -525,7 +521,7 @@ impl Model<'_> {
         step.map(|(ns, _)| ns)
     }
 
-    /// What a step of a program takes, and its run.
+    /// Returns the time of a step of a program, and its run.
     fn step_ns(
         &self,
         program: &Program,
@@ -551,7 +547,7 @@ impl Model<'_> {
         (all_ns > 0).then_some((step_ns.max(floor_ns), run))
     }
 
-    /// No step takes less with these changes.
+    /// Returns the least time of a step with these changes.
     fn floor_ns(&self, changes: &[Change]) -> u64 {
         match changes.iter().any(Change::is_concurrent) {
             true => self.floors_ns.1,
@@ -564,8 +560,8 @@ fn has_graphs(program: &Program) -> bool {
     program.nodes.iter().any(|node| node.in_graph)
 }
 
-/// What copies of all steps but the first take on the engine that has most to do: at the end of what is replayed none is
-/// made ahead any more, as if there were fewer of them.
+/// Returns the time of the copies of all steps except the first, on the busiest engine: at the end of the replayed steps no
+/// more copies are made ahead, as if there were fewer of them.
 fn copies_ns(program: &Program, profiles: &[Profile]) -> u64 {
     let mut busy_ns = vec![[0u64; 2]; profiles.len()];
     for node in program.nodes.iter().filter(|node| node.step > 0) {
@@ -588,7 +584,7 @@ fn copies_ns(program: &Program, profiles: &[Profile]) -> u64 {
     busy_ns.into_iter().flatten().max().unwrap_or(0)
 }
 
-/// What downloads of all steps but the first take.
+/// Returns the time of the downloads of all steps except the first.
 fn downloads_ns(program: &Program) -> u64 {
     let nodes = program.nodes.iter().filter(|node| node.step > 0);
     let downloads = nodes.filter(|node| {
@@ -605,8 +601,8 @@ fn downloads_ns(program: &Program) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// What a step takes at the least, in the mean: the time in which any kernel of it ran, and the time in which all of
-/// them would fill the device.
+/// Returns the mean lower bounds of a step: the time in which any kernel of it ran, and the time in which all of them would
+/// fill the device.
 fn floors(source: &Source, program: &Program, taken: usize, per_step: f64) -> (u64, u64) {
     let ends = source
         .steps
@@ -639,7 +635,7 @@ fn floors(source: &Source, program: &Program, taken: usize, per_step: f64) -> (u
     )
 }
 
-/// How much of the time of the steps a replay explains, step by step.
+/// Returns the part of the steps' time that a replay explains, step by step.
 fn explained(measured_ns: &[u64], replayed_ns: &[u64]) -> f64 {
     let pairs = measured_ns.iter().zip(replayed_ns);
     let (mut off, mut all) = (0.0, 0.0);
@@ -653,7 +649,7 @@ fn explained(measured_ns: &[u64], replayed_ns: &[u64]) -> f64 {
     }
 }
 
-/// The measured time of a step, if the trace has what a replay needs.
+/// Returns the measured time of a step, if the trace has what a replay needs.
 fn supported(
     trace: &Trace,
     links: &Links,
@@ -687,7 +683,7 @@ fn supported(
         .ok_or("the steps of the trace have no length")
 }
 
-/// Whether the profiler lost kernels: launches in the middle of the steps left no work.
+/// Returns whether the profiler lost kernels: launches in the middle of the steps left no work.
 fn are_kernels_missing(trace: &Trace, works: &WorkOfCalls, steps: &Steps) -> bool {
     // The work of the last steps may have begun after the trace ended.
     let last = steps.steps.len().saturating_sub(2);

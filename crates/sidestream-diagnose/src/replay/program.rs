@@ -1,47 +1,46 @@
-//! A trace as a program: what the host does, in its sequence, and the work that follows from it.
+//! A trace as a program: the actions of the host, in their order, and the work that results from them.
 
 use std::ops::Range;
 
 use crate::model::{ApiKind, Direction, Memory, Name, Room, ThreadIndex};
 
-/// A program, taken from a trace.
+/// A program, derived from a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// What the host does, in the order of its starts.
+    /// The actions of the host, in the order of their starts.
     pub items: Vec<Item>,
     /// The work that it submits, in the order of submission.
     pub nodes: Vec<Node>,
     /// The work that calls wait for: indices of nodes, call by call.
     pub waited: Vec<usize>,
-    /// How many lanes of the host there are.
+    /// Number of lanes of the host.
     pub lanes: usize,
-    /// How many streams; changes may add some.
+    /// Number of streams; changes may add some.
     pub streams: usize,
-    /// What the streams are for that changes added, the last ones.
+    /// The purposes of the streams that changes added, which are the last ones.
     pub added: Vec<&'static str>,
-    /// The step of the trace that its first one is, and how many steps.
+    /// The step of the trace that is the program's first one, and the number of steps.
     pub first_step: usize,
     pub steps: usize,
-    /// How many workers there are that load, each in its turn, and how many that do other work of the host, whichever is
-    /// free; with none, the host's own threads do everything.
+    /// Number of workers that load data, each in turn, and number of workers that do other work of the host, whichever is free;
+    /// without any, the host's own threads do everything.
     pub workers: [usize; 2],
-    /// How long workers that there are already take for a batch, all together; nothing where the program does not wait
-    /// for them.
+    /// Time of all existing workers together for a batch; 0 where the program does not wait for them.
     pub pace_ns: u64,
-    /// Work that was under way or queued when the first step began: the first nodes. Its calls are
-    /// not part of the program.
+    /// Number of operations in flight or queued when the first step began, which are the first nodes. Their calls are not part
+    /// of the program.
     pub backlog: usize,
-    /// Whether most of its work is submitted at once already, by graphs or compiled code.
+    /// Whether most of its work is already submitted in batches, by graphs or compiled code.
     pub is_at_once: bool,
-    /// The devices, each with an engine of its own.
+    /// Number of devices, each of which has its own engine.
     pub devices: usize,
     /// The device of each stream, from 0.
     pub device_of: Vec<u32>,
-    /// The number that the trace has for each of its streams.
+    /// The trace's number for each of its streams.
     pub numbers: Vec<i64>,
 }
 
-/// Neighbours in a list. There are as many of these as calls: hence the small numbers.
+/// Consecutive elements of a list. There are as many of these as calls: hence the small integers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stretch {
     first: u32,
@@ -49,7 +48,7 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// These places of a list.
+    /// Returns the stretch for these indices of a list.
     pub fn new(all: Range<usize>) -> Stretch {
         Stretch {
             first: all.start as u32,
@@ -61,7 +60,7 @@ impl Stretch {
         self.count == 0
     }
 
-    /// Their places in the list.
+    /// Returns the indices in the list.
     pub fn all(self) -> Range<usize> {
         let first = self.first as usize;
         first..first + self.count as usize
@@ -71,50 +70,50 @@ impl Stretch {
 /// A call, with the time before it.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Whose.
+    /// Its lane.
     pub lane: u32,
-    /// Which step it belongs to.
+    /// The step to which it belongs.
     pub step: u32,
     /// The host's own time before the call.
     pub own_ns: u64,
-    /// How much of that it waited for its data loader.
+    /// The part of that in which it waited for its data loader.
     pub loading_ns: u64,
-    /// How much of it is the host's own work, without any call for half a millisecond or more.
+    /// The part of that which is the host's own work, without any call for half a millisecond or more.
     pub host_work_ns: u64,
-    /// How much of that another thread or process could do.
+    /// The part of the own work that another thread or process could do.
     pub movable_ns: u64,
-    /// The range around most of that.
+    /// The range around most of the own work.
     pub host_work: Option<Name>,
-    /// How much of the own time workers do, and how long it takes them.
+    /// The part of the own time that workers take over, and their time for it.
     pub moved_ns: u64,
     pub worker_ns: u64,
-    /// Which batch that is for, or which step, and which of the workers do it.
+    /// The batch or the step that this work is for, and the kind of workers that do it.
     pub batch: u32,
     pub pool: Pool,
-    /// How much of the own time is what a few launches in the place of many leave of these.
+    /// The part of the own time that remains with a few launches instead of many.
     pub fused_ns: u64,
-    /// What it takes to get that from a worker.
+    /// Time to take over the result from a worker.
     pub take_over_ns: u64,
-    /// How much of the own time, and of the time in the call, no step of a run without the profiler has: what is done
-    /// once, and what the profiler does for itself.
+    /// The parts of the own time, and of the time in the call, that a step without the profiler would not have: one-time work,
+    /// and the profiler's own work.
     pub apart_ns: (u64, u64),
-    /// When the call began.
+    /// Start of the call.
     pub start_ns: i64,
-    /// Whose it is.
+    /// Its thread.
     pub thread: ThreadIndex,
-    /// The time in the call, without waiting.
+    /// Time in the call, without waiting.
     pub call_ns: u64,
-    /// How much of that passes when its work may run already: a launch of a large graph returns long after its first kernel began.
+    /// The part of that in which its work may already run: a launch of a large graph returns long after its first kernel began.
     pub running_ns: u64,
-    /// How many operators the profiler noted since the call before.
+    /// Number of operators that the profiler recorded since the previous call.
     pub operators: u32,
-    /// The work that it submits, of the nodes.
+    /// The work that it submits, in the nodes.
     pub submits: Stretch,
-    /// The work that it waits for, of [`Program::waited`].
+    /// The work that it waits for, in [`Program::waited`].
     pub waits: Stretch,
-    /// From the end of that to the end of the call.
+    /// Time from the end of that work to the end of the call.
     pub return_ns: u64,
-    /// How long it held up the host in the trace.
+    /// How long it blocked the host in the trace.
     pub held_ns: u64,
     /// What it does.
     pub kind: ApiKind,
@@ -129,34 +128,34 @@ pub enum Pool {
     Other,
 }
 
-/// Work of the device.
+/// An operation of the device.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Which stream it stands in.
+    /// The stream in which it runs.
     pub stream: usize,
-    /// How long it takes alone.
+    /// Its duration when it runs alone.
     pub duration_ns: u64,
-    /// What it is.
+    /// The kind of operation.
     pub job: Job,
-    /// Work of other streams that it stands behind.
+    /// Work of other streams after which it is ordered.
     pub after: Vec<usize>,
-    /// What it stands behind besides, since one of the two streams is the legacy default stream.
+    /// Further work after which it is ordered, because one of the two streams is the legacy default stream.
     pub legacy: Vec<usize>,
-    /// Whether what it stands behind was inferred from times.
+    /// Whether the work after which it is ordered was inferred from times.
     pub is_inferred: bool,
     /// Whether it is a node of a graph.
     pub in_graph: bool,
     /// Whether it exchanges data with other devices.
     pub is_collective: bool,
-    /// Whether a change gave it another place: then what runs beside it is not what did in the trace.
+    /// Whether a change moved it: then other work runs beside it than in the trace.
     pub moved: bool,
-    /// The work of the trace that it is.
+    /// Index of its work in the trace.
     pub work: usize,
-    /// Which step it belongs to.
+    /// The step to which it belongs.
     pub step: usize,
 }
 
-/// What work is, as far as the engine has to know.
+/// The kind of an operation, as far as the engine needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Job {
     /// A kernel that fills this share of the device.
@@ -172,12 +171,12 @@ pub enum Job {
 }
 
 impl Program {
-    /// What workers take at the least of a step in the mean: they work beside each other, and none does two things at once.
-    /// Where they take turns, the slowest decides.
+    /// Returns the least mean time per step that workers need: they work concurrently, and each does one thing at a time. Where
+    /// they take turns, the slowest decides.
     pub fn loading_floor_ns(&self) -> u64 {
         let floors = [Pool::Loading, Pool::Other].map(|pool| {
             let count = self.workers[pool as usize];
-            // What each worker does, and of how many batches.
+            // The time of each worker, and the number of its batches.
             let mut done = vec![(0u64, 0u64); count];
             let (mut batches, mut last) = (0, None);
             let moved = self.items.iter().filter(|item| item.moved_ns > 0);
@@ -202,12 +201,12 @@ impl Program {
     }
 }
 
-/// Which share of the device a kernel takes from others that run beside it; all of it where the
-/// trace does not say.
+/// Returns the share of the device that a kernel takes from others that run beside it; all of it where the trace does not show
+/// it.
 ///
-/// A multiprocessor has four schedulers. A warp on each keeps it busy but for a part: two matrix
-/// products of 128 blocks of four warps took 1.74 times as long together as one alone (NVIDIA H200,
-/// 2026-11-22), so that each takes 0.87 of what it occupies; more warps leave less.
+/// A multiprocessor has four schedulers. One warp on each keeps it busy except for a part: two matrix products of 128 blocks of
+/// four warps took 1.74 times as long together as one alone (NVIDIA H200, 2026-11-22), so that each takes 0.87 of what it
+/// occupies; with more warps less is left.
 pub fn share(kernel: &crate::model::Kernel, sms: u32) -> f64 {
     if kernel.blocks == 0 || kernel.threads == 0 || sms == 0 {
         return 1.0;
@@ -219,7 +218,7 @@ pub fn share(kernel: &crate::model::Kernel, sms: u32) -> f64 {
     let resident = blocks_a_sm.clamp(1.0, f64::from(most));
     let warps_a_scheduler = resident * f64::from(threads.div_ceil(32)) / 4.0;
     if blocks_a_sm >= f64::from(most) {
-        // No block of another finds room.
+        // No block of another kernel fits.
         return 1.0;
     }
     let kept_busy = warps_a_scheduler.min(1.0) * (1.0 - 0.13 / warps_a_scheduler.max(1.0));

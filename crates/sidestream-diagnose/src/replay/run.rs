@@ -1,4 +1,4 @@
-//! A program on the engine.
+//! Runs a program on the engine.
 
 use sidestream::engine::{Call, Engine, Engines, KernelCost, LaneId, Profile, Task, TaskId, Work};
 
@@ -8,18 +8,18 @@ use crate::model::{Direction, Name, StreamIndex, Trace};
 use crate::sort::order_by;
 use crate::timeline::{Drawing, FINEST, Place, Shade, Timeline, peer_copies, shade, stream_name};
 
-/// So many batches ahead is each worker, as those of PyTorch's loader are by default.
+/// Number of batches that each worker loads ahead, PyTorch's default.
 const AHEAD: usize = 2;
 
-/// What came of a program.
+/// The result of running a program.
 pub struct Run {
-    /// When the last work of each step that has any was over, with the step.
+    /// When the last work of each step that has any was complete, with the step.
     ends: Vec<(u64, usize)>,
-    /// From the last work of each step to that of the next.
+    /// Times from the last work of each step to that of the next.
     pub periods_ns: Vec<u64>,
     /// When each node ran.
     nodes: Vec<Option<(u64, u64)>>,
-    /// What the lanes of the host did.
+    /// The activity of the lanes of the host.
     host: Vec<HostSpan>,
 }
 
@@ -30,7 +30,7 @@ struct HostSpan {
     name: Option<Name>,
 }
 
-/// What the host does in a task: something of its own first, then a call.
+/// The host's part of a task: own work first, then a call.
 struct HostTask {
     lane: usize,
     task: TaskId,
@@ -40,7 +40,7 @@ struct HostTask {
 }
 
 impl HostTask {
-    /// A call, or a part of one, with nothing before it.
+    /// Returns a call, or a part of one, without own work before it.
     fn of(lane: usize, task: TaskId, shade: Shade, name: Option<Name>) -> HostTask {
         let own = (0, Shade::Host, None);
         HostTask {
@@ -53,7 +53,7 @@ impl HostTask {
     }
 }
 
-/// Those who do work of the host ahead.
+/// The workers that do work of the host ahead of time.
 struct Workers {
     pools: [Crew; 2],
 }
@@ -62,14 +62,14 @@ struct Workers {
 #[derive(Default)]
 struct Crew {
     lanes: Vec<LaneId>,
-    /// The number of the first of them.
+    /// The number of the first worker.
     first: usize,
     are_in_turn: bool,
-    /// What they take for a step, in the mean.
+    /// Their mean time for a step.
     share_ns: u64,
-    /// When each of them is free, as far as that can be said before it runs.
+    /// When each of them is free, as far as that is known before the run.
     free_ns: Vec<u64>,
-    /// The batch that came last, and what took over each.
+    /// The most recent batch, and the task that took over each batch.
     batch: Option<u32>,
     taken: Vec<Option<TaskId>>,
 }
@@ -98,7 +98,7 @@ impl Workers {
 }
 
 impl Crew {
-    /// Does what is moved of an item: the number of the worker, and its task.
+    /// Submits the part of an item that was moved to a worker; returns the number of the worker, and its task.
     fn load(&mut self, item: &Item, engine: &mut Engine) -> (usize, TaskId) {
         if self.batch.replace(item.batch) != Some(item.batch) {
             self.taken.push(None);
@@ -108,7 +108,8 @@ impl Crew {
             true => batch % count,
             false => (0..count).min_by_key(|at| self.free_ns[*at]).unwrap_or(0),
         };
-        // The program has been running: of what each does first, a part is done, and the more the earlier it is wanted.
+        // The program was already running: a part of each worker's first batch is already done, and more of it the earlier it
+        // is needed.
         let load_ns = match batch < count {
             true => item
                 .worker_ns
@@ -125,7 +126,7 @@ impl Crew {
 }
 
 impl Run {
-    /// How many of the periods end with a step up to this one.
+    /// Returns how many of the periods end with a step up to this one.
     pub fn periods_up_to(&self, step: usize) -> usize {
         let ends = self.ends.iter().skip(1);
         ends.take_while(|(_, of)| *of <= step).count()
@@ -222,14 +223,14 @@ impl Run {
         Run::over(program, engine, &tasks, (on_host, lanes))
     }
 
-    /// What came of these tasks, and of those of so many lanes of the host.
+    /// Collects the results of these tasks, and of the lanes of the host.
     fn over(
         program: &Program,
         mut engine: Engine,
         tasks: &[Option<TaskId>],
         (on_host, lanes): (Vec<HostTask>, usize),
     ) -> Run {
-        // Nothing is held, so that everything ends.
+        // No task is withheld, so all of them complete.
         let finished = engine.finish().is_ok();
         let ran = |task: TaskId| {
             let span = engine.scheduled(task).filter(|_| finished)?;
@@ -250,8 +251,7 @@ impl Run {
         }
     }
 
-    /// What ran in a step that is near the median. Steps that end before those before them have
-    /// none.
+    /// Returns the activity in a step that is near the median. Steps that end before the previous one have none.
     pub fn timeline(&self, program: &Program, trace: &Trace) -> Timeline {
         let Some(at) = usual(&self.periods_ns) else {
             return Timeline::default();
@@ -292,7 +292,7 @@ impl Run {
     }
 }
 
-/// When the last work of each step that has any was over, with the step.
+/// Returns when the last work of each step that has any was complete, with the step.
 fn ends(program: &Program, nodes: &[Option<(u64, u64)>]) -> Vec<(u64, usize)> {
     let mut ends: Vec<(u64, usize)> = (0..program.steps).map(|step| (0, step)).collect();
     for (node, span) in program.nodes.iter().zip(nodes) {
@@ -304,14 +304,14 @@ fn ends(program: &Program, nodes: &[Option<(u64, u64)>]) -> Vec<(u64, usize)> {
     ends
 }
 
-/// What the lanes of the host did, as far as it ran.
+/// Returns the activity of the lanes of the host, as far as it ran.
 fn host_spans(
     tasks: Vec<HostTask>,
     lanes: usize,
     ran: impl Fn(TaskId) -> Option<(u64, u64)>,
 ) -> Vec<HostSpan> {
     let mut host = Vec::new();
-    // A lane does one thing after the other: a wait lasts from the end of what came before.
+    // A lane does one thing at a time: a wait lasts from the end of the previous activity.
     let mut over_ns = vec![0; lanes];
     for part in tasks {
         let Some((start_ns, end_ns)) = ran(part.task) else {
@@ -339,8 +339,8 @@ fn host_spans(
     host
 }
 
-/// Of the steps within 2 % of the median, the one in the middle: at the start nothing is ahead yet,
-/// and at the end nothing is left to be fetched.
+/// Returns the middle one of the steps within 2 % of the median: at the start nothing is ahead yet, and at the end nothing is
+/// left to fetch.
 fn usual(periods_ns: &[u64]) -> Option<usize> {
     let median_ns = quantile(periods_ns, 1, 2)?;
     let middle = periods_ns.len() / 2;
@@ -353,8 +353,8 @@ fn usual(periods_ns: &[u64]) -> Option<usize> {
 fn work(node: &Node, profile: &Profile) -> Work {
     let ns = node.duration_ns;
     let timed = |engine| Work::Timed { engine, ns };
-    // A copy with a new place may meet one the other way: the bus slows down both. So many bytes
-    // take as long alone as it did.
+    // A copy that was moved may run beside one in the other direction: the bus slows down both. This many bytes take as long
+    // alone as it did.
     let bytes = |setup_ns: f64| ((ns as f64 - setup_ns).max(0.0) * profile.link_gb_s) as u64;
     let is_moved = node.moved && bytes(profile.upload_setup_ns) > 2 * profile.inline_bytes as u64;
     match node.job {
@@ -365,7 +365,7 @@ fn work(node: &Node, profile: &Profile) -> Work {
         } if is_moved => Work::Upload {
             bytes: bytes(profile.upload_setup_ns),
         },
-        // Small ones travel with the commands, and wait for no other copy.
+        // Small copies are sent with the commands, and wait for no other copy.
         Job::HostCopy {
             direction: Direction::Upload,
             bytes,

@@ -1,4 +1,4 @@
-//! Which sets of changes are tried: each alone that could matter, and those together that gain together.
+//! Selects the sets of changes to try: each change that could matter alone, and sets of those that gain together.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,18 +11,18 @@ use crate::model::{Direction, Memory, Name, RangeKind, Trace};
 use crate::sort::order_by;
 use sidestream::engine::Profile;
 
-/// So many waits between two streams are no accident.
+/// This many waits between two streams are not coincidence.
 const LEAST_WAITS: usize = 3;
-/// So many pairs of streams are tried.
+/// The most pairs of streams that are tried.
 const MOST_PAIRS: usize = 3;
-/// So many parts of a step are tried as a few launches.
+/// The most parts of a step that are tried with a few launches.
 const MOST_FUSED: usize = 2;
 /// A change joins a set if it makes a step shorter by this part.
 const JOINS: f64 = 0.02;
-/// A set has so many changes at the most.
+/// The most changes in a set.
 const MOST_TOGETHER: usize = 4;
 
-/// Each of the usual changes alone.
+/// Returns each of the usual changes alone.
 pub fn singles(source: &Source, program: &Program) -> Vec<Vec<Change>> {
     let mut singles = vec![
         Change::Pinned,
@@ -47,7 +47,8 @@ pub fn singles(source: &Source, program: &Program) -> Vec<Vec<Change>> {
     singles.into_iter().map(|change| vec![change]).collect()
 }
 
-/// The parts of a step whose launches a library could make fewer: optimizers that are not fused, and loops of cells.
+/// Returns the parts of a step for which a library could make fewer launches: optimizers that are not fused, and loops of
+/// cells.
 fn fused(source: &Source) -> Vec<Change> {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     for at in 0..source.trace.calls.len() {
@@ -65,7 +66,7 @@ fn fused(source: &Source) -> Vec<Change> {
         .collect()
 }
 
-/// Four workers; or five, where one of four would get most of what takes long: they take turns.
+/// Returns four workers; or five, where one of four would get most of the slow batches: they take turns.
 fn usual_workers(source: &Source, program: &Program) -> usize {
     let floor_ns = |count| loading_floor_ns(source, program, Change::Workers(count));
     if 4 * floor_ns(5) < 3 * floor_ns(4) {
@@ -75,7 +76,8 @@ fn usual_workers(source: &Source, program: &Program) -> usize {
     }
 }
 
-/// Twice as many workers as there are, or four times and so on, as long as fewer would take longer than the rest of a step.
+/// Returns twice as many workers as there are, or four times and so on, as long as fewer would take longer than the rest of a
+/// step.
 fn enough_times(source: &Source, program: &Program) -> usize {
     let loading = program.items.iter().map(|item| item.loading_ns);
     let waited_ns = loading.fold(0, u64::saturating_add) / program.steps.max(1) as u64;
@@ -86,7 +88,7 @@ fn enough_times(source: &Source, program: &Program) -> usize {
     [2, 4, 8, 16, 32].into_iter().find(is_enough).unwrap_or(64)
 }
 
-/// Four for work of the host; or eight, where four would still take longer than the rest of a step.
+/// Returns four workers for work of the host; or eight, where four would still take longer than the rest of a step.
 fn enough_workers(source: &Source, program: &Program) -> usize {
     let floor_ns = |count| loading_floor_ns(source, program, Change::HostWork(count));
     let step_ns = source.steps.mean_ns().unwrap_or(0);
@@ -97,15 +99,15 @@ fn enough_workers(source: &Source, program: &Program) -> usize {
     }
 }
 
-/// What workers take of a step at the least, with this change.
+/// Returns the least time of workers for a step, with this change.
 fn loading_floor_ns(source: &Source, program: &Program, change: Change) -> u64 {
     let mut changed = program.clone();
     change.apply(&mut changed, &Profile::h200(), source.trace);
     changed.loading_floor_ns()
 }
 
-/// Waits that may stand in the wrong place: of uploads for kernels, and of kernels for downloads. The other way round they
-/// bring the data that is worked on.
+/// Returns waits that may be in the wrong place: of uploads for kernels, and of kernels for downloads. Waits the other way
+/// round bring the data that is worked on.
 fn waits(program: &Program) -> Vec<Change> {
     let mut pairs: BTreeMap<(i64, i64), usize> = BTreeMap::new();
     for node in program.nodes.iter().filter(|node| !node.is_inferred) {
@@ -149,7 +151,7 @@ fn waits(program: &Program) -> Vec<Change> {
         .collect()
 }
 
-/// The two ranges of the program's own that most of the kernels come from, if they follow each other in each step.
+/// Returns the two ranges of the program's own from which most of the kernels come, if they follow each other in each step.
 fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
     let mut spans: BTreeMap<Name, Vec<(i64, i64)>> = BTreeMap::new();
     let (first, last) = (
@@ -193,7 +195,7 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
         .filter(|(_, ns)| ns.saturating_mul(7) >= all_ns && *ns > 0);
     stages.extend(large.map(|(name, ns)| (ns, name)));
     order_by(&mut stages, |(ns, name)| (Reverse(*ns), *name));
-    // Of ranges inside each other, the outer one has all that the inner ones have.
+    // Of nested ranges, the outer one contains all of the inner ones.
     let begins = |name: &Name| spans[name].first().map_or(0, |span| span.0);
     let apart = |a: &Name, b: &Name| {
         let mut pairs = spans[a].iter().zip(&spans[b]);
@@ -207,7 +209,7 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
     Some(both.map(|name| trace.names.text(name).to_owned()).to_vec())
 }
 
-/// Adds sets: from the change that gains most on, that which gains most besides, as long as one does.
+/// Adds sets: starting with the change that gains most, adds the one that gains most besides, as long as one does.
 pub fn together(model: &Model, base: &Prediction, predictions: &mut Vec<Prediction>) {
     let effective =
         |p: &&Prediction| p.is_effective && !p.changes.iter().any(Change::is_conditional);
@@ -220,7 +222,7 @@ pub fn together(model: &Model, base: &Prediction, predictions: &mut Vec<Predicti
         return;
     }
     let step_ns = base.likely_ns.max(1) as f64;
-    // Copies on their own streams gain nothing while the host waits for each: these are tried at once.
+    // Copies on their own streams gain nothing while the host waits for each copy: these changes are tried together.
     let joint: Vec<Vec<Change>> = [
         [Change::Pinned, Change::Prefetch(2), Change::NoSync],
         [Change::Pinned, Change::Prefetch(2), Change::AsyncOutput],

@@ -1,4 +1,4 @@
-//! How a trace becomes a program: which of its steps are taken, what stands behind what, and how long it takes alone.
+//! Converts a trace to a program: selects its steps, finds what is ordered after what, and how long each operation takes alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,26 +14,26 @@ use crate::model::{
     ApiKind, Call, Direction, Stream, StreamIndex, SyncKind, ThreadIndex, Trace, What, Work,
 };
 
-/// More steps than these are taken only as far as they have few calls and little work.
+/// More steps than this are taken only if they have few calls and little work.
 const MOST_STEPS: usize = 40;
 const MOST_SHORT_STEPS: usize = 2_048;
 const LITTLE_WORK: usize = 20_000;
-/// Steps beyond so many calls, or so much work, say nothing new.
+/// Steps with more calls or work than this add nothing new.
 const ENOUGH_WORK: usize = 60_000;
-/// So many steps are taken if they are longer than that.
+/// The number of steps that are taken if they are longer than that.
 const ENOUGH_STEPS: usize = 8;
-/// More than this is not taken, whatever the steps.
+/// The most calls or operations that are taken, whatever the steps.
 const MOST_WORK: usize = 400_000;
-/// A device passes from a stream to another in less than this.
+/// The greatest latency of a device between one stream and another.
 const HOP_NS: i64 = 20_000;
-/// A host takes so long to notice that something is over.
+/// The most time until a host notices that something is complete.
 const NOTICED_NS: i64 = 30_000;
 
 impl Program {
-    /// Takes the steps of a trace as a program.
+    /// Converts steps of a trace to a program.
     ///
     /// # Errors
-    /// They are too long.
+    /// The steps are too long.
     pub fn of(
         trace: &Trace,
         links: &Links,
@@ -90,7 +90,7 @@ impl Program {
             let submitted = by_call.remove(&at).unwrap_or_default();
             let end = ends[lane];
             if call.start_ns < end && call.end_ns() <= end && submitted.is_empty() {
-                // A call inside another: its time is in that already.
+                // A call inside another, whose time already contains it.
                 continue;
             }
             let nested = call.start_ns < end;
@@ -128,7 +128,7 @@ impl Program {
     }
 }
 
-/// A call with what its lane did since the one before it was over.
+/// Returns a call with the activity of its lane since the previous call ended.
 fn item(
     call: &Call,
     (lane, step): (usize, usize),
@@ -180,7 +180,7 @@ fn item(
     }
 }
 
-/// How many steps from one on say enough about all of them.
+/// Returns how many steps, starting at `first`, are enough to represent all of them.
 pub fn enough(trace: &Trace, links: &Links, steps: &Steps, first: usize) -> usize {
     let mut calls = vec![0; (steps.steps.len() - first).min(MOST_SHORT_STEPS)];
     let mut work = calls.clone();
@@ -209,16 +209,16 @@ pub fn enough(trace: &Trace, links: &Links, steps: &Steps, first: usize) -> usiz
     within(LITTLE_WORK).max(few).min(within(MOST_WORK))
 }
 
-/// The work that had been asked for when the first step began, and was not over: in each stream,
-/// all before the first work of the steps themselves.
+/// Returns the work that had been submitted when the first step began, and was not complete: in each stream, everything before
+/// the first work of the steps themselves.
 fn backlog(trace: &Trace, is_taken: impl Fn(usize) -> bool, begin_ns: i64) -> Vec<usize> {
     let mut queued = leading(trace, |at| !is_taken(at));
     queued.retain(|at| trace.work[*at].end_ns() > begin_ns);
     queued
 }
 
-/// How much of the work that the steps need has no call in the trace. What stands first in a stream
-/// is none of it: the host was ahead when the trace began, as the calls of what comes later show.
+/// Returns how much of the steps' work has no call in the trace. The first work in a stream does not count: the host was ahead
+/// when the trace began, as the calls of later work show.
 pub fn orphans(trace: &Trace, links: &Links) -> usize {
     let is_called = |at: usize| links.call_of(at).is_some();
     let mut later = vec![false; trace.streams.len()];
@@ -230,7 +230,7 @@ pub fn orphans(trace: &Trace, links: &Links) -> usize {
     links.orphans() - queued.len()
 }
 
-/// In each stream, the work before the first one that fails a test.
+/// Returns, for each stream, the work before the first operation that fails a test.
 fn leading(trace: &Trace, test: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut over = vec![false; trace.streams.len()];
     let is_leading = |at: &usize| {
@@ -248,42 +248,41 @@ struct Making<'t> {
     collectives: Collectives,
     /// The last node of each stream, with its work.
     last_in_stream: HashMap<StreamIndex, (usize, usize)>,
-    /// When the work before the last one of its stream was over.
+    /// When the work before the last one of its stream was complete.
     before_own_ns: i64,
     /// The ends of the work of each stream, with their nodes.
     ends: HashMap<StreamIndex, Vec<(i64, usize)>>,
-    /// How long each work takes with nothing beside it.
+    /// The time of each operation when it runs alone.
     alone_ns: Vec<u64>,
-    /// The records that were not waited for yet.
+    /// The records that no wait has used yet.
     recorded: Vec<Recorded>,
-    /// What the next work that a thread submits has to stand behind.
+    /// The records after which the next work of a thread is ordered.
     pending: HashMap<ThreadIndex, Vec<Recorded>>,
-    /// What the next work of a stream has to stand behind.
+    /// The records after which the next work of a stream is ordered.
     pending_in: HashMap<StreamIndex, Vec<Recorded>>,
-    /// The streams of records, by the numbers of their calls, where the trace says them.
+    /// The streams of records, by the correlation numbers of their calls, where the trace states them.
     stream_of_record: HashMap<u32, StreamIndex>,
-    /// What the rule book says about the streams as they are, and if none of them waited for the
-    /// legacy default stream.
+    /// The rule book's state for the streams as they are, and for streams none of which waits for the legacy default stream.
     as_they_are: Edges,
     independent: Edges,
-    /// The waits of streams, by the numbers of their calls, where the trace has them: the stream
-    /// that waits, and the number of the record.
+    /// The waits of streams, by the correlation numbers of their calls, where the trace has them: the waiting stream, and the
+    /// number of the record.
     waits: HashMap<u32, (StreamIndex, u32)>,
 }
 
 /// A record of an event.
 #[derive(Clone, Copy)]
 struct Recorded {
-    /// The number of its call.
+    /// The correlation number of its call.
     correlation: u32,
-    /// The work that it stands behind.
+    /// The last work before it in its stream.
     work: usize,
-    /// What the rule book calls it, twice.
+    /// Its events in the two rule books.
     events: (Event, Event),
 }
 
 impl<'t> Making<'t> {
-    /// Begins with a program that is over at this time of the trace.
+    /// Begins a program that ends at this time of the trace.
     fn new(trace: &'t Trace, works: &WorkOfCalls, lanes: usize, over_ns: i64) -> Making<'t> {
         let devices: BTreeSet<i64> = trace.streams.iter().map(|s| s.device).collect();
         let devices: Vec<i64> = devices.into_iter().collect();
@@ -293,7 +292,7 @@ impl<'t> Making<'t> {
         });
         let device_of: Vec<u32> = device_of.collect();
         let kinds = stream_kinds(trace, works);
-        // Each process has a legacy default stream of its own.
+        // Each process has its own legacy default stream.
         let place = |s: &Stream| (s.process, s.device);
         let places: BTreeSet<_> = trace.streams.iter().map(place).collect();
         let places: Vec<_> = places.into_iter().collect();
@@ -334,7 +333,7 @@ impl<'t> Making<'t> {
         }
     }
 
-    /// Work that is there when the program begins; what of it was over by then is not.
+    /// Adds work that exists when the program begins, without the part that had run by then.
     fn backlog(&mut self, work: usize, begin_ns: i64) {
         let row = &self.trace.work[work];
         let over_ns = begin_ns.saturating_sub(row.start_ns).max(0) as u64;
@@ -353,16 +352,16 @@ impl<'t> Making<'t> {
             work,
             step: 0,
         });
-        self.stands_behind(row.stream);
+        self.ordered_after(row.stream);
         self.program.backlog = self.program.nodes.len();
         let ends = self.ends.entry(row.stream).or_default();
         ends.push((row.end_ns(), node));
         self.last_in_stream.insert(row.stream, (node, work));
     }
 
-    /// Submits the next node: what it stands behind in other streams, and what it stands behind
+    /// Submits the next node; returns the nodes of other streams after which it is ordered, and those after which it is ordered
     /// only because of the legacy default stream.
-    fn stands_behind(&mut self, stream: StreamIndex) -> (Vec<usize>, Vec<usize>) {
+    fn ordered_after(&mut self, stream: StreamIndex) -> (Vec<usize>, Vec<usize>) {
         let all = self.as_they_are.submit(stream);
         let after = self.independent.submit(stream);
         let legacy = all.into_iter().filter(|node| !after.contains(node));
@@ -381,7 +380,7 @@ impl<'t> Making<'t> {
                 self.independent.wait(row.stream, recorded.events.1);
             }
         }
-        let (mut after, legacy) = self.stands_behind(row.stream);
+        let (mut after, legacy) = self.ordered_after(row.stream);
         let mut is_inferred = false;
         if after.is_empty() && legacy.is_empty() {
             after.extend(self.unseen(row, call));
@@ -405,20 +404,20 @@ impl<'t> Making<'t> {
             work,
             step,
         });
-        // Graphs submit several at once, in the order of their starts.
+        // Graphs submit several operations at once, in the order of their starts.
         let before = self.last_in_stream.insert(row.stream, (node, work));
         let over_ns = before.map(|(_, work)| self.trace.work[work].end_ns());
         self.before_own_ns = over_ns.unwrap_or(i64::MIN);
     }
 
-    /// When the work of a node began.
+    /// Returns when the work of a node began.
     fn start_ns(&self, node: usize) -> i64 {
         self.trace.work[self.program.nodes[node].work].start_ns
     }
 
-    /// Work that had been asked for, in a stream that was free, and still did not start stood behind
-    /// something that the trace does not show. It is taken to be the work of another stream that
-    /// was over just then.
+    /// Returns the work after which this operation must have been ordered: it was submitted to an idle stream and still did not
+    /// start, for a reason that the trace does not show. The reason is assumed to be work of another stream that had just
+    /// completed.
     fn unseen(&self, row: &Work, call: &Call) -> Option<usize> {
         let before = self.last_in_stream.get(&row.stream);
         let free_ns = before.map_or(i64::MIN, |(_, work)| self.trace.work[*work].end_ns());
@@ -446,8 +445,7 @@ impl<'t> Making<'t> {
         (is_near && !is_turn).then_some(*node)
     }
 
-    /// A record stands behind the last work of its stream; where the trace does not say the stream,
-    /// that which got work last.
+    /// Records the last work of a stream; where the trace does not state the stream, the one that received work last.
     fn record(&mut self, call: &Call) {
         let known = self.stream_of_record.get(&call.correlation);
         let last = match known {
@@ -465,13 +463,13 @@ impl<'t> Making<'t> {
                 self.independent.record(stream),
             ),
         });
-        // Records that nobody waits for are those of allocators and timers.
+        // Records without a wait are those of allocators and timers.
         if self.recorded.len() > 64 {
             self.recorded.remove(0);
         }
     }
 
-    /// A wait is for the record that the trace names; else for the last one.
+    /// Joins a wait with the record that the trace names; otherwise with the last one.
     fn wait(&mut self, call: &Call) {
         if let Some((stream, record)) = self.waits.get(&call.correlation) {
             let named = self.recorded.iter().find(|r| r.correlation == *record);
@@ -485,7 +483,7 @@ impl<'t> Making<'t> {
         }
     }
 
-    /// What a call waits for: of the last work of each stream, that which was over when it came back.
+    /// Finds what a call waits for: of the last work of each stream, the one that was complete when the call returned.
     fn hold(&mut self, item: &mut Item, start_ns: i64, end_ns: i64) {
         let mut last_end = i64::MIN;
         let mut waits = Vec::new();
@@ -508,8 +506,8 @@ impl<'t> Making<'t> {
             }
         }
         if waits.is_empty() && own.is_none() {
-            // An event may stand behind work that is not the last of its stream: then it is the one
-            // that was over just before the call came back.
+            // An event may be recorded after work that is not the last of its stream: then it is the work that completed just
+            // before the call returned.
             let over = self.ends.values().filter_map(|ends| {
                 let over = ends.partition_point(|(end, _)| *end <= end_ns);
                 ends.get(over.checked_sub(1)?)
@@ -526,12 +524,11 @@ impl<'t> Making<'t> {
         self.program.waited.extend(waits);
         item.waits = Stretch::new(before..self.program.waited.len());
         if last_end.saturating_add(NOTICED_NS) < start_ns {
-            // It found nothing to wait for.
+            // There was nothing to wait for.
             return;
         }
         if own.is_some() {
-            // The host prepares a copy of its own before it waits; while the stream is busy with
-            // other work, it already waits.
+            // The host prepares a copy of its own before it waits; while the stream is busy with other work, it already waits.
             let began = self
                 .last_in_stream
                 .values()
@@ -573,15 +570,14 @@ fn job(trace: &Trace, work: &Work) -> Job {
     }
 }
 
-/// How long each work takes with nothing beside it. Kernels that ran at once slowed each other down
-/// as soon as they wanted more than there is; the engine would slow them down a second time. Kernels
-/// that begin after this time are left as they are.
+/// Returns the time of each operation when it runs alone. Concurrent kernels slowed each other down as soon as they needed more
+/// than the device has; the engine would slow them down a second time. Kernels that begin after this time are left as they are.
 fn alone_ns(trace: &Trace, until_ns: i64) -> Vec<u64> {
     let mut alone: Vec<u64> = trace.work.iter().map(|work| work.duration_ns).collect();
-    // What each device is asked for changes at the start and at the end of a kernel.
+    // The demand on each device changes at the start and at the end of a kernel.
     let mut changes: BTreeMap<i64, Vec<(i64, f64, usize)>> = BTreeMap::new();
     let works = trace.work.iter().enumerate();
-    // What takes no time slows down nothing, and its end would come before its start.
+    // A kernel of no duration slows down no other, and its end would come before its start.
     let works = works.filter(|(_, work)| work.start_ns <= until_ns && work.duration_ns > 0);
     for (at, work) in works {
         if let Job::Kernel { share } = job(trace, work) {
@@ -591,9 +587,9 @@ fn alone_ns(trace: &Trace, until_ns: i64) -> Vec<u64> {
         }
     }
     for mut changes in changes.into_values() {
-        // Where one ends and another begins, the end comes first.
+        // If one ends when another begins, the end comes first.
         changes.sort_unstable_by_key(|change| (change.0, change.1 > 0.0, change.2));
-        // Time that went on for all, and how much less of it each of several got.
+        // Time that passed for all kernels, and how much less of it each of several concurrent kernels got.
         let (mut asked, mut before_ns, mut lost_ns) = (0.0_f64, i64::MIN, 0.0);
         for (time_ns, share, at) in changes {
             if asked > 1.0 {
@@ -601,7 +597,7 @@ fn alone_ns(trace: &Trace, until_ns: i64) -> Vec<u64> {
             }
             before_ns = time_ns;
             asked += share;
-            // What was lost before a kernel began is none of its loss.
+            // Time lost before a kernel began does not count for it.
             let so_far = lost_ns as u64;
             alone[at] = match share > 0.0 {
                 true => alone[at].saturating_add(so_far),

@@ -1,4 +1,4 @@
-//! Looks at a trace: what is measured first, what is drawn from it behind.
+//! Analyzes a trace: first the measurements, then the conclusions from them.
 
 use std::cmp::Reverse;
 
@@ -18,7 +18,7 @@ use crate::replay::{self, Change};
 use crate::timeline::Timeline;
 
 impl Report {
-    /// Looks at a trace.
+    /// Analyzes a trace.
     pub fn of(trace: Trace, options: &Options) -> Report {
         let links = Links::of(&trace);
         let works = WorkOfCalls::of(&trace, &links);
@@ -80,7 +80,7 @@ impl Report {
             Some(speaker) => findings(&grounds, speaker, &judged, near),
             None => Vec::new(),
         };
-        // The usual ones are known now; what was asked for stands at the end.
+        // The usual predictions are known now; those that were asked for are at the end.
         if let (Ok(replay), Some(_)) = (&mut replay, &options.what_if) {
             let usual = replay.predictions.len() - replay.asked;
             replay.predictions.drain(..usual);
@@ -122,7 +122,7 @@ impl Report {
     }
 }
 
-/// The sets of changes that were asked for: those that cannot be predicted with workers, or without, and the others.
+/// Returns the sets of changes that were asked for: those that cannot be predicted with workers, or without, and the others.
 fn asked(options: &Options, has_workers: bool) -> (Vec<Vec<Change>>, Vec<Vec<Change>>) {
     let sets = options.what_if.iter().flatten().cloned();
     let is_unknown = |change: &Change| match change {
@@ -133,7 +133,7 @@ fn asked(options: &Options, has_workers: bool) -> (Vec<Vec<Change>>, Vec<Vec<Cha
     sets.partition(|set| set.iter().any(is_unknown))
 }
 
-/// Of several devices, the one that idles most of those that do much speaks for the trace.
+/// Returns the device that represents the trace: of those with much work, the one that is idle most.
 fn speaker<'t>(times: &'t [DeviceTime], idles: &'t [Idle]) -> Option<(&'t DeviceTime, &'t Idle)> {
     let most = times.iter().map(|device| device.gpu_ops).max()?;
     let in_steps = |idle: &Idle| idle.in_steps.values().copied().fold(0, u64::saturating_add);
@@ -143,13 +143,13 @@ fn speaker<'t>(times: &'t [DeviceTime], idles: &'t [Idle]) -> Option<(&'t Device
         .min_by_key(|(_, idle)| Reverse(in_steps(idle)))
 }
 
-/// How many multiprocessors each device has.
+/// Returns the number of multiprocessors of each device.
 fn sms(trace: &Trace) -> Option<u32> {
     let first = trace.devices.first()?.sms;
     first.filter(|_| trace.devices.iter().all(|device| device.sms == first))
 }
 
-/// When the first row of a trace begins.
+/// Returns when the first row of a trace begins.
 fn start_ns(trace: &Trace) -> i64 {
     let firsts = [
         trace.work.first().map(|work| work.start_ns),

@@ -1,4 +1,4 @@
-//! What is doubtful about a trace, and about what is said of it.
+//! Warnings about a trace, and about the results.
 
 use crate::findings::time;
 use crate::idle::{Cause, Idle};
@@ -6,7 +6,7 @@ use crate::measure::{DeviceTime, Launches, Links, copies, lost_of_graphs, sample
 use crate::model::{Base, Direction, Memory, Trace, Warning};
 use crate::replay::{Change, Replay};
 
-/// Said where changes were asked for that no trace with workers can predict, or none without.
+/// Returns a warning where changes were asked for that cannot be predicted for a trace with workers, or without.
 pub fn unpredictable(sets: &[Vec<Change>], has_workers: bool) -> Option<Warning> {
     let why = if has_workers {
         "batches come from workers already, and how many there are is not in the trace; ask for more-workers=N, N times as many"
@@ -20,7 +20,7 @@ pub fn unpredictable(sets: &[Vec<Change>], has_workers: bool) -> Option<Warning>
     })
 }
 
-/// Said where the steps that were timed before the profiler started are others than those that it recorded.
+/// Returns a warning where the steps timed before the profiler started are not comparable with the recorded ones.
 pub fn unlike(base: &Base, replay: &Replay) -> Option<Warning> {
     let Base::Measured(measured) = base else {
         return None;
@@ -30,7 +30,7 @@ pub fn unlike(base: &Base, replay: &Replay) -> Option<Warning> {
         code: "BASE",
         text: format!(
             "the step of {} that was timed before the profiler started is left out of the predictions: the steps that were \
-             recorded take {}, and {} by the estimate without the profiler, so that they are others",
+             recorded take {}, and {} by the estimate without the profiler, so the two are not comparable",
             time(measured.median_ns),
             time(replay.measured_ns),
             time(replay.unprofiled_ns)
@@ -38,7 +38,7 @@ pub fn unlike(base: &Base, replay: &Replay) -> Option<Warning> {
     })
 }
 
-/// Said where much of the idle time has no cause, with why.
+/// Returns a warning where much of the idle time has no cause, with the reason.
 pub fn unexplained(
     trace: &Trace,
     devices: &[DeviceTime],
@@ -57,29 +57,29 @@ pub fn unexplained(
         .filter_map(|idle| idle.by_cause.get(&Cause::Unattributed));
     let without: u128 = without.map(|ns| u128::from(*ns)).sum();
     let percent = 100.0 * without as f64 / span.max(1) as f64;
-    // Of what was submitted there is a call that stands for it.
+    // Submitted work has a call to which the time is attributed.
     let late = idles.iter().flat_map(|idle| &idle.reasons);
     let late = late.filter(|((cause, _), _)| *cause == Cause::Unattributed);
     let most = late.clone().max_by_key(|(_, (_, ns))| *ns);
     let late: u128 = late.map(|(_, (_, ns))| u128::from(*ns)).sum();
     let why = match (most, orphans) {
         (Some(((_, because), _)), _) if 2 * late >= without => format!(
-            "work that had been submitted, most of all by {}, started late, with no wait placed before it; the trace does not tell \
-             why: code that is loaded, page faults, or work that the trace lacks",
+            "work that had been submitted, most of all by {}, started late, with no wait placed before it; the trace does not show \
+             why: code that is loaded, page faults, or work missing from the trace",
             trace.names.text(because.name)
         ),
-        (_, 0) => "nothing in the trace was asked for when it ends".to_owned(),
-        _ => "the work behind it has no call in the trace".to_owned(),
+        (_, 0) => "the trace ends before the next work was submitted".to_owned(),
+        _ => "the work after it has no call in the trace".to_owned(),
     };
     (percent >= 10.0).then(|| Warning {
         code: "UNATTRIBUTED",
         text: format!(
-            "for {percent:.1} % of the time the devices idle and nothing says why: {why}"
+            "for {percent:.1} % of the time the devices are idle and the cause is not known: {why}"
         ),
     })
 }
 
-/// What is doubtful about the trace itself.
+/// Returns the warnings about the trace itself.
 pub fn doubts(
     trace: &Trace,
     links: &Links,
@@ -95,11 +95,12 @@ pub fn doubts(
         );
         doubt(
             "TOO_LITTLE",
-            format!("the trace has {count} GPU operation{s}: too little to judge a program by"),
+            format!("the trace has {count} GPU operation{s}: too few to judge a program by"),
         );
     }
     if trace.calls.is_empty() {
-        let text = "the trace has no calls of the host: why the device idled cannot be said";
+        let text =
+            "the trace has no calls of the host: why the device was idle cannot be determined";
         doubt("NO_HOST_ROWS", text.to_owned());
     } else if launches.orphans > 0 {
         let (orphans, all) = (launches.orphans, trace.work.len());
@@ -126,7 +127,7 @@ pub fn doubts(
     }
     if let Some(each) = sampled(trace) {
         let text = format!(
-            "CUDA counted {each} calls for each one that is in the trace, which is only a sample: idle time is none, and \
+            "CUDA counted {each} calls for each one that is in the trace, which is only a sample: idle time may not be idle, and \
              nothing can be said about its causes; record it again without leaving events out"
         );
         doubt("SAMPLED", text);

@@ -1,4 +1,4 @@
-//! How fast copies from and to pinned memory go.
+//! The speed of copies from and to pinned memory.
 
 use std::ops::RangeInclusive;
 
@@ -6,35 +6,33 @@ use crate::measure::Copies;
 use crate::model::{Direction, Memory, Trace};
 use crate::words::words;
 
-/// How fast copies from and to pinned memory are taken to go where the trace has none: what PCIe 4.0
-/// with sixteen lanes reaches.
+/// The assumed speed of copies from and to pinned memory where the trace has none: that of PCIe 4.0 with sixteen lanes.
 const ASSUMED_LINK_GB_PER_S: f64 = 25.0;
 
-/// Copies below this size say more about their start than about the link.
+/// The time of copies below this size depends more on their setup than on the link.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// The speeds, in GB/s, that a link may be stated to have: from a tenth of the slowest one in use to far
-/// beyond the fastest.
+/// The speeds, in GB/s, that may be given for a link: from a tenth of the slowest one in use to far beyond the fastest.
 pub const LINK_GB_PER_S: RangeInclusive<f64> = 0.1..=10_000.0;
 
-/// Whether a link can be so fast. What callers state comes from people.
+/// Returns whether a link can be this fast. Callers pass on what a user entered.
 pub fn is_speed(gb_per_s: f64) -> bool {
     LINK_GB_PER_S.contains(&gb_per_s)
 }
 
 words! {
-    /// Where the speed of pinned copies is from.
+    /// The source of the speed of pinned copies.
     pub enum Link {
-        /// The caller stated it.
+        /// The caller gave it.
         Stated = "stated",
-        /// Pinned copies of the trace had it.
+        /// It was measured from pinned copies of the trace.
         Measured = "measured",
         /// It is an assumption.
         Assumed = "assumed",
     }
 }
 
-/// How fast pinned copies go: what the caller says, else the best of the trace, else an assumption.
+/// Returns the speed of pinned copies: the caller's, otherwise the best of the trace, otherwise an assumption.
 pub fn link(copies: &[Copies], trace: &Trace, stated: Option<f64>) -> (f64, Link) {
     if let Some(stated) = stated {
         return (stated, Link::Stated);
@@ -52,7 +50,7 @@ pub fn link(copies: &[Copies], trace: &Trace, stated: Option<f64>) -> (f64, Link
     (assumed(name), Link::Assumed)
 }
 
-/// What the link of a device reaches, by its generation of PCIe; a chip that is joined with its host's by NVLink has more.
+/// Returns the speed of a device's link, by its generation of PCIe; a chip connected to its host by NVLink has more.
 fn assumed(name: &str) -> f64 {
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     let is_one_of = |models: &[&str]| words.iter().any(|word| models.contains(word));

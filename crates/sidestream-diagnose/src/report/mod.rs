@@ -1,4 +1,4 @@
-//! All that is said about a trace, as values.
+//! The report on a trace, as values.
 
 mod analyze;
 mod doubts;
@@ -19,50 +19,50 @@ use crate::model::{Base, Launched, Name, Names, Source, Stream, Thread, Warning}
 use crate::replay::{Change, Replay};
 use crate::timeline::Timeline;
 
-/// How many kernels and operators are listed.
+/// Number of kernels and operators that are listed.
 pub const LISTED: usize = 20;
 
 /// What the caller knows besides the trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
-    /// How fast copies from and to pinned memory go, in GB/s.
+    /// The speed of copies from and to pinned memory, in GB/s.
     pub link_gb_per_s: Option<f64>,
-    /// The sets of changes to predict; none for the usual ones.
+    /// The sets of changes to predict; `None` for the usual ones.
     pub what_if: Option<Vec<Vec<Change>>>,
 }
 
-/// All that is said about a trace.
+/// The report on a trace.
 #[derive(Debug)]
 pub struct Report {
-    /// Who wrote it.
+    /// The program that wrote the trace.
     pub source: Source,
-    /// How many events it has.
+    /// Number of events in the trace.
     pub events: u64,
-    /// Its place among those that ran together.
+    /// Its rank among those that ran together.
     pub rank: Option<u32>,
-    /// How many ran together.
+    /// Number of ranks that ran together.
     pub world: Option<u32>,
-    /// When its first row begins, on its own clock.
+    /// Start of its first row, on its own clock.
     pub start_ns: i64,
-    /// What each device did, and why it did nothing.
+    /// The activity of each device, and the causes of its idle time.
     pub devices: Vec<(DeviceTime, Idle)>,
-    /// How many multiprocessors the devices have, where the trace says that, and all have as many.
+    /// Number of multiprocessors of the devices, where the trace states it and all have equally many.
     pub sms: Option<u32>,
-    /// The streams, to be named.
+    /// The streams, for their names.
     pub streams: Vec<Stream>,
-    /// The threads, to be named.
+    /// The threads, for their names.
     pub threads: Vec<Thread>,
-    /// The names, to be shown.
+    /// The texts of all names.
     pub names: Names,
     /// The steps.
     pub steps: Steps,
-    /// What a step takes without the profiler, where the trace states that it was timed.
+    /// The time of a step without the profiler, where the trace states a measurement.
     pub base: Base,
-    /// What the devices did in one of them, in the median.
+    /// The activity of the devices in the median step.
     pub per_step: PerStep,
-    /// What ran in the step nearest to the median; none without any work.
+    /// The activity in the step nearest to the median; `None` without any work.
     pub timeline: Option<Timeline>,
-    /// What ran in some steps, to be looked at: in all of them, if they are few.
+    /// The activity in some steps, for a closer look: all of them, if they are few.
     pub zooms: Vec<Timeline>,
     /// The rows of the trace around that step.
     pub excerpt: Excerpt,
@@ -70,45 +70,46 @@ pub struct Report {
     pub copies: Vec<Copies>,
     /// How launches reach the devices.
     pub launches: Launches,
-    /// What held up the host.
+    /// The calls that blocked the host.
     pub blocking: Vec<Blocking>,
     /// All kernels by name, the longest first; outputs list [`LISTED`].
     pub kernels: Vec<Line>,
     /// All operators by name, the longest first; outputs list [`LISTED`].
     pub operators: Vec<Line>,
-    /// Operators, ranges and calls by name and shapes, as `key_averages` of PyTorch has them, in no sequence that means anything.
+    /// Operators, ranges and calls by name and shapes, as in PyTorch's `key_averages`, in no particular order.
     pub rows: Vec<Operator>,
     /// The time of host and devices by the ranges that the program named.
     pub ranges: Ranges,
-    /// How the longest kernel of each name was launched, where the trace says it.
+    /// How the longest kernel of each name was launched, where the trace states it.
     pub launched: HashMap<Name, Launched>,
     /// The memory of devices over time, where the trace shows it.
     pub memory: Vec<DeviceMemory>,
-    /// The changes that a replay judged and that gain anything, the most valuable first, one for each code: what
-    /// findings, predictions and the verdict that nothing is to be gained are drawn from. Empty without a replay.
+    /// The changes that a replay judged and that gain anything, the most valuable first, one for each code: findings,
+    /// predictions and the verdict that nothing is to be gained come from them. Empty without a replay.
     pub judged: Vec<Judged>,
     /// What costs time, the most valuable first.
     pub findings: Vec<Finding>,
-    /// The speed that pinned copies are taken to have, and where that is from.
+    /// The speed assumed for pinned copies, and its source.
     pub link: (f64, Link),
-    /// How well a replay explains the trace and what changes are worth, or why there is none.
+    /// How well a replay explains the trace and what changes gain, or why there is none.
     pub replay: Result<Replay, &'static str>,
     /// Whether the caller asked for these changes, so that each is of interest.
     pub what_if_asked: bool,
-    /// What it exchanged with other ranks.
+    /// Its exchanges with other ranks.
     pub digest: Digest,
-    /// What a reader has to know.
+    /// Warnings that affect the results.
     pub warnings: Vec<Warning>,
 }
 
 impl Report {
-    /// The time of a step in the mean of all; of the longest device's whole time where there are no steps.
+    /// Returns the mean time of all steps; without steps, the whole time of the device with the longest one.
     pub fn step_ns(&self) -> u64 {
         let spans = self.devices.iter().map(|(device, _)| device.span_ns);
         self.steps.mean_ns().or(spans.max()).unwrap_or(0)
     }
 
-    /// What shares and savings are parts of: a step without the profiler where there is a replay, else as it was measured.
+    /// Returns the time to which shares and savings refer: a step without the profiler where there is a replay, otherwise the
+    /// measured one.
     pub fn judged_step_ns(&self) -> u64 {
         match &self.replay {
             Ok(replay) if replay.is_ok() => replay.unprofiled_ns,
@@ -116,22 +117,22 @@ impl Report {
         }
     }
 
-    /// How much of its time a device idles outside of the steps, from 0 to 1; nothing without steps.
+    /// Returns the part of a device's time in which it is idle outside of the steps, from 0 to 1; 0 without steps.
     pub fn idle_outside(&self, (device, idle): &(DeviceTime, Idle)) -> f64 {
         let sum = |causes: &BTreeMap<Cause, u64>| -> u64 { causes.values().sum() };
         let outside_ns = sum(&idle.by_cause).saturating_sub(sum(&idle.in_steps));
         outside_ns as f64 / device.span_ns.max(1) as f64
     }
 
-    /// Where something lies: how long after the start of the trace, and in which step, from 0, if the
-    /// devices were in one.
+    /// Returns the place of a moment: its time since the start of the trace, and the index of the step, from 0, if the devices
+    /// were in one.
     pub fn place(&self, time_ns: i64) -> (u64, Option<usize>) {
         let offset_ns = time_ns.max(self.start_ns).abs_diff(self.start_ns);
         (offset_ns, self.steps.on_device(time_ns))
     }
 
-    /// The idle time of a step by cause, in the mean of the steps and of the devices; of the whole trace
-    /// if it has no steps.
+    /// Returns the idle time of a step by cause, as the mean of the steps and of the devices; of the whole trace if it has no
+    /// steps.
     pub fn idle_per_step(&self) -> BTreeMap<Cause, u64> {
         let mut causes: BTreeMap<Cause, u64> = BTreeMap::new();
         for (_, idle) in &self.devices {
@@ -141,7 +142,7 @@ impl Report {
             }
         }
         let steps = self.per_step.steps;
-        // What lies outside of the steps is no part of one.
+        // Time outside of the steps does not belong to one.
         causes.retain(|cause, _| steps == 0 || *cause != Cause::Startup);
         let parts = (steps.max(1) * self.devices.len().max(1)) as u64;
         causes.values_mut().for_each(|ns| *ns /= parts);

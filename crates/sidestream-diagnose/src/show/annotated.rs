@@ -1,9 +1,8 @@
-//! The trace around its median step again, for Perfetto and its like, with what was found in it: the
-//! findings where their evidence is, idle time by its cause, and the step as each change would have
-//! it.
+//! Writes the trace around its median step again, for Perfetto and similar viewers, with the findings where their evidence is,
+//! idle time by its cause, and the step as each change would make it.
 //!
-//! Slices of one row follow each other or lie in each other, as viewers ask for. What would lie
-//! across another one goes to a further row of the same name.
+//! Slices of one row must follow each other or nest, as viewers require. A slice that would overlap another without nesting
+//! goes to a further row of the same name.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -28,21 +27,20 @@ const FIRST_HOST: u32 = 10_000;
 const FIRST_DEVICE: u32 = 20_000;
 const FIRST_CHANGE: u32 = 30_000;
 
-/// More rows than these one stream or thread does not take: what lies across all of them is left out.
+/// The most rows of one stream or thread: slices that overlap with all of them are left out.
 const MOST_ROWS: usize = 64;
-/// More changes than these are not drawn.
+/// The most changes that are drawn.
 const MOST_CHANGES: usize = 16;
-/// Letters of a name; those of templates run to thousands.
+/// The most characters of a name; those of templates run to thousands.
 const NAME_LETTERS: usize = 256;
 
-/// Writes the trace around the median step as Chrome JSON, with what a report says about it.
+/// Writes the trace around the median step as Chrome JSON, together with the findings of a report.
 ///
-/// A trace of up to 50,000 rows is written whole; of a longer one, the median step with the steps
-/// before and behind it, and at most so many rows. Times count from the start of what is written;
-/// `diagnose.start_ns` says when that was.
+/// A trace of up to 50,000 rows is written whole; of a longer one, the median step with the steps before and after it, and at
+/// most 50,000 rows. Times count from the start of what is written; `diagnose.start_ns` is that start in the trace.
 ///
 /// # Errors
-/// What the writer answers.
+/// An error of the writer.
 pub fn annotated(title: &str, report: &Report, out: impl Write) -> io::Result<()> {
     let excerpt = &report.excerpt;
     let devices = excerpt.devices.iter().map(|device| {
@@ -73,7 +71,7 @@ pub fn annotated(title: &str, report: &Report, out: impl Write) -> io::Result<()
         .finish(|out| write!(out, ",\n\"diagnose\": {about}"))
 }
 
-/// A slice of a row, from the start of the excerpt.
+/// A slice of a row, with times from the start of the excerpt.
 struct Slice {
     start_ns: u64,
     end_ns: u64,
@@ -85,19 +83,19 @@ struct Slice {
 /// Which slices may share a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Share {
-    /// Those that follow each other.
+    /// Slices that follow each other.
     InTurn,
-    /// Those that lie in each other, too.
+    /// Nested slices, too.
     Nested,
 }
 
-/// Where a call stands, for the arrow to its work.
+/// The slice of each call, for the arrow to its work.
 type Callers = HashMap<u32, Option<(u32, u32, u64)>>;
 
 struct Viewer<'r, W: Write> {
     writer: ChromeWriter<W>,
     report: &'r Report,
-    /// How many rows there are: each has a number of its own.
+    /// Number of rows: each has a unique number.
     rows: u32,
     arrows: u32,
     left_out: usize,
@@ -149,7 +147,7 @@ impl<W: Write> Viewer<'_, W> {
         Ok(())
     }
 
-    /// The threads of the host, with where each call stands.
+    /// Writes the threads of the host; returns the slice of each call.
     fn host(&mut self) -> io::Result<Callers> {
         let excerpt = &self.report.excerpt;
         let mut threads: BTreeMap<(i64, usize), Vec<Slice>> = BTreeMap::new();
@@ -194,7 +192,7 @@ impl<W: Write> Viewer<'_, W> {
                 let Some(correlation) = args["correlation"].as_u64() else {
                     continue;
                 };
-                // Two processes may use the same number: then nobody knows whose work it is.
+                // Two processes may use the same number: then the work cannot be assigned to either.
                 let entry = callers.entry(correlation as u32);
                 entry
                     .and_modify(|caller| *caller = None)
@@ -295,8 +293,7 @@ impl<W: Write> Viewer<'_, W> {
         }
     }
 
-    /// An arrow from a call to its work. A graph has many works, so that each arrow has a number of
-    /// its own.
+    /// Writes an arrow from a call to its work. A graph has many operations, so each arrow has its own number.
     fn arrow(&mut self, from: (u32, u32, u64), to: (u32, u32, u64)) -> io::Result<()> {
         self.arrows += 1;
         let number = self.arrows;
@@ -311,7 +308,7 @@ impl<W: Write> Viewer<'_, W> {
         self.writer.event(&to)
     }
 
-    /// The step as each change would have it, below the measured one.
+    /// Writes the step as each change would make it, below the measured one.
     fn changes(&mut self) -> io::Result<()> {
         let report = self.report;
         let (Ok(replay), Some((start_ns, _))) = (&report.replay, report.excerpt.step_ns) else {
@@ -362,7 +359,7 @@ impl<W: Write> Viewer<'_, W> {
         Ok(())
     }
 
-    /// Writes slices into as many rows as they need; the row, the start and the arguments of each.
+    /// Writes slices into as many rows as they need; returns the row, the start and the arguments of each.
     fn track(
         &mut self,
         pid: u32,
@@ -370,7 +367,7 @@ impl<W: Write> Viewer<'_, W> {
         share: Share,
         mut slices: Vec<Slice>,
     ) -> io::Result<Vec<(u32, u64, Value)>> {
-        // An outer one stands before those in it.
+        // An outer slice comes before those inside it.
         order_by(&mut slices, |slice| (slice.start_ns, Reverse(slice.end_ns)));
         let mut rows: Vec<(u32, Row)> = Vec::new();
         let mut placed = Vec::with_capacity(slices.len());
@@ -413,7 +410,7 @@ impl<W: Write> Viewer<'_, W> {
     }
 }
 
-/// The slices of a row that are open, the innermost last.
+/// The open slices of a row, the innermost last.
 struct Row {
     open: Vec<u64>,
 }
@@ -432,7 +429,7 @@ impl Row {
     }
 }
 
-/// A finding where its evidence is. One without evidence in the excerpt lies over all of it.
+/// Returns the slices of a finding, at its evidence. A finding without evidence in the excerpt covers all of it.
 fn finding_slices(excerpt: &Excerpt, finding: &Finding) -> Vec<Slice> {
     let saving = finding.saving_ns;
     let args = |evidence: Option<&str>| {
@@ -468,7 +465,7 @@ fn finding_slices(excerpt: &Excerpt, finding: &Finding) -> Vec<Slice> {
     slices
 }
 
-/// A moment from the start of the excerpt.
+/// Returns a moment relative to the start of the excerpt.
 fn since(excerpt: &Excerpt, at_ns: i64) -> u64 {
     match at_ns >= excerpt.start_ns {
         true => at_ns.abs_diff(excerpt.start_ns),

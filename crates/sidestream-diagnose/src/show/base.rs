@@ -1,9 +1,9 @@
-//! What a step was measured to take without the profiler, in words.
+//! Describes the measured time of a step without the profiler.
 
 use crate::findings::time;
 use crate::model::Unprofiled;
 
-/// What was measured, and what is doubtful about it.
+/// Returns the measurement, and doubts about it, in words.
 pub fn measured(unprofiled: &Unprofiled) -> String {
     let (first, third) = unprofiled.quartiles_ns;
     let (windows, steps) = (unprofiled.taken, unprofiled.window_steps);

@@ -1,4 +1,5 @@
-//! The columns of the tables, once for all outputs: what a row has in each, and what it is called as text, on a page and as JSON.
+//! The columns of the tables, shared by all outputs: the value of each row, and the column's name as text, on a page and in
+//! JSON.
 
 use std::fmt::{self, Write};
 
@@ -14,26 +15,26 @@ use crate::report::Report;
 use crate::words::words;
 
 words! {
-    /// The column that a table is sorted by, the largest first.
+    /// The column by which a table is sorted, the largest first.
     pub enum Sort {
-        /// Time of devices, with what is inside.
+        /// Device time, with what is inside.
         Device = "device",
-        /// Time of devices, without what is inside.
+        /// Device time, without what is inside.
         DeviceSelf = "device-self",
-        /// Time of the host, with what is inside.
+        /// Host time, with what is inside.
         Host = "host",
-        /// Time of the host, without what is inside.
+        /// Host time, without what is inside.
         HostSelf = "host-self",
         /// Idle time of devices, with what is inside.
         Idle = "idle",
         /// Idle time of devices, without what is inside.
         IdleSelf = "idle-self",
-        /// How many.
+        /// Number of calls.
         Calls = "calls",
     }
 }
 
-/// A column of a table. An output in which it has no name is without it.
+/// A column of a table. It is left out of an output in which it has no name.
 pub struct Column<R> {
     /// Its head as text.
     pub head: &'static str,
@@ -41,19 +42,19 @@ pub struct Column<R> {
     pub page: &'static str,
     /// Its field as JSON.
     pub key: &'static str,
-    /// What sorts a table by it.
+    /// The sort order that uses it.
     pub sort: Option<Sort>,
-    /// What a row has in it.
+    /// Returns the value of a row in it.
     pub of: fn(&Report, &R) -> Cell,
 }
 
-/// What a row has in a column.
+/// The value of a row in a column.
 pub enum Cell {
-    /// A sum of times; nothing of it is shown as a dash.
+    /// A sum of times; 0 is shown as a dash.
     Sum(u64),
     /// A time.
     Time(u64),
-    /// How many.
+    /// A count.
     Count(u64),
     /// A number as it is.
     Number(u32),
@@ -61,16 +62,16 @@ pub enum Cell {
     Extents([u32; 3]),
     /// Bytes.
     Bytes(u32),
-    /// Hundredths.
+    /// A percentage.
     Percent(u8),
     /// A part of a whole.
     Part(u64, u64),
-    /// It is not known.
+    /// An unknown value.
     Unknown,
 }
 
 impl Cell {
-    /// The number that rows are sorted by.
+    /// Returns the number by which rows are sorted.
     pub fn value(&self) -> u64 {
         match self {
             Cell::Sum(n) | Cell::Time(n) | Cell::Count(n) | Cell::Part(n, _) => *n,
@@ -84,7 +85,7 @@ impl Cell {
         }
     }
 
-    /// As text, with this for nothing and between extents.
+    /// Returns the value as text, with `nothing` for an absent value and `by` between extents.
     fn shown(&self, nothing: &str, by: &str) -> String {
         match self {
             Cell::Sum(0) | Cell::Unknown => nothing.to_owned(),
@@ -98,7 +99,7 @@ impl Cell {
         }
     }
 
-    /// As text.
+    /// Returns the value as text.
     pub fn text(&self) -> String {
         self.shown("-", "x")
     }
@@ -112,7 +113,7 @@ impl Cell {
     }
 }
 
-/// The cells of a row, as text.
+/// Returns the cells of a row, as text.
 pub fn texts<R>(columns: &[Column<R>], report: &Report, row: &R) -> Vec<String> {
     let shown = columns.iter().filter(|column| !column.head.is_empty());
     shown
@@ -120,24 +121,24 @@ pub fn texts<R>(columns: &[Column<R>], report: &Report, row: &R) -> Vec<String> 
         .collect()
 }
 
-/// What sorts a table.
+/// Returns the sort orders of a table.
 pub fn sorts<R>(columns: &[Column<R>]) -> Vec<Sort> {
     columns.iter().filter_map(|column| column.sort).collect()
 }
 
-/// What a row has in the column that sorts it.
+/// Returns the value of a row in the column that sorts it.
 pub fn sorted_by<R>(columns: &[Column<R>], sort: Sort, report: &Report, row: &R) -> u64 {
     let column = columns.iter().find(|column| column.sort == Some(sort));
     column.map_or(0, |column| (column.of)(report, row).value())
 }
 
-/// The heads of the cells, as text.
+/// Returns the heads of the cells, as text.
 pub fn heads<R>(columns: &[Column<R>]) -> Vec<&'static str> {
     let heads = columns.iter().map(|column| column.head);
     heads.filter(|head| !head.is_empty()).collect()
 }
 
-/// The heads of a table on a page.
+/// Writes the heads of a table on a page.
 pub fn page_heads<R>(out: &mut String, columns: &[Column<R>]) -> fmt::Result {
     for column in columns.iter().filter(|column| !column.page.is_empty()) {
         let (name, class) = match column.page.strip_prefix('*') {
@@ -149,7 +150,7 @@ pub fn page_heads<R>(out: &mut String, columns: &[Column<R>]) -> fmt::Result {
     Ok(())
 }
 
-/// The cells of a row on a page: each has its value beside its text.
+/// Writes the cells of a row on a page: each has its value beside its text.
 pub fn page_cells<R>(
     out: &mut String,
     columns: &[Column<R>],
@@ -176,7 +177,7 @@ pub fn page_cells<R>(
     Ok(())
 }
 
-/// The cells of a row, as fields behind those that it has already.
+/// Adds the cells of a row, as fields after those that it already has.
 pub fn fields<'c, R: 'c>(
     mut row: Value,
     columns: impl Iterator<Item = &'c Column<R>>,
@@ -199,7 +200,7 @@ pub const OPERATORS: [Column<Operator>; 5] = [
     Column { head: "calls",       page: "calls",            key: "",               sort: Some(Calls),      of: |_, row| Cell::Count(row.calls) },
 ];
 
-/// Ranges of the program. As JSON they have all that [`crate::measure::Shares`] has.
+/// Ranges of the program. In JSON they have all fields of [`crate::measure::Shares`].
 #[rustfmt::skip]
 pub const RANGES: [Column<Node>; 7] = [
     Column { head: "device",      page: "device",     key: "", sort: Some(Device),     of: |_, row| Cell::Sum(row.total.device_ns) },
@@ -211,7 +212,7 @@ pub const RANGES: [Column<Node>; 7] = [
     Column { head: "calls",       page: "calls",      key: "", sort: Some(Calls),      of: |_, row| Cell::Count(row.calls) },
 ];
 
-/// Kernels by name, with how the longest of each was launched.
+/// Kernels by name, with the launch of the longest kernel of each.
 #[rustfmt::skip]
 pub const KERNELS: [Column<Line>; 10] = [
     Column { head: "",          page: "*",          key: "",                  sort: None,         of: |report, row| Cell::Part(row.total_ns, longest(report)) },
@@ -226,7 +227,7 @@ pub const KERNELS: [Column<Line>; 10] = [
     Column { head: "occupancy", page: "*occupancy", key: "occupancy_percent", sort: None,         of: |report, row| launched(report, row, |l| l.occupancy.map(Cell::Percent)) },
 ];
 
-/// How long the kernels of the name that took longest took.
+/// Returns the total time of the kernel name with the longest one.
 fn longest(report: &Report) -> u64 {
     report
         .kernels

@@ -1,4 +1,4 @@
-//! A comparison for people.
+//! Shows a comparison to people.
 
 use std::fmt::{Result, Write};
 
@@ -6,14 +6,14 @@ use super::plain::plain;
 use crate::compare::{Comparison, Shift, Two};
 use crate::findings::{Code, time};
 
-/// What changes a step by less than this is not listed.
+/// Changes of a step by less than this part are not listed.
 const SHOWN: f64 = 0.005;
-/// How many names of a table are listed.
+/// The most names of a table that are listed.
 const NAMES: usize = 8;
-/// How much of a name is shown.
+/// The most characters of a name that are shown.
 const NAME_CHARS: usize = 28;
 
-/// A comparison for a terminal, under the names of the trace and of its baseline.
+/// Returns a comparison for a terminal, with the titles of the trace and of its baseline.
 pub fn comparison_text(title: &str, baseline: &str, comparison: &Comparison) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -74,7 +74,7 @@ fn write(out: &mut String, title: &str, against: &str, comparison: &Comparison) 
         }
     }
     for (what, shifts) in [
-        ("calls that hold up the host", &comparison.blocking),
+        ("calls that block the host", &comparison.blocking),
         ("kernels", &comparison.kernels),
         ("operators, on the host", &comparison.operators),
     ] {
@@ -109,8 +109,8 @@ fn write_time(out: &mut String, comparison: &Comparison) -> Result {
     }
     writeln!(out, "step    {new} instead of {old}{change}, in the median")?;
     let verdict = match comparison.exceeds_spread {
-        Some(true) => "more than the steps of each differ",
-        Some(false) => "no more than the steps of each differ: this may be chance",
+        Some(true) => "more than the steps within each trace differ",
+        Some(false) => "no more than the steps within each trace differ: this may be chance",
         None => "too few steps to say whether this is chance",
     };
     let ((low, high), (old_low, old_high)) =
@@ -132,7 +132,7 @@ fn write_row(out: &mut String, name: &str, ns: Two<u64>, more: &str) -> Result {
     writeln!(out, "{}", row.trim_end())
 }
 
-/// A name that fits into its column; JSON has all of it.
+/// Returns a name that fits into its column; the JSON has all of it.
 fn short(name: &str) -> String {
     let name = plain(name);
     match name.char_indices().nth(NAME_CHARS) {
@@ -141,7 +141,7 @@ fn short(name: &str) -> String {
     }
 }
 
-/// Names whose time changed, with what became of their calls.
+/// Writes the names whose time changed, with the change of their calls.
 fn write_shifts(out: &mut String, what: &str, shifts: &[Shift], least_ns: u64) -> Result {
     let changed: Vec<&Shift> = shifts
         .iter()

@@ -4,10 +4,10 @@ use std::fmt::{self, Write};
 
 use super::plain::plain;
 
-/// With fewer letters than these a name says nothing.
+/// The least room for a name, in characters; a shorter name has no meaning.
 pub const LEAST_NAME: usize = 24;
 
-/// A name that does not break the table, in so many letters.
+/// Returns a name of at most `room` characters that does not break the table.
 pub fn short(name: &str, room: usize) -> String {
     let name = plain(name);
     if name.chars().count() <= room {
@@ -18,7 +18,7 @@ pub fn short(name: &str, room: usize) -> String {
     text
 }
 
-/// Figures to the right, and a name behind them. Where no room is left for it beside them, it has a line of its own above them.
+/// Figures on the left, and a name after them. Where there is no room for the name, it has its own line above them.
 pub struct Figures<'a> {
     out: &'a mut String,
     widths: Vec<usize>,
@@ -64,7 +64,7 @@ impl<'a> Figures<'a> {
         cells.join(" ")
     }
 
-    /// How many letters a name may have beside the figures.
+    /// Returns the most characters of a name beside the figures.
     fn room(&self) -> usize {
         let used = self.widths.iter().map(|width| width + 1).sum::<usize>() + 1;
         self.columns
@@ -75,7 +75,7 @@ impl<'a> Figures<'a> {
         self.room() >= LEAST_NAME
     }
 
-    /// A row. The name is cut, and what is `behind` it is not.
+    /// Adds a row. The name is cut to fit; `behind`, the text after it, is not.
     pub fn row(&mut self, cells: &[String], name: &str, behind: &str) -> fmt::Result {
         let figures = self.figures(cells);
         let taken = behind.chars().count();

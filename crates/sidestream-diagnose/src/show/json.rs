@@ -18,10 +18,10 @@ pub const SCHEMA: &str = "sidestream.diagnose/2";
 /// The version of the JSON of one table.
 pub const TABLE_SCHEMA: &str = "sidestream.diagnose.table/1";
 
-/// How many rows of each table the JSON of a report has.
+/// The most rows of each table in the JSON of a report.
 const IN_REPORT: usize = 100;
 
-/// One table as JSON.
+/// Returns one table as JSON.
 pub fn table_json(report: &Report, view: &View) -> Value {
     let rows = match view.table {
         Table::Operators => report.operators_json(view.sort, view.limit, view.by_shape),
@@ -32,13 +32,13 @@ pub fn table_json(report: &Report, view: &View) -> Value {
     json!({"schema": TABLE_SCHEMA, "table": view.table, "rows": rows})
 }
 
-/// All of a list as values.
+/// Converts all elements of a list to values.
 fn each<T>(list: &[T], one: impl Fn(&T) -> Value) -> Vec<Value> {
     list.iter().map(one).collect()
 }
 
 impl Report {
-    /// The report as JSON; docs/guide/diagnose.md lists the fields.
+    /// Returns the report as JSON; docs/guide/diagnose.md lists the fields.
     pub fn json(&self) -> Value {
         let line = |line: &Line| {
             json!({"name": self.names.text(line.name), "calls": line.calls,

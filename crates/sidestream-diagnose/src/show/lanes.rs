@@ -1,17 +1,16 @@
-//! A timeline as lines of text: a lane for each thread of the host and each stream.
+//! Draws a timeline as lines of text: a lane for each thread of the host and each stream.
 //!
-//! Frame and letters are those of `sidestream overlap`. Its pictures draw each operation of a run of its
-//! own as a bar with a name. Here a character stands for all that a lane did in that time, which may be
-//! a hundred kernels.
+//! Frame and letters are those of `sidestream overlap`, which draws each operation of a run as a bar with a name. Here a
+//! character represents everything that a lane did in that time, which may be a hundred kernels.
 
 use crate::timeline::{Lane, Shade, Timeline};
 
-/// How many parts of a column are told apart.
+/// The number of parts into which a column is divided.
 const PARTS: usize = 32;
-/// The narrowest picture that says anything.
+/// The width of the narrowest useful picture.
 const LEAST_COLUMNS: usize = 20;
 
-/// The character of a shade, where it takes half of a column or more.
+/// Returns the character of a shade, for a column of which it takes half or more.
 fn letter(shade: Shade) -> char {
     match shade {
         Shade::Host => 'H',
@@ -27,12 +26,12 @@ fn letter(shade: Shade) -> char {
     }
 }
 
-/// Pictures on one scale, each under its title: lines of at most so many columns, then a legend.
+/// Draws pictures on one scale, each under its title: lines of at most `columns` characters, then a legend.
 pub fn pictures(pictures: &[(String, &Timeline)], columns: usize) -> String {
     let lanes = pictures.iter().flat_map(|(_, timeline)| &timeline.lanes);
     let label = lanes.map(|lane| lane.name.chars().count()).max();
     let label = label.unwrap_or(0);
-    // Two spaces before the name, one behind it, and a bar on either side.
+    // Two spaces before the name, one after it, and a bar on either side.
     let columns = columns.saturating_sub(label + 5).max(LEAST_COLUMNS);
     let longest_ns = pictures.iter().map(|(_, t)| t.length_ns).max();
     let longest_ns = longest_ns.unwrap_or(0).max(1);
@@ -68,9 +67,9 @@ pub fn pictures(pictures: &[(String, &Timeline)], columns: usize) -> String {
     out
 }
 
-/// What a lane did, column by column.
+/// Returns the activity of a lane, column by column.
 fn cells(lane: &Lane, length_ns: u64, columns: usize) -> Vec<char> {
-    // Which shade each part of a column has: later spans lie above earlier ones.
+    // The shade of each part of a column: later spans cover earlier ones.
     let mut parts: Vec<Option<Shade>> = vec![None; columns * PARTS];
     let place = |at_ns: u64| {
         let at = u128::from(at_ns.min(length_ns)) * parts.len() as u128;
@@ -82,7 +81,7 @@ fn cells(lane: &Lane, length_ns: u64, columns: usize) -> Vec<char> {
         .map(|span| (place(span.start_ns), place(span.end_ns()), span.shade))
         .collect();
     for (from, to, shade) in places {
-        // What is shorter than a part is seen too.
+        // A span shorter than a part is drawn too.
         let from = from.min(parts.len() - 1);
         parts[from..to.max(from + 1)].fill(Some(shade));
     }

@@ -1,11 +1,11 @@
-//! Figures and words as people read them.
+//! Formats figures and words for people.
 
-/// A part of a whole in hundredths.
+/// Returns a part of a whole in percent.
 pub fn percent(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
 }
 
-/// A number with its thousands apart.
+/// Returns a number with separated thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -18,14 +18,14 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A text that begins with a capital letter.
+/// Returns a text with a capital first letter.
 pub fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(char::to_uppercase);
     first.into_iter().flatten().chain(letters).collect()
 }
 
-/// A part of a whole as a bar.
+/// Returns a part of a whole as a bar.
 pub fn meter(part: f64) -> String {
     let part = 100.0 * part.clamp(0.0, 1.0);
     format!(

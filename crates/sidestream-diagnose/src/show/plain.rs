@@ -1,9 +1,9 @@
-//! Text of a trace for a terminal.
+//! Escapes text of a trace for a terminal.
 
 use std::fmt::Write;
 
-/// Text of a trace for a terminal: what would move its cursor is left out, and letters that nobody sees, or that turn text
-/// around, are shown by their number.
+/// Returns text of a trace for a terminal: control characters that would move the cursor are removed, and characters that are
+/// invisible or reorder text are shown by their number.
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,7 +18,7 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-/// Whether a letter leaves no ink of its own, or changes where that of others stands.
+/// Returns whether a character is invisible by itself, or changes the position of others.
 pub fn is_unseen(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,

@@ -1,4 +1,4 @@
-//! The tables of a report, each sorted by one of its columns and cut to its first rows: as text.
+//! Shows the tables of a report as text, each sorted by one of its columns and cut to its first rows.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,14 +20,14 @@ use crate::report::Report;
 use crate::sort::order_by;
 use crate::words::words;
 
-/// How many columns the picture of memory over time has.
+/// Columns of the picture of memory over time.
 const PICTURE: usize = 60;
-/// Letters of a name in a table, where there is room.
+/// The most characters of a name in a table, where there is room.
 const NAME_LETTERS: usize = 160;
-/// Of so many kernels the table says what may hold them back, by so many letters of their names.
+/// The number of kernels for which the table gives possible limits, and the most characters of their names.
 const MOST_WHYS: usize = 5;
 const WHY_NAME: usize = 60;
-/// Letters of a name that has a shape behind it.
+/// The most characters of a name that is followed by a shape.
 const SHAPED_NAME: usize = 60;
 
 words! {
@@ -35,11 +35,11 @@ words! {
     pub enum Table {
         /// Operators, ranges and calls by name.
         Operators = "operators",
-        /// Ranges of the program, one inside the other.
+        /// Ranges of the program, nested.
         Ranges = "ranges",
         /// Kernels by name.
         Kernels = "kernels",
-        /// Memory when most was taken, by who held it.
+        /// Memory at the peak, by where it was allocated.
         Memory = "memory",
     }
 }
@@ -47,18 +47,18 @@ words! {
 /// A table, sorted and cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Which one.
+    /// The table.
     pub table: Table,
-    /// By what it is sorted; none for what people mostly look at.
+    /// The column by which it is sorted; `None` for the usual one.
     pub sort: Option<Sort>,
-    /// How many rows it has at most.
+    /// The most rows.
     pub limit: usize,
-    /// Whether operators with inputs of other shapes are rows of their own.
+    /// Whether operators with inputs of different shapes are separate rows.
     pub by_shape: bool,
 }
 
 impl Table {
-    /// The columns that it can be sorted by.
+    /// Returns the columns by which the table can be sorted.
     pub fn sorts(self) -> Vec<Sort> {
         match self {
             Table::Operators => sorts(&OPERATORS),
@@ -94,10 +94,10 @@ fn word<T: Copy>(all: &[T], word: fn(T) -> &'static str, text: &str) -> Result<T
 }
 
 impl View {
-    /// Whether the table has the column that it is to be sorted by, and shapes if it is to tell them apart.
+    /// Checks that the table has the column by which it is to be sorted, and shapes if rows are to be split by them.
     ///
     /// # Errors
-    /// What it can be sorted by instead.
+    /// The columns by which it can be sorted instead.
     pub fn check(&self) -> Result<(), String> {
         if self.by_shape && self.table != Table::Operators {
             return Err(format!(
@@ -110,10 +110,7 @@ impl View {
             Some(sort) if !sorts.contains(&sort) => {
                 let words: Vec<&str> = sorts.iter().map(|sort| sort.as_str()).collect();
                 Err(match words.is_empty() {
-                    true => format!(
-                        "{} is sorted by size and by nothing else",
-                        self.table.as_str()
-                    ),
+                    true => format!("{} is sorted by size only", self.table.as_str()),
                     false => format!(
                         "{} cannot be sorted by {}; sort by {}",
                         self.table.as_str(),
@@ -127,7 +124,7 @@ impl View {
     }
 }
 
-/// Operators, sorted and cut.
+/// Returns the operators, sorted and cut.
 pub fn operators(
     report: &Report,
     sort: Option<Sort>,
@@ -156,7 +153,8 @@ pub fn operators(
     rows
 }
 
-/// Ranges, sorted and cut: by a column with what is inside, each behind the one around it; else the largest first.
+/// Returns the ranges, sorted and cut: by a column that includes inner ranges, each after the range around it; otherwise the
+/// largest first.
 pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
     let nodes = &report.ranges.nodes;
     let has_device = nodes.iter().any(|node| node.own.device_ns > 0);
@@ -167,7 +165,7 @@ pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
     };
     let mut chosen: Vec<u32> = (0..nodes.len() as u32).collect();
     order_by(&mut chosen, key);
-    // What has as much as all inside it stands before these, so that none is chosen without the one around it.
+    // A range with as much as all inside it comes before these, so that none is chosen without the range around it.
     chosen.truncate(limit);
     if matches!(sort, Sort::Device | Sort::Host | Sort::Idle) {
         chosen = nested(nodes, &chosen);
@@ -175,7 +173,7 @@ pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
     chosen.iter().map(|at| &nodes[*at as usize]).collect()
 }
 
-/// The same places, each behind the one around it, in their sequence otherwise.
+/// Returns these places, each after the one around it, otherwise in their order.
 fn nested(nodes: &[Node], chosen: &[u32]) -> Vec<u32> {
     let mut inner: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
     for at in chosen {
@@ -193,7 +191,7 @@ fn nested(nodes: &[Node], chosen: &[u32]) -> Vec<u32> {
     out
 }
 
-/// Kernels, sorted and cut.
+/// Returns the kernels, sorted and cut.
 pub fn kernels(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Line> {
     let mut rows = report.kernels.clone();
     if sort == Some(Sort::Calls) {
@@ -205,7 +203,7 @@ pub fn kernels(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Line> {
     rows
 }
 
-/// What a row of the operators is called.
+/// Returns the name of a row of operators.
 pub fn operator_name(names: &Names, row: &Operator) -> String {
     match row.kind {
         RowKind::Step => "ProfilerStep*".to_owned(),
@@ -213,7 +211,7 @@ pub fn operator_name(names: &Names, row: &Operator) -> String {
     }
 }
 
-/// What a range is called.
+/// Returns the name of a range.
 pub fn range_name(names: &Names, node: &Node) -> String {
     match node.is_step {
         true => "ProfilerStep*".to_owned(),
@@ -221,7 +219,7 @@ pub fn range_name(names: &Names, node: &Node) -> String {
     }
 }
 
-/// Who held memory.
+/// Returns the name of the place where memory was allocated.
 pub fn holder_name(names: &Names, operator: Option<Name>, range: Option<Name>) -> String {
     let text = |name: Option<Name>| name.map(|name| names.text(name));
     match (text(operator), text(range)) {
@@ -231,7 +229,7 @@ pub fn holder_name(names: &Names, operator: Option<Name>, range: Option<Name>) -
     }
 }
 
-/// A device of the table of memory.
+/// Returns the name of a device in the table of memory.
 pub fn memory_name(of: &DeviceMemory) -> String {
     match of.device {
         Some(device) => format!("GPU {device}"),
@@ -239,7 +237,7 @@ pub fn memory_name(of: &DeviceMemory) -> String {
     }
 }
 
-/// One table as text, in lines of at most so many columns, where somebody knows how many there are: longer names are cut.
+/// Returns one table as text, in lines of at most `columns` characters where the width is known: longer names are cut.
 pub fn table_text(title: &str, report: &Report, view: &View, columns: Option<usize>) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -300,7 +298,7 @@ fn write_operators(
         let name = operator_name(&report.names, row);
         match row.shape.map_or("", |shape| report.names.text(shape)) {
             "" => table.row(figures, &short(&name, NAME_LETTERS), kind)?,
-            // The shape is what the row is told apart by: a long name does not push it away.
+            // The shape distinguishes the row: a long name must not push it out.
             shape => {
                 let letters = columns.map_or(NAME_LETTERS, |_| SHAPED_NAME);
                 let (name, shape) = (short(&name, letters), short(shape, NAME_LETTERS));
@@ -393,7 +391,7 @@ fn write_kernels(
     }
     writeln!(
         out,
-        "\n  why a kernel may be far from its roofline, as far as its launch tells:"
+        "\n  why a kernel may be far from its roofline, as far as its launch shows:"
     )?;
     for (name, (why, measure)) in launched {
         let why = match why.join("; ") {
@@ -405,7 +403,7 @@ fn write_kernels(
     }
     writeln!(
         out,
-        "  accesses that are not aligned, conflicts of banks and misses of caches are in no trace: `ncu --metrics {COUNTERS}`"
+        "  unaligned accesses, bank conflicts and cache misses are in no trace: `ncu --metrics {COUNTERS}`"
     )
 }
 
@@ -418,7 +416,7 @@ fn write_memory(
     if report.memory.is_empty() {
         return writeln!(
             out,
-            "  the trace does not show memory being taken; PyTorch's profiler records it with profile_memory=True"
+            "  the trace has no records of memory allocations; PyTorch's profiler records it with profile_memory=True"
         );
     }
     for of in &report.memory {
@@ -426,7 +424,7 @@ fn write_memory(
         let step = step.map_or(String::new(), |step| format!(", in step {step}"));
         writeln!(
             out,
-            "{}: {} at the most, at {}{step}; taken {}, given back {}",
+            "{}: {} at the most, at {}{step}; allocated {}, freed {}",
             memory_name(of),
             size(of.peak_bytes),
             time(offset_ns),
@@ -450,7 +448,7 @@ fn write_memory(
         if of.before_bytes > 0 {
             writeln!(
                 out,
-                "{:>11} {:>8}  taken before the trace begins, or not shown by it",
+                "{:>11} {:>8}  allocated before the trace begins, or not shown by it",
                 size(of.before_bytes),
                 ""
             )?;
@@ -459,7 +457,7 @@ fn write_memory(
     Ok(())
 }
 
-/// Memory over time, in eighths of the most.
+/// Returns a picture of memory over time, in eighths of the most.
 fn picture(of: &DeviceMemory) -> String {
     let (Some(first), Some(last)) = (of.points.first(), of.points.last()) else {
         return String::new();
@@ -474,7 +472,7 @@ fn picture(of: &DeviceMemory) -> String {
     let mut level = 0;
     let mut signs = String::new();
     for column in columns {
-        // What is not said has stayed as it was.
+        // Without an event the level stays as it was.
         level = column.unwrap_or(level);
         let eighths = u128::from(level) * 8 / u128::from(of.peak_bytes.max(1));
         let sign = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][(eighths as usize).min(8)];

@@ -19,17 +19,16 @@ use crate::sort::order_by;
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
-/// Idle time outside of the steps is said from this part of the trace on.
+/// Idle time outside of the steps is reported from this part of the trace on.
 const OUTSIDE: f64 = 0.05;
-/// More devices than these are counted only.
+/// The most devices that are shown; further ones are only counted.
 const MOST_DEVICES: usize = 16;
 /// A change that gains less is not drawn.
 const DRAWN: f64 = 0.05;
-/// Warnings that change no figure by much. All others may change what the rest means, and come first.
+/// Warnings that change no figure by much. All others may change the meaning of the rest, and come first.
 const MINOR: [&str; 4] = ["ORPHANS", "UNKNOWN_MEMORY", "MISSING_NAMES", "WORKERS"];
 
-/// The report of one trace for a terminal of so many columns, under a title such as the name of its
-/// file.
+/// Returns the report of one trace for a terminal of this width, under a title such as the name of its file.
 pub fn text(title: &str, report: &Report, columns: usize) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -37,7 +36,7 @@ pub fn text(title: &str, report: &Report, columns: usize) -> String {
     out
 }
 
-/// The same in a few lines, for one of many traces.
+/// Returns the report in a few lines, for one of many traces.
 pub fn brief(title: &str, report: &Report) -> String {
     let mut out = String::new();
     let _ = write_brief(&mut out, title, report);
@@ -52,7 +51,7 @@ fn write_text(out: &mut String, title: &str, report: &Report, columns: usize) ->
     write_link(out, report)?;
     writeln!(out)?;
     for finding in &report.findings {
-        // Those that are no part of a step stand at the top.
+        // Findings outside of steps are at the top.
         if finding.code != Code::ProfilerOverhead {
             write_finding(out, report, finding)?;
         }
@@ -84,7 +83,7 @@ fn write_brief(out: &mut String, title: &str, report: &Report) -> Result {
     writeln!(out)
 }
 
-/// What the trace is, what is doubtful about it, and what the devices did.
+/// Writes what the trace is, its warnings, and what the devices did.
 fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
     let (kind, events) = (report.source.as_str(), report.events);
     let rank = match (report.rank, report.world) {
@@ -115,7 +114,7 @@ fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
     let Some((mean, median)) = report.steps.mean_ns().zip(report.steps.median_ns()) else {
         return writeln!(
             out,
-            "steps   none found: figures are of the whole trace, and no gain is likely, only the most that it can be"
+            "steps   none found: figures are of the whole trace, and only upper bounds of gains are known"
         );
     };
     let (low, high) = report.steps.spread_ns().unwrap_or((median, median));
@@ -136,7 +135,7 @@ fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
         if outside > OUTSIDE {
             writeln!(
                 out,
-                "        outside of them device {} is idle for {:.1} % of the trace, which is in no figure of a step",
+                "        outside of them device {} is idle for {:.1} % of the trace, which no figure of a step includes",
                 device.0.device,
                 100.0 * outside
             )?;
@@ -152,7 +151,7 @@ fn is_minor(warning: &Warning) -> bool {
 fn write_copies(out: &mut String, copies: &Copies) -> Result {
     let (direction, memory) = (copies.direction.as_str(), copies.memory.as_str());
     let rate = copies.gb_per_s();
-    // Of a few bytes it says nothing.
+    // For a few bytes the rate is meaningless.
     let rate = rate.filter(|rate| *rate >= 0.05);
     let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1} GB/s"));
     writeln!(
@@ -164,7 +163,7 @@ fn write_copies(out: &mut String, copies: &Copies) -> Result {
     )
 }
 
-/// What pinned copies are taken to reach, where there are copies that could be pinned.
+/// Writes the speed assumed for pinned copies, where there are copies that could be pinned.
 fn write_link(out: &mut String, report: &Report) -> Result {
     let with_host = |c: &Copies| matches!(c.direction, Direction::Upload | Direction::Download);
     if !report.copies.iter().any(with_host) {
@@ -207,7 +206,7 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
     if is_open(finding) {
         writeln!(
             out,
-            "    worth at most {} of {}{} with {}, or nothing: which of the two, no trace says",
+            "    worth at most {} of {}{} with {}, or nothing: no trace shows which",
             time(saving.high),
             whole(report),
             percent_of_step(report, saving.high),
@@ -216,7 +215,7 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
     } else if is_worth_nothing(report, finding) {
         writeln!(
             out,
-            "    worth next to nothing by itself, as the replay has it"
+            "    worth next to nothing by itself, according to the replay"
         )?;
     } else if saving.likely == 0 && saving.high > 0 {
         let most = percent_of_step(report, saving.high);
@@ -252,7 +251,7 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
     Ok(())
 }
 
-/// What a finding is worth, as the end of a line.
+/// Returns the gain of a finding, as the end of a line.
 fn worth(report: &Report, finding: &Finding) -> String {
     let likely = finding.saving_ns.likely;
     match likely {
@@ -280,7 +279,7 @@ fn percent_of_step(report: &Report, ns: u64) -> String {
     }
 }
 
-/// What figures are of.
+/// Returns what figures refer to.
 fn whole(report: &Report) -> &'static str {
     match report.steps.mean_ns() {
         Some(_) => "a step",
@@ -288,7 +287,7 @@ fn whole(report: &Report) -> &'static str {
     }
 }
 
-/// How far the replay is off comes first: it says what the rest is worth.
+/// Writes the replay. Its error comes first, since it shows how reliable the rest is.
 fn write_replay(out: &mut String, report: &Report) -> Result {
     let replay = match &report.replay {
         Ok(replay) => replay,
@@ -296,7 +295,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     };
     writeln!(
         out,
-        "replay  the trace as it is, run again: {} a step instead of {}, {:.1} % off{}",
+        "replay  the trace as it is, replayed: {} a step instead of {}, {:.1} % off{}",
         time(replay.replayed_ns),
         time(replay.measured_ns),
         100.0 * replay.error(),
@@ -317,7 +316,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
         let (low, high) = replay.unprofiled_between_ns;
         writeln!(
             out,
-            "        {} without the profiler and what is done once, and so is what follows: an estimate, from {} to {}",
+            "        {} without the profiler and one-time work, and so is what follows: an estimate, from {} to {}",
             time(replay.unprofiled_ns),
             time(low),
             time(high)
@@ -351,7 +350,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     Ok(())
 }
 
-/// What a prediction depends on that no trace says.
+/// Returns the condition of a prediction that no trace shows.
 fn condition(prediction: &Prediction) -> &'static str {
     let has = |test: fn(&Change) -> bool| prediction.changes.iter().any(test);
     match () {
@@ -362,7 +361,7 @@ fn condition(prediction: &Prediction) -> &'static str {
             ", if the first stage needs nothing that the last makes"
         }
         () if has(|c| matches!(c, Change::DropWait(..))) => {
-            ", if the wait is not needed, which no trace says"
+            ", if the wait is not needed, which no trace shows"
         }
         () if has(Change::is_of_the_host) => ", if there are processors for the workers",
         () => "",
@@ -376,18 +375,18 @@ fn in_words(gain: f64) -> String {
     }
 }
 
-/// The names of the changes of a prediction.
+/// Returns the names of the changes of a prediction.
 pub fn changes(prediction: &Prediction) -> String {
     plain(&Change::names(&prediction.changes))
 }
 
-/// How much shorter a step would be, as a part of one without the profiler.
+/// Returns how much shorter a step would be, relative to one without the profiler.
 fn gain(replay: &Replay, prediction: &Prediction) -> f64 {
     1.0 - prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64
 }
 
-/// The predictions that say something, the best first, and the others: those that gain next to nothing,
-/// or next to nothing over a part of their changes. All of those that were asked for do.
+/// Returns the predictions worth showing, the best first, and the others: those that gain next to nothing, or next to nothing
+/// over a part of their changes. All that were asked for are worth showing.
 fn worthwhile(replay: &Replay, asked: bool) -> (Vec<&Prediction>, Vec<&Prediction>) {
     let says_something = |prediction: &&Prediction| {
         let gained = gain(replay, prediction);
@@ -399,7 +398,7 @@ fn worthwhile(replay: &Replay, asked: bool) -> (Vec<&Prediction>, Vec<&Predictio
         asked || gained >= SHOWN && gained - best_part >= SHOWN
     };
     let (mut shown, others): (Vec<_>, Vec<_>) = replay.predictions.iter().partition(says_something);
-    // What depends on more than a trace says stands behind what does not.
+    // Predictions that depend on more than the trace shows come last.
     let is_conditional = |p: &Prediction| p.changes.iter().any(Change::is_conditional);
     order_by(&mut shown, |prediction| {
         (is_conditional(prediction), prediction.likely_ns)
@@ -407,7 +406,7 @@ fn worthwhile(replay: &Replay, asked: bool) -> (Vec<&Prediction>, Vec<&Predictio
     (shown, others)
 }
 
-/// What ran in the median step, and what would run after the change that gains most.
+/// Draws the median step, and the step after the change that gains most.
 fn write_pictures(out: &mut String, report: &Report, columns: usize) -> Result {
     let Some(measured) = &report.timeline else {
         return Ok(());

@@ -9,10 +9,10 @@ use crate::findings::time;
 use crate::ranks::{Groups, Ranks, Search, Slow};
 use crate::sort::order_by;
 
-/// How many ranks are named in a sentence, and how many have a line.
+/// The most ranks that are named in a sentence, and the most with a line.
 const NAMED: usize = 8;
 const LISTED: usize = 8;
-/// How many kinds of groups, exchanges, causes and warnings have a line.
+/// The most kinds of groups, exchanges, causes and warnings that are listed.
 const GROUPS: usize = 5;
 const WORST: usize = 3;
 const CAUSES: usize = 3;
@@ -20,7 +20,7 @@ const WARNINGS: usize = 6;
 /// Causes that take less of a step than this are not listed.
 const SHOWN: f64 = 0.01;
 
-/// What the ranks of one run say together, for a terminal.
+/// Returns the report on the ranks of one run together, for a terminal.
 pub fn ranks_text(ranks: &Ranks) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -90,7 +90,7 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
     writeln!(out)
 }
 
-/// Which rank is slow, and why; in the page as well.
+/// Returns which rank is slow, and why; also used by the page.
 pub fn verdict(ranks: &Ranks) -> Vec<String> {
     let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
     match &ranks.search {
@@ -110,8 +110,8 @@ pub fn verdict(ranks: &Ranks) -> Vec<String> {
         }
         Search::Nobody => {
             let mut lines = vec![
-                "slow:    no single rank: with none of those that are longest at their own work or waited for longest does a step \
-                 gain 2 % if it is as fast as the median"
+                "slow:    no single rank: none of the ranks with the most own work, or waited for longest, shortens a step by \
+                 2 % when made as fast as the median"
                     .to_owned(),
             ];
             if !ranks.waiting.is_empty() {
@@ -143,7 +143,7 @@ fn slow_line(slow: &Slow, number: u32) -> String {
         .name
         .as_ref()
         .map_or(String::new(), |name| format!(" (`{name}`)"));
-    // The parts of a step are compared one by one, so that one of them may differ by more than all together.
+    // The parts of a step are compared individually, so one of them may differ by more than all together.
     let why = match slow.cause_ns {
         0 => "no part of its step stands out".to_owned(),
         ns if ns > slow.excess_ns => {
@@ -184,7 +184,8 @@ fn waiting_line(ranks: &Ranks) -> String {
     )
 }
 
-/// The ranks that matter most: the slow one, those that were waited for, those that waited, the slowest.
+/// Returns the ranks that matter most: the slow one, those that were waited for, those that waited, the one with the longest
+/// step.
 pub fn chosen(ranks: &Ranks, count: usize) -> Vec<usize> {
     if ranks.ranks.len() <= count {
         return (0..ranks.ranks.len()).collect();
@@ -247,7 +248,7 @@ fn table(out: &mut String, ranks: &Ranks) -> Result {
     Ok(())
 }
 
-/// What was waited in groups of one kind; in the page as well.
+/// Returns the waits in groups of one kind; also used by the page.
 pub fn group_line(ranks: &Ranks, groups: &Groups) -> String {
     let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
     let size = groups
@@ -274,7 +275,7 @@ pub fn group_line(ranks: &Ranks, groups: &Groups) -> String {
     )
 }
 
-/// What stages of a pipeline wait for each other; in the page as well.
+/// Returns how long pipeline stages wait for each other; also used by the page.
 pub fn pipeline(ranks: &Ranks) -> Option<String> {
     let stages: Vec<usize> = (0..ranks.ranks.len())
         .filter(|at| ranks.pairs_ns[*at] > 0)

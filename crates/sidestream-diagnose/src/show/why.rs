@@ -1,30 +1,30 @@
-//! How a launch may hold its kernel back, as far as the figures of the launch tell it, and what to measure where they do not.
+//! Explains how its launch may limit a kernel, as far as the figures of the launch show it, and what to measure otherwise.
 
 use sidestream::check::counted;
 
 use crate::findings::size;
 use crate::model::{Launched, Limit, Room};
 
-/// A multiprocessor holds so many threads at the most, on devices of data centres.
+/// The most threads of a multiprocessor on data-center devices.
 const THREADS: u32 = 2048;
-/// At most so much of the warps is few.
+/// An occupancy up to this is low.
 const FEW_PERCENT: u32 = 50;
-/// Blocks that fill less of their rounds are uneven.
+/// Blocks that fill less than this of their waves are uneven.
 const EVEN_PERCENT: u64 = 80;
-/// Lanes of warps that are filled less are told of.
+/// Warps with fewer active lanes than this are reported.
 const LANES_PERCENT: u32 = 90;
 
-/// The counters that tell what no launch does, of a whole kernel: accesses that are not aligned or lie apart, conflicts of
-/// banks, and what caches do.
+/// The counters for what a launch does not show, over a whole kernel: accesses that are unaligned or scattered, bank conflicts,
+/// and cache behaviour.
 pub const COUNTERS: &str = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct,\
     l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum,lts__t_sector_hit_rate.pct";
-/// How much of the warps that a device holds were there.
+/// The counter for the achieved occupancy.
 const ACTIVE: &str = "sm__warps_active.avg.pct_of_peak_sustained_active";
-/// The one that is near 100 is the limit.
+/// The counters of which the one near 100 is the limit.
 const THROUGHPUT: &str = "dram__throughput.avg.pct_of_peak_sustained_elapsed,sm__throughput.avg.pct_of_peak_sustained_elapsed";
 
-/// What in a launch may hold its kernel back, on a device with so many multiprocessors, and the counters of Nsight Compute to
-/// measure next. Nothing where the trace does not say how it was launched.
+/// Returns what in a launch may limit its kernel, on a device with this many multiprocessors, and the counters of Nsight
+/// Compute to measure next. `None` where the trace does not state how it was launched.
 pub fn why(launched: &Launched, sms: Option<u32>) -> Option<(Vec<String>, &'static str)> {
     let product = |sizes: [u32; 3]| {
         let sizes = sizes.iter().map(|n| u64::from(*n));
@@ -49,7 +49,7 @@ pub fn why(launched: &Launched, sms: Option<u32>) -> Option<(Vec<String>, &'stat
     Some((why, next))
 }
 
-/// Too few blocks for a device, or a last round of them that does not fill it.
+/// Reports too few blocks for a device, or a last wave of them that does not fill it.
 fn uneven(blocks: u64, sms: u64) -> Option<String> {
     if sms == 0 {
         return None;
@@ -64,14 +64,14 @@ fn uneven(blocks: u64, sms: u64) -> Option<String> {
     let filled_percent = blocks.saturating_mul(100) / rounds.saturating_mul(sms);
     (filled_percent < EVEN_PERCENT).then(|| {
         format!(
-            "{blocks} blocks are {rounds} for some of the {sms} multiprocessors and {} for others: {filled_percent} % of \
-             the device, as far as a multiprocessor takes longer for more blocks",
+            "{blocks} blocks give {rounds} to some of the {sms} multiprocessors and {} to others: {filled_percent} % of \
+             the device, if a multiprocessor takes longer for more blocks",
             blocks / sms
         )
     })
 }
 
-/// Few warps beside each other, since no more blocks fit.
+/// Reports too few concurrent warps, since no more blocks fit.
 fn few_warps(launched: &Launched, threads: u32) -> Option<String> {
     let room = Room::of(threads, launched.registers.into(), launched.shared_bytes);
     let percent = 100 * room.blocks * threads.next_multiple_of(32) / THREADS;

@@ -1,17 +1,17 @@
-//! What a finding is worth, in words that text and page share.
+//! Describes the gain of a finding, in words that text and page share.
 
 use crate::findings::{Finding, Saving, time};
 use crate::report::Report;
 
-/// What is rounded to nothing is not said as a share.
+/// A share that rounds to nothing is not shown.
 const SHOWN: f64 = 0.0005;
 
-/// Whether a share of a step is more than rounds to nothing.
+/// Returns whether a share of a step does not round to nothing.
 pub fn has_share(finding: &Finding) -> bool {
     finding.share >= SHOWN
 }
 
-/// The range of a saving.
+/// Returns the range of a saving.
 pub fn range(saving: Saving) -> String {
     match saving.low {
         0 => format!("between nothing and {}", time(saving.high)),
@@ -19,12 +19,13 @@ pub fn range(saving: Saving) -> String {
     }
 }
 
-/// Whether a change was tried, and only what no trace says decides what it gains.
+/// Returns whether a change was tried, and its gain depends only on what no trace shows.
 pub fn is_open(finding: &Finding) -> bool {
     finding.saving_ns.likely == 0 && finding.saving_ns.high > 0 && !finding.changes.is_empty()
 }
 
-/// Whether the changes that remove this were tried and gain next to nothing, so that its advice is of no use by itself.
+/// Returns whether the changes that remove this were tried and gain next to nothing, so that its advice does not help by
+/// itself.
 pub fn is_worth_nothing(report: &Report, finding: &Finding) -> bool {
     let is_replayed = report.replay.as_ref().is_ok_and(|replay| replay.is_ok());
     let is_blocking = report

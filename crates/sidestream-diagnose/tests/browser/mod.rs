@@ -1,5 +1,5 @@
-//! Chromium without a window, told what to do over a pipe (`--remote-debugging-pipe`): messages of
-//! JSON with a zero byte behind each, in the DevTools protocol.
+//! Controls headless Chromium over a pipe (`--remote-debugging-pipe`): JSON messages of the DevTools protocol, each followed by
+//! a zero byte.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// States which browser is taken.
+/// The path of the browser to use.
 const PATH: &str = "SIDESTREAM_BROWSER";
 /// With "1", a test fails where there is no browser.
 const REQUIRE: &str = "SIDESTREAM_REQUIRE_BROWSER";
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
-/// A browser that says nothing for so long is not going to.
+/// Time after which a browser that has not answered is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A browser with one page.
@@ -30,7 +30,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one; none where there is none and nobody insists. `test` is the test's own name.
+    /// Starts a browser; returns `None` where there is none and none is required. `test` is a name unique to the test.
     pub fn start(test: &str) -> Option<Browser> {
         let Some(program) = find() else {
             let insists = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
@@ -44,7 +44,7 @@ impl Browser {
         let profile = std::env::temp_dir().join(format!("page-{}-{test}", std::process::id()));
         let _ = std::fs::remove_dir_all(&profile);
         std::fs::create_dir_all(&profile).expect("a folder for temporary files can be made");
-        // The protocol uses the files 3 and 4, which only a shell can make of the first two here.
+        // The protocol uses the file descriptors 3 and 4, which only a shell can make from the first two here.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null"])
             .arg(program)
@@ -96,7 +96,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Opens a page of this text, in a window of this size.
+    /// Opens a page with this text, in a window of this size.
     pub fn open(&mut self, page: &str, (width, height): (u32, u32)) {
         let file = self.profile.join("page.html");
         std::fs::write(&file, page).expect("a temporary file can be written");
@@ -116,7 +116,7 @@ impl Browser {
         }
     }
 
-    /// What an expression of JavaScript gives on the page.
+    /// Returns the value of a JavaScript expression on the page.
     pub fn value(&mut self, expression: &str) -> Value {
         let ask = json!({"expression": expression, "returnByValue": true});
         let answer = self.ask("Runtime.evaluate", ask);
@@ -127,7 +127,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Moves the mouse to a point, and presses its button there if it is to.
+    /// Moves the mouse to a point, and clicks there if `press` is set.
     pub fn mouse(&mut self, (x, y): (f64, f64), press: bool) {
         let mut kinds = vec!["mouseMoved"];
         if press {
@@ -139,7 +139,7 @@ impl Browser {
         }
     }
 
-    /// What the page asked the network for besides itself.
+    /// Returns the network requests of the page besides itself.
     pub fn requests(&mut self) -> Vec<String> {
         let sent = self.seen("Network.requestWillBeSent");
         let urls = sent
@@ -150,7 +150,7 @@ impl Browser {
             .collect()
     }
 
-    /// What went wrong on the page: errors of scripts, and what the page's own rules forbade.
+    /// Returns the errors of the page: those of scripts, and violations of its content security policy.
     pub fn complaints(&mut self) -> Vec<String> {
         let mut all = self.seen("Runtime.exceptionThrown");
         all.extend(self.seen("Log.entryAdded"));
@@ -159,7 +159,7 @@ impl Browser {
     }
 
     fn seen(&mut self, method: &str) -> Vec<Value> {
-        // What was said before this answer has arrived with it.
+        // Events before this answer have arrived with it.
         self.value("0");
         let events = self.events.iter().filter(|event| event["method"] == method);
         events.map(|event| event["params"].clone()).collect()
@@ -186,7 +186,7 @@ impl Browser {
 
     fn receive(&mut self) -> Value {
         let answer = self.answers.recv_timeout(PATIENCE);
-        answer.expect("the browser answers, and does not end before it is told to")
+        answer.expect("the browser answers, and does not end before it is asked to")
     }
 }
 
@@ -200,7 +200,7 @@ impl Drop for Browser {
             );
             let _ = commands.flush();
         }
-        // It closes its end when it is over; whatever it says until then is of no interest.
+        // The browser closes its end when it exits; further messages are ignored.
         while self.answers.recv_timeout(PATIENCE).is_ok() {}
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,5 +1,5 @@
-//! Reading operators never panics, and a plan that was made of them draws and computes a picture: it never panics, and never needs a part
-//! that the picture does not have.
+//! Parsing operators never panics. A plan of the parsed operators draws and computes a picture without a panic, and
+//! never needs a region that the picture does not have.
 
 #![cfg_attr(fuzzing, no_main)]
 
@@ -24,7 +24,7 @@ fuzz_target!(|input: (u8, u8, u64, &str)| {
     let region = plan.region(key, full).expect("a small picture");
     assert!(region.size.width > 0 && region.left + region.size.width <= full.width);
     assert!(region.size.height > 0 && region.top + region.size.height <= full.height);
-    // A blur may be larger than the picture; that is refused in words.
+    // A blur may be larger than the picture, which is refused with an error.
     let Ok(drawn) = plan.draw(&Batch::uniform(full, 1, Layout::Nhwc), &[key]) else {
         return;
     };

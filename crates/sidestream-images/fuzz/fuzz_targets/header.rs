@@ -1,4 +1,4 @@
-//! Reading a header never panics, and what it says of size and turn fits together.
+//! Reading a header never panics, and its size and orientation are consistent.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,4 +1,4 @@
-//! Opening a list never panics, takes no more memory than it has bytes, and names each sample.
+//! Opening a list never panics, takes no more memory than the file has bytes, and gives each sample a name.
 
 #![cfg_attr(fuzzing, no_main)]
 

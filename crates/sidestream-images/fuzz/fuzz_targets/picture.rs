@@ -1,5 +1,5 @@
-//! Decoding never panics, and a decoder that met any input decodes a good picture as before. A region of a picture that can be
-//! decoded as a whole has the same bytes.
+//! Decoding never panics, and a decoder that was given any input then decodes a good picture as before. A region of a
+//! picture that can be decoded as a whole has the same bytes as in the whole.
 
 #![cfg_attr(fuzzing, no_main)]
 

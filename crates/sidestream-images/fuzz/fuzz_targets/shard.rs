@@ -1,4 +1,5 @@
-//! Opening an archive never panics, takes no more memory than it has bytes, and each sample of it can be read.
+//! Opening an archive never panics, takes no more memory than the file has bytes, and each of its samples can be
+//! read.
 
 #![cfg_attr(fuzzing, no_main)]
 

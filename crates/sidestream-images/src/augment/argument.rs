@@ -1,7 +1,7 @@
-//! Arguments of operators: what may stand for one, how it is read, and which numbers mean something.
+//! Arguments of operators: their kinds, how they are read, and which numbers are valid.
 //!
-//! Whatever stands for an argument is a list of numbers here, an empty one where it is left out: a size is its height and its width, a flag 0
-//! or 1.
+//! The value of an argument is represented as a list of numbers, which is empty if the argument is omitted: a size is
+//! its height and its width, a flag is 0 or 1.
 
 use sidestream::error::Result;
 
@@ -16,30 +16,30 @@ pub struct Argument {
     /// Its name in torchvision.
     pub name: &'static str,
     pub(super) kind: Kind,
-    /// The lowest and highest number, where the kind leaves them open.
+    /// Smallest and largest number, for kinds without bounds of their own.
     pub(super) within: [f64; 2],
-    /// What stands for it where nothing is given, as Python writes it but for quotes; none if it has to be given.
+    /// Default, as Python writes it but without quotes; none if the argument is required.
     pub default: Option<&'static str>,
 }
 
-/// What may stand for an argument.
+/// The kind of an argument's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The side of a square, or height and width.
     Size,
     /// The shorter side, or height and width.
     Target,
-    /// The longest side beside a shorter one.
+    /// The maximum length of the longer side, with a size that gives the shorter one.
     Longest,
     /// One length for all sides, two for left and right and for top and bottom, or four.
     Padding,
-    /// The places of a kernel, for both directions or for each.
+    /// The size of a kernel, for both directions or for each.
     Places,
-    /// From 0 to 1.
+    /// A probability, from 0 to 1.
     Probability,
-    /// From 0 to 1.
+    /// A share, from 0 to 1.
     Share,
-    /// Above 0.
+    /// A number above 0.
     Positive,
     /// A whole number within bounds.
     Count,
@@ -51,51 +51,51 @@ pub(crate) enum Kind {
     Place,
     /// One number, or two, the lower one first.
     Between,
-    /// So far to both sides of zero, or between two.
+    /// One number, the distance to both sides of zero, or two numbers, the lower one first.
     Around,
-    /// As `Around`; zero changes nothing.
+    /// As `Around`; zero has no effect.
     Hue,
-    /// So far to both sides of one, or between two; zero changes nothing.
+    /// One number, the distance to both sides of one, or two numbers, the lower one first; zero has no effect.
     Factors,
-    /// As `Around`, of x; or two pairs, of x and of y.
+    /// As `Around`, for x; or two pairs, for x and for y.
     Shear,
     /// One number for all channels, or three.
     Colour,
-    /// As `Colour`; torchvision has words for it too.
+    /// As `Colour`; torchvision also accepts words.
     Value,
     /// As `Colour`, above 0.
     Deviation,
     /// True or false.
     Flag,
-    /// As `Flag`; torchvision takes none for false.
+    /// As `Flag`; torchvision also accepts `None` for false.
     Antialias,
-    /// Nearest or bilinear.
+    /// `NEAREST` or `BILINEAR`.
     Interpolation,
-    /// Only bilinear.
+    /// Only `BILINEAR`.
     Bilinear,
     /// Only 3.
     Three,
-    /// How many classes labels have; they are not made here.
+    /// The number of label classes; labels are not mixed here.
     Classes,
-    /// The type of the results, which a text does not say.
+    /// The type of the results, which cannot be given in text.
     Dtype,
-    /// Only constant padding, of which a text says nothing.
+    /// Only `constant` padding, which cannot be given in text.
     Constant,
-    /// Whatever it is, in Python.
+    /// Any value, accepted in Python only.
     Ignored,
 }
 
 /// Arguments by their names.
 pub(crate) type Numbers = Vec<(&'static str, Vec<f64>)>;
 
-/// The numbers of an argument.
+/// Returns the numbers of an argument.
 pub(crate) fn named<'a>(numbers: &'a Numbers, name: &str) -> &'a [f64] {
     let found = numbers.iter().find(|(known, _)| *known == name);
     found.map_or(&[], |(_, numbers)| numbers)
 }
 
 impl Kind {
-    /// How many numbers say it all, and what is wanted where there are others.
+    /// Returns how many numbers are valid, and how a message describes a valid value.
     fn wants(self) -> (&'static [usize], &'static str) {
         match self {
             Kind::Size | Kind::Around | Kind::Hue | Kind::Factors => {
@@ -113,19 +113,19 @@ impl Kind {
         }
     }
 
-    /// Whether only Python's classes take it.
+    /// Returns whether only Python's classes accept the argument.
     pub(crate) fn is_of_python_alone(self) -> bool {
         matches!(self, Kind::Dtype | Kind::Constant | Kind::Ignored)
     }
 }
 
 impl Argument {
-    /// The name of what may stand for it.
+    /// Returns the name of the kind.
     pub fn kind(&self) -> String {
         format!("{:?}", self.kind)
     }
 
-    /// Reads what is given for it, or stands for it where nothing is, behind the numbers of the arguments before it.
+    /// Reads the given value or the default, and appends its numbers to those of the arguments before it.
     pub(super) fn read(&self, given: &mut Given, before: &mut Numbers) -> Result<()> {
         let value = match (given.take(self.name), self.default) {
             (Some(value), _) => Some(value),
@@ -137,7 +137,7 @@ impl Argument {
         };
         let fault = |what: &str| Err(given.fault(self.name, what));
         let numbers = match (self.kind, &value) {
-            // What is left out of a padding and of a shear is none.
+            // What a padding or a shear omits is zero.
             (Kind::Padding | Kind::Shear, None) => vec![0.0; 4],
             (_, None) => Vec::new(),
             (Kind::Flag | Kind::Antialias, Some(value)) => match value {
@@ -175,10 +175,10 @@ impl Argument {
         Ok(())
     }
 
-    /// What these numbers say.
+    /// Returns the numbers after conversion.
     ///
     /// # Errors
-    /// What they should be.
+    /// A description of a valid value.
     fn meant(
         &self,
         numbers: &[f64],
@@ -201,7 +201,7 @@ impl Argument {
         Ok(match (self.kind, numbers) {
             (Kind::Size | Kind::Places | Kind::Between, [one]) => vec![*one; 2],
             (Kind::Longest, [most]) => match before.iter_mut().find(|(name, _)| *name == "size") {
-                // Beside the shorter side the longest one stands third.
+                // The longest side is appended as the third number after the shorter side.
                 Some((_, size)) if size.len() == 1 => {
                     *size = vec![size[0], size[0], *most];
                     Vec::new()
@@ -225,7 +225,7 @@ impl Argument {
         })
     }
 
-    /// What is wrong with these numbers, if something is.
+    /// Returns what is wrong with these numbers, if anything.
     pub(super) fn fault(&self, numbers: &[f64]) -> Option<String> {
         let name = self.name;
         let wrong_side = |side: &f64| !(1.0..=f64::from(MAX_SIDE)).contains(side);
@@ -294,10 +294,10 @@ impl Argument {
         }
     }
 
-    /// Why these are no lowest and highest number, if they are not.
+    /// Returns why these are not a lowest and highest number, if they are not.
     fn disorder(&self, a: f64, b: f64) -> Option<String> {
         let (name, [low, high]) = (self.name, self.within);
-        // Written so that what is no number is refused.
+        // Written so that NaN is refused.
         let is_right = a >= low && a <= b && b <= high;
         let give = || match (low, high) {
             (f64::MIN, f64::MAX) => "finite numbers, the lower one first".to_owned(),
@@ -309,15 +309,15 @@ impl Argument {
     }
 }
 
-/// What a field of an operator is in numbers.
+/// Conversion between a field of an operator and its numbers.
 pub(crate) trait Field {
-    /// Of the numbers that were read.
+    /// Returns the field with these numbers.
     fn of(numbers: &[f64]) -> Self;
-    /// The other way round.
+    /// Returns the numbers of the field.
     fn numbers(&self) -> Vec<f64>;
 }
 
-/// A field that is one number.
+/// A field that consists of one number.
 pub(crate) trait Scalar: Copy {
     fn of(number: f64) -> Self;
     fn number(self) -> f64;

@@ -1,15 +1,15 @@
-//! Where the pictures of a batch lie.
+//! Where the pictures of a batch are in memory.
 
 use super::Layout;
 use crate::{Placed, Region, Size};
 
-/// Where the bytes of each picture lie, counted from the start of one piece of memory.
+/// Where the bytes of each picture are, relative to the start of one buffer.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub(super) pictures: Vec<Picture>,
 }
 
-/// A picture: the place of its first byte, and from one to the next.
+/// A picture: the offset of its first byte, and its strides.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Picture {
     pub offset: u64,
@@ -20,7 +20,7 @@ pub(super) struct Picture {
 }
 
 impl Batch {
-    /// Pictures in a slab.
+    /// Returns the batch of the pictures in a slab.
     pub fn placed(pictures: &[Placed]) -> Batch {
         let picture = |placed: &Placed| Picture {
             offset: placed.offset,
@@ -33,7 +33,7 @@ impl Batch {
         }
     }
 
-    /// So many whole pictures of one size, one behind the other.
+    /// Returns a batch of `count` whole pictures of one size, one after another.
     pub fn uniform(size: Size, count: usize, layout: Layout) -> Batch {
         let Size { width, height } = size;
         let stride = match layout {
@@ -52,17 +52,17 @@ impl Batch {
         }
     }
 
-    /// How many pictures.
+    /// Returns the number of pictures.
     pub fn len(&self) -> usize {
         self.pictures.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the batch has no pictures.
     pub fn is_empty(&self) -> bool {
         self.pictures.is_empty()
     }
 
-    /// How many bytes the memory has at least.
+    /// Returns the minimum number of bytes of the buffer.
     pub fn bytes(&self) -> u64 {
         let end = |picture: &Picture| picture.offset + 3 * picture.held.size.area();
         self.pictures.iter().map(end).max().unwrap_or_default()

@@ -1,7 +1,7 @@
-//! From operators to what happens to one picture: the parameters are drawn here.
+//! Draws the parameters of the operators for one picture, which become a list of acts.
 //!
-//! The distributions are torchvision's. The numbers come from the picture's key and the operator's place, each operator
-//! draws the same ones whatever came before, and nothing else counts.
+//! The distributions are torchvision's. The random numbers depend only on the picture's key and the operator's place,
+//! so each operator draws the same numbers whatever came before it.
 
 use super::geometry::{self, Matrix};
 use super::operator::{Interpolation, MAX_SIDE, Operator, Target};
@@ -9,10 +9,10 @@ use super::step::{Neighbours, Step};
 use crate::random::Draws;
 use crate::{Key, Size};
 
-/// What happens to a picture.
+/// One change of a picture, with its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Act {
-    /// What lies outside of the picture has the colour `fill`.
+    /// Pixels outside of the picture get the colour `fill`.
     Crop {
         left: i64,
         top: i64,
@@ -27,7 +27,7 @@ pub(crate) enum Act {
         horizontal: bool,
     },
     Warp {
-        /// From the result to the picture.
+        /// Maps places of the result to places of the picture.
         map: Matrix,
         size: Size,
         interpolation: Interpolation,
@@ -43,25 +43,25 @@ pub(crate) enum Act {
     },
 }
 
-/// What another picture of the batch adds to this one.
+/// How another picture of the batch is mixed into this one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mixing {
-    /// Everywhere, and this picture counts with so much.
+    /// Everywhere; the number is the weight of this picture.
     Everywhere(f64),
-    /// In this part: left, top, right, bottom.
+    /// Within a rectangle: left, top, right, bottom.
     Within([u32; 4]),
 }
 
-/// All that happens to one picture.
+/// All changes of one picture.
 #[derive(Clone, Debug)]
 pub(crate) struct Acts {
     pub acts: Vec<Act>,
     pub mixing: Option<Mixing>,
-    /// The size of the result.
+    /// Size of the result.
     pub size: Size,
 }
 
-/// How values leave: `value * scale + bias`, for values from 0 to 255.
+/// The conversion of the final values: `value * scale + bias`, for values from 0 to 255.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Units {
     pub scale: [f32; 3],
@@ -69,13 +69,13 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// As the bytes are.
+    /// Unchanged: levels of bytes.
     pub(crate) const BYTES: Units = Units {
         scale: [1.0; 3],
         bias: [0.0; 3],
     };
 
-    /// Behind these operators.
+    /// Returns the units after these operators.
     pub(crate) fn behind(operators: &[Operator]) -> Units {
         let mut units = Units::BYTES;
         for operator in operators {
@@ -93,7 +93,7 @@ impl Units {
         units
     }
 
-    /// A colour in these units.
+    /// Converts a colour from bytes to these units.
     pub(crate) fn of_bytes(&self, value: [f32; 3]) -> [f32; 3] {
         std::array::from_fn(|at| value[at] * self.scale[at] + self.bias[at])
     }
@@ -103,7 +103,7 @@ impl Units {
     }
 }
 
-/// Draws what happens to a picture of this size.
+/// Draws the parameters for a picture of this size.
 pub(crate) fn draw(operators: &[Operator], key: Key, full: Size) -> Acts {
     let mut acts = Acts {
         acts: Vec::new(),
@@ -208,7 +208,7 @@ fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
     }
 }
 
-/// What moves nothing, and `RandAugment`, of whose steps some do.
+/// Draws the operators that do not move pixels, and `RandAugment`, some of whose steps do.
 fn in_place(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
     let size = acts.size;
     match *operator {
@@ -225,7 +225,7 @@ fn in_place(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Act
                 Step::saturation,
                 Step::hue,
             ];
-            // Each has its number, whether it is wanted or not and whenever it happens.
+            // Each draws its number, whether it is used or not and in whichever order they are applied.
             let drawn = [brightness, contrast, saturation, hue]
                 .map(|range| range.map(|range| draws.between(range) as f32));
             for at in order {
@@ -271,9 +271,9 @@ fn in_place(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Act
         }
         Operator::MixUp { alpha } => acts.mixing = Some(Mixing::Everywhere(draws.beta(alpha))),
         Operator::CutMix { alpha } => acts.mixing = Some(cut_mix(draws, size, alpha)),
-        // These are `Units`.
+        // `Units` handles these.
         Operator::ToDtype { .. } | Operator::Normalize { .. } => {}
-        // `one` has done what these say.
+        // `one` handles these.
         Operator::RandomResizedCrop { .. }
         | Operator::RandomCrop { .. }
         | Operator::CenterCrop { .. }
@@ -286,7 +286,7 @@ fn in_place(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Act
     }
 }
 
-/// Where a part of this size begins, of a picture that is padded: it may begin outside.
+/// Returns where a part of this size begins in a picture that is padded: it may begin outside of the picture.
 fn random_crop(
     draws: &mut Draws,
     size: Size,
@@ -297,7 +297,7 @@ fn random_crop(
     let [left, top, right, bottom] = padding.map(i64::from);
     let mut along = |before: i64, length: u32, behind: i64, wanted: u32| {
         let (whole, wanted) = (before + i64::from(length) + behind, i64::from(wanted));
-        // On both sides by as much as is missing, as torchvision does.
+        // Both sides are padded by the whole missing length, as in torchvision.
         let more = if pad_if_needed {
             (wanted - whole).max(0)
         } else {
@@ -310,7 +310,8 @@ fn random_crop(
     (along(left, size.width, right, target.width), y)
 }
 
-/// Where the middle part begins. torchvision pads first, with the smaller half before, and rounds the rest to even.
+/// Returns where the middle part begins. torchvision pads first, with the smaller half in front, and otherwise rounds
+/// to even.
 fn centered(whole: u32, part: u32) -> i64 {
     let (whole, part) = (i64::from(whole), i64::from(part));
     match part > whole {
@@ -382,7 +383,7 @@ fn from_middle(center: [f64; 2], size: Size) -> [f64; 2] {
     ]
 }
 
-/// As torchvision's `RandomResizedCrop.make_params`: ten tries, then the middle.
+/// Like torchvision's `RandomResizedCrop.make_params`: ten tries, then the middle.
 fn resized_crop(
     draws: &mut Draws,
     full: Size,
@@ -416,7 +417,7 @@ fn resized_crop(
     (left, (full.height - size.height) / 2, size)
 }
 
-/// As torchvision's `RandomErasing.make_params`; nothing if ten tries do not fit.
+/// Like torchvision's `RandomErasing.make_params`; returns none if ten tries do not fit.
 fn erased(
     draws: &mut Draws,
     full: Size,
@@ -440,7 +441,7 @@ fn erased(
     None
 }
 
-/// As torchvision's `RandomPerspective.make_params`.
+/// Like torchvision's `RandomPerspective.make_params`.
 fn distorted(draws: &mut Draws, size: Size, distortion: f64) -> Option<Matrix> {
     let bound = |length: u32| (distortion * f64::from(length / 2)) as u32 + 1;
     let (bx, by) = (bound(size.width), bound(size.height));
@@ -477,7 +478,7 @@ fn resized(size: Size, target: Target) -> Size {
     }
 }
 
-/// One of torchvision's fourteen, in its order.
+/// Draws one of torchvision's fourteen operators, in its order.
 fn rand_augment(
     (which, share, negative): (u32, f64, bool),
     interpolation: Interpolation,
@@ -505,7 +506,7 @@ fn rand_augment(
         2 => affine(corner, 0.0, [0.0; 2], [0.0, sheared]),
         3 => affine([0.0; 2], 0.0, [moved(size.width), 0.0], [0.0; 2]),
         4 => affine([0.0; 2], 0.0, [0.0, moved(size.height)], [0.0; 2]),
-        // Its angle has the other sign.
+        // torchvision gives this angle the opposite sign.
         5 => affine([0.0; 2], -signed(30.0), [0.0; 2], [0.0; 2]),
         6 => acts.colour(Some(Step::brightness(factor))),
         7 => acts.colour(Some(Step::saturation(factor))),

@@ -1,4 +1,4 @@
-//! A batch whose parameters are drawn.
+//! A batch whose parameters have been drawn.
 
 use rayon::prelude::*;
 use sidestream::error::Result;
@@ -14,31 +14,31 @@ use super::statistics::WORDS;
 use super::{Plan, checked};
 use crate::{Key, Region, Size};
 
-/// What is done with a batch: plain numbers, which a GPU gets in one small copy.
+/// The parameters of a batch as plain numbers, which one small copy moves to a GPU.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    /// Of each pass one record a picture.
+    /// One record per pass and picture.
     pub(super) records: Vec<Record>,
     pub(super) pictures: usize,
     pub(super) size: Size,
-    /// The bytes of the input.
+    /// Bytes of the input.
     pub(super) bytes: u64,
-    /// The values that even and odd passes hand on.
+    /// Number of values that even and odd passes hand on.
     pub(super) between: [usize; 2],
     mixed: Vec<Mixed>,
     is_numeric: bool,
 }
 
-/// Of which pictures one of the results consists.
+/// Which pictures of the batch make up a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mixed {
-    /// The place of the other picture in the batch; its own, if none is mixed in.
+    /// Index of the other picture in the batch; the picture's own index if none is mixed in.
     pub partner: usize,
-    /// How much of the result is its own: the weight of its own label.
+    /// Share of the picture itself in the result, which is the weight of its label.
     pub share: f64,
 }
 
-/// The third side of a grid.
+/// Maximum of a grid's third dimension.
 const MOST_PICTURES: usize = 65_535;
 
 impl Drawn {
@@ -68,7 +68,8 @@ impl Drawn {
             place(at, picture, &mut passes[0])?;
             Ok((passes, acts.mixing))
         };
-        // One after the other, 2 µs each. Where a loader keeps all cores busy, to wait for others that share the work takes milliseconds.
+        // Drawn on this thread, at 2 µs each. Where a loader keeps all cores busy, waiting for other threads would
+        // take milliseconds.
         let drawn: Result<Vec<_>> = (0..pictures).map(draw).collect();
         let (all, mixings): (Vec<_>, Vec<_>) = drawn?.into_iter().unzip();
         let units = plan.units();
@@ -90,7 +91,7 @@ impl Drawn {
         let mut records = vec![Record::default(); count * pictures];
         let mut ends = vec![0u64; count];
         for (at, passes) in all.iter().enumerate() {
-            // A picture with fewer passes has the last ones.
+            // A picture with fewer passes than others skips the first ones.
             let first = count - passes.len();
             for (step, pass) in (first..).zip(passes) {
                 let record = &mut records[step * pictures + at];
@@ -135,45 +136,46 @@ impl Drawn {
         })
     }
 
-    /// The size of each result.
+    /// Returns the size of each result.
     pub fn size(&self) -> Size {
         self.size
     }
 
-    /// How many pictures.
+    /// Returns the number of pictures.
     pub fn pictures(&self) -> usize {
         self.pictures
     }
 
-    /// How many launches write pictures, one behind the other. A launch for statistics comes before some of them.
+    /// Returns the number of launches that write pictures, one after another. A launch that computes statistics
+    /// precedes some of them.
     pub fn passes(&self) -> usize {
         self.records.len() / self.pictures
     }
 
-    /// Of what each result consists, for its label.
+    /// Returns which pictures make up each result, for its label.
     pub fn mixed(&self) -> &[Mixed] {
         &self.mixed
     }
 
-    /// How many bytes the results have.
+    /// Returns the number of bytes of the results.
     pub fn bytes(&self, form: Form) -> usize {
         self.pictures * 3 * self.size.area() as usize * form.kind.bytes()
     }
 
-    /// The results, computed on the processor's cores.
+    /// Computes the results on the processor's cores.
     ///
     /// # Errors
-    /// If the input is shorter than its batch said, or values in units of their own should become bytes.
+    /// If the input is shorter than the batch, or values in units of their own are to become bytes.
     pub fn host(&self, input: &[u8], form: Form) -> Result<Vec<u8>> {
         let mut output = vec![0; self.bytes(form)];
         self.host_into(input, form, &mut output)?;
         Ok(output)
     }
 
-    /// The same, into memory that is there.
+    /// Computes the results into existing memory.
     ///
     /// # Errors
-    /// As [`host`](Drawn::host); also if the memory has another length than [`bytes`](Drawn::bytes).
+    /// As [`host`](Drawn::host); also if the memory does not have [`bytes`](Drawn::bytes) bytes.
     pub fn host_into(&self, input: &[u8], form: Form, output: &mut [u8]) -> Result<()> {
         self.check(input.len() as u64, form, output.len())?;
         let mut between: [Vec<f32>; 2] = [Vec::new(), Vec::new()];
@@ -217,13 +219,13 @@ impl Drawn {
     pub(super) fn check(&self, input: u64, form: Form, output: usize) -> Result<()> {
         if self.is_numeric && form.kind == Kind::U8 {
             return Err(invalid(
-                "values are numbers behind ToDtype, and bytes are asked for; ask for F32, F16 or Bf16".into(),
+                "values are floating-point numbers after ToDtype, and bytes are asked for; ask for F32, F16 or Bf16".into(),
             ));
         }
         if input < self.bytes {
             let needed = self.bytes;
             return Err(invalid(format!(
-                "the input has {input} bytes, and the pictures lie in {needed}; give all of it"
+                "the input has {input} bytes, and the pictures need {needed}; give all of it"
             )));
         }
         let needed = self.bytes(form);
@@ -240,12 +242,12 @@ impl Drawn {
     }
 }
 
-/// Whether some picture of a pass needs statistics.
+/// Returns whether a picture of a pass needs statistics.
 pub(super) fn is_measured(records: &[Record]) -> bool {
     records.iter().any(|record| record.measured < STEPS as u32)
 }
 
-/// Refuses what a filter over neighbours cannot be mirrored in.
+/// Refuses a picture that is too small for the mirrored edges of its filter over neighbours.
 fn fits(at: usize, passes: &[Pass]) -> Result<()> {
     for pass in passes {
         checked(pass.size, || format!("the result of picture {at}"))?;
@@ -263,7 +265,7 @@ fn fits(at: usize, passes: &[Pass]) -> Result<()> {
     Ok(())
 }
 
-/// Says where the first pass finds its picture.
+/// Sets where the first pass reads its picture.
 fn place(at: usize, picture: &Picture, pass: &mut Pass) -> Result<()> {
     let (needed, held) = (pass.region(), picture.held);
     let end = |first: u32, length: u32| u64::from(first) + u64::from(length);
@@ -274,12 +276,12 @@ fn place(at: usize, picture: &Picture, pass: &mut Pass) -> Result<()> {
         || !covers(needed.top, needed.size.height, held.top, held.size.height)
     {
         return Err(invalid(format!(
-            "of picture {at} there are {held:?}, and {needed:?} is needed; decode what `Plan::region` says for the same key"
+            "picture {at} has {held:?}, and {needed:?} is needed; decode what `Plan::region` says for the same key"
         )));
     }
     let window = pass.window;
     let stride = picture.stride.map(i64::from);
-    // From the first byte that is there to the window's first pixel, which may lie before it.
+    // From the first byte of the picture in memory to the window's first pixel, which may precede it.
     let x = i64::from(window.left) - i64::from(held.left);
     let y = i64::from(window.top) - i64::from(held.top);
     let first = picture.offset as i64 + x * stride[0] + y * stride[1];
@@ -291,10 +293,10 @@ fn place(at: usize, picture: &Picture, pass: &mut Pass) -> Result<()> {
     Ok(())
 }
 
-/// The pixels of the window that are there, counted from its corner.
+/// Returns the pixels of the window that are in memory, relative to its corner.
 fn readable(window: Region, held: Region, row: u32, record: &mut Record) -> [i32; 4] {
     if row > 0 {
-        // The window is a part of what the pass before has made.
+        // The window is a part of the previous pass's output.
         let first = super::record::long(record.source);
         let inside = u64::from(window.top) * u64::from(row) + u64::from(window.left);
         record.source = wide(first + 3 * inside);
@@ -309,7 +311,7 @@ fn readable(window: Region, held: Region, row: u32, record: &mut Record) -> [i32
     [left, top, right, bottom]
 }
 
-/// The units of the result.
+/// Sets the units of the result.
 fn finish(units: &Units, record: &mut Record) {
     (record.scale, record.bias) = (units.scale, units.bias);
     for erased in &mut record.erase {

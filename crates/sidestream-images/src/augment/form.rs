@@ -1,4 +1,4 @@
-//! How results lie in memory.
+//! The layout and type of results in memory.
 
 use half::{bf16, f16};
 
@@ -7,11 +7,11 @@ use crate::Size;
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A byte; values are rounded and kept within 0 and 255.
+    /// A byte; values are rounded and clamped to 0 to 255.
     U8,
     /// Half precision.
     F16,
-    /// The upper half of a single precision number, rounded.
+    /// bfloat16: the upper half of a single-precision number, rounded.
     Bf16,
     /// Single precision.
     F32,
@@ -20,13 +20,13 @@ pub enum Kind {
 /// The order of the values of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Pictures, colours, rows, columns: PyTorch's usual one.
+    /// Pictures, colours, rows, columns: PyTorch's default (contiguous).
     Nchw,
     /// Pictures, rows, columns, colours: PyTorch's `channels_last`.
     Nhwc,
 }
 
-/// How a batch lies in memory.
+/// The layout and type of a batch in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     /// The order of the values.
@@ -36,7 +36,7 @@ pub struct Form {
 }
 
 impl Kind {
-    /// The bytes of a value.
+    /// Returns the number of bytes of a value.
     pub fn bytes(self) -> usize {
         match self {
             Kind::U8 => 1,
@@ -47,10 +47,10 @@ impl Kind {
 }
 
 impl Kind {
-    /// The number that these bytes stand for, of which there are as many as [`bytes`](Kind::bytes) says.
+    /// Reads a number from its bytes, of which there are as many as [`bytes`](Kind::bytes) returns.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer.
     #[track_caller]
     pub fn value(self, bytes: &[u8]) -> f32 {
         match self {
@@ -63,13 +63,13 @@ impl Kind {
 }
 
 impl Form {
-    /// What a pass hands to the next.
+    /// The form of the values between two passes.
     pub(crate) const BETWEEN: Form = Form {
         layout: Layout::Nhwc,
         kind: Kind::F32,
     };
 
-    /// The number by which a kernel is told.
+    /// Returns the number that identifies the form to a kernel.
     pub(crate) fn code(self) -> u32 {
         let kind = match self.kind {
             Kind::U8 => 0,
@@ -80,7 +80,7 @@ impl Form {
         kind + 4 * u32::from(self.layout == Layout::Nhwc)
     }
 
-    /// The form of this number.
+    /// Returns the form with this number.
     pub(crate) fn of_code(code: u32) -> Form {
         Form {
             layout: if code & 4 == 0 {
@@ -92,7 +92,7 @@ impl Form {
         }
     }
 
-    /// Writes a picture, given by rows, to its own bytes.
+    /// Writes a picture, given by rows, to its bytes.
     pub(crate) fn store(self, picture: &[[f32; 3]], size: Size, to: &mut [u8]) {
         let pixels = size.area() as usize;
         let width = self.kind.bytes();

@@ -1,7 +1,7 @@
 //! Maps between pictures, as matrices in double precision.
 //!
-//! A map leads from a place of the result to a place of what it is made of. Places are continuous: a pixel is a square
-//! of side 1, the first one's corner is at 0, its centre at 0.5.
+//! A map takes a place of the result to a place of its source. Places are continuous: a pixel is a square of side 1,
+//! the corner of the first pixel is at 0 and its centre at 0.5.
 
 use crate::Size;
 
@@ -12,7 +12,7 @@ pub(crate) struct Matrix(pub [f64; 9]);
 impl Matrix {
     pub(crate) const IDENTITY: Matrix = Matrix([1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
 
-    /// `a b c` and `d e f` of an affine map.
+    /// Returns the affine map with the rows `a b c` and `d e f`.
     pub(crate) fn affine([a, b, c, d, e, f]: [f64; 6]) -> Matrix {
         Matrix([a, b, c, d, e, f, 0.0, 0.0, 1.0])
     }
@@ -25,7 +25,7 @@ impl Matrix {
         Matrix::affine([x, 0.0, 0.0, 0.0, y, 0.0])
     }
 
-    /// The result of `first`, taken from `self`'s.
+    /// Returns the map that applies `first` to a place and then `self`.
     pub(crate) fn after(&self, first: &Matrix) -> Matrix {
         let (a, b) = (&self.0, &first.0);
         let mut product = Matrix(std::array::from_fn(|at| {
@@ -37,7 +37,7 @@ impl Matrix {
         product
     }
 
-    /// Where a place comes from; nothing for what lies behind the viewer.
+    /// Returns the source of a place, or none if it is behind the viewer.
     pub(crate) fn apply(&self, x: f64, y: f64) -> Option<[f64; 2]> {
         let m = &self.0;
         let w = m[6] * x + m[7] * y + m[8];
@@ -53,7 +53,7 @@ impl Matrix {
         self.0[6..] == [0.0, 0.0, 1.0]
     }
 
-    /// Whether pixels of the result are pixels of what it is made of: moved, mirrored or neither.
+    /// Returns whether each pixel of the result is a pixel of the source: at most moved or mirrored.
     pub(crate) fn keeps_pixels(&self) -> bool {
         let m = &self.0;
         self.is_affine()
@@ -62,7 +62,8 @@ impl Matrix {
             && [m[2], m[5]].iter().all(|offset| offset.fract() == 0.0)
     }
 
-    /// Where it leads a step to the right and a step down, at this place.
+    /// Returns the derivative of the map at this place: the changes of the source for a step to the right and a step
+    /// down.
     pub(crate) fn jacobian(&self, x: f64, y: f64) -> [[f64; 2]; 2] {
         let m = &self.0;
         let w = m[6] * x + m[7] * y + m[8];
@@ -77,8 +78,8 @@ impl Matrix {
     }
 }
 
-/// The inverse of turning, scaling and shearing about a centre, which is counted from the middle of a picture, and of a move, as
-/// torchvision composes them: `scale * rotation * shear y * shear x`.
+/// Returns the inverse of rotating, scaling and shearing about a centre, which is relative to the middle of the
+/// picture, followed by a translation, as torchvision composes them: `scale * rotation * shear y * shear x`.
 pub(crate) fn inverse_affine(
     center: [f64; 2],
     angle_degrees: f64,
@@ -99,7 +100,7 @@ pub(crate) fn inverse_affine(
     inverse
 }
 
-/// A map that is given from the middle of the result to the middle of a picture.
+/// Returns the map for an inverse whose coordinates are relative to the middles of the result and of the picture.
 pub(crate) fn about_middles(inverse: [f64; 6], from: Size, to: Size) -> Matrix {
     let half = |size: Size| (f64::from(size.width) / 2.0, f64::from(size.height) / 2.0);
     let ((fx, fy), (tx, ty)) = (half(from), half(to));
@@ -108,7 +109,7 @@ pub(crate) fn about_middles(inverse: [f64; 6], from: Size, to: Size) -> Matrix {
         .after(&Matrix::translation(-fx, -fy))
 }
 
-/// The size of a picture that is turned and shown whole, as torchvision rounds it.
+/// Returns the size of a rotated picture that is shown whole, rounded as in torchvision.
 pub(crate) fn expanded(inverse: [f64; 6], size: Size) -> Size {
     let (w, h) = (f64::from(size.width) / 2.0, f64::from(size.height) / 2.0);
     let [a, b, c, d, e, f] = inverse;
@@ -125,14 +126,14 @@ pub(crate) fn expanded(inverse: [f64; 6], size: Size) -> Size {
     )
 }
 
-/// The map that leads each of four places to its partner. Nothing if three of them are on a line.
+/// Returns the map that takes each of four places to its partner; none if three of them are on a line.
 pub(crate) fn perspective(from: [[f64; 2]; 4], to: [[f64; 2]; 4]) -> Option<Matrix> {
     let mut rows = [[0.0; 9]; 8];
     for (at, ([x, y], [u, v])) in from.into_iter().zip(to).enumerate() {
         rows[2 * at] = [x, y, 1.0, 0.0, 0.0, 0.0, -u * x, -u * y, u];
         rows[2 * at + 1] = [0.0, 0.0, 0.0, x, y, 1.0, -v * x, -v * y, v];
     }
-    // Gauss and Jordan, with the largest pivot of each column.
+    // Gauss-Jordan elimination, with the largest pivot of each column.
     for column in 0..8 {
         let size = |row: &usize| rows[*row][column].abs();
         let pivot = (column..8).max_by(|a, b| size(a).total_cmp(&size(b)))?;

@@ -1,4 +1,4 @@
-//! The passes on a GPU.
+//! Launches the passes on a GPU.
 
 use std::sync::LazyLock;
 
@@ -15,8 +15,9 @@ use super::operator::invalid;
 use super::record::{BILINEAR, BYTES, NEAREST, RECORD_WORDS, Record, SKIPPED};
 use super::statistics::WORDS;
 
-/// Bytes, numbers of the pass before, records, statistics, and the result; of all but the records how many bytes there are;
-/// pictures, form of the result, and rows of a tile, or how many pixels of the input the plain kernels have room for.
+/// The parameters of `augment_render`: input bytes, numbers of the previous pass, records, statistics and the result,
+/// each but the records with its length in bytes; then the number of pictures, the form of the result, and the rows
+/// of a tile or, for the plain kernels, how many pixels of the input they have room for.
 type Render = (
     Read<u8>,
     Read<u8>,
@@ -32,7 +33,7 @@ type Render = (
     Value<u32>,
 );
 
-/// The same without a result.
+/// The parameters of `augment_measure`, which has no result.
 type Measure = (
     Read<u8>,
     Read<u8>,
@@ -58,9 +59,9 @@ static MEASURE: LazyLock<Kernel<Measure>> = LazyLock::new(|| {
 });
 
 fn render(name: &str) -> Kernel<Render> {
-    // SAFETY: the entries have these parameters. They read of the input what a record says, which lies in the bytes that `Drawn::check`
-    // asks for, and clamp every place to it; they write the results, of which the records say the places, no further than they are told
-    // that the view goes.
+    // SAFETY: the entries have these parameters. They read the input where a record says, which is within the bytes
+    // that `Drawn::check` asks for, and clamp every place to it. They write the results where the records say, and
+    // not beyond the length that they are given.
     let kernel = unsafe { Kernel::<Render>::from_ptx(&PTX, name) };
     kernel.and_on_host(
         |_, (bytes, numbers, records, words, output, _, _, _, _, _, form, _)| {
@@ -69,7 +70,7 @@ fn render(name: &str) -> Kernel<Render> {
     )
 }
 
-/// What the entries do, in Rust: for the simulated GPU, and for the stand-in for the driver.
+/// The kernels in Rust, for the simulated GPU and for the stand-in for the driver.
 pub mod twin {
     use rayon::prelude::*;
 
@@ -79,7 +80,7 @@ pub mod twin {
     use super::super::statistics::WORDS;
     use crate::Size;
 
-    /// The bytes of a record, and the words of statistics of a picture.
+    /// Bytes of a record, and words of a picture's statistics.
     pub const SIZES: (u64, u64) = (4 * RECORD_WORDS as u64, WORDS as u64);
 
     /// `augment_render`, `augment_plain` and `augment_blurred`.
@@ -113,7 +114,7 @@ pub mod twin {
         }
     }
 
-    /// Memory of a device is aligned for numbers.
+    /// Device memory is aligned for the numbers.
     fn input<'a>(bytes: &'a [u8], numbers: &'a [u8]) -> Input<'a> {
         let whole = &numbers[..numbers.len() / 4 * 4];
         let numbers = sidestream::bytemuck::try_cast_slice(whole).unwrap_or_default();
@@ -128,45 +129,45 @@ pub mod twin {
     }
 }
 
-/// The memory that a batch needs on the device, beside its input and its results.
+/// The device memory that a batch needs besides its input and its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Bytes of the records, which come from [`Drawn::records`].
+    /// Bytes of the records, which [`Drawn::records`] returns.
     pub records_bytes: usize,
     /// Bytes that even and odd passes hand on.
     pub between_bytes: [usize; 2],
-    /// Bytes of the statistics, for each pass that has them.
+    /// Bytes of the statistics for each pass that needs them.
     pub statistics_bytes: usize,
-    /// How many passes have statistics.
+    /// Number of passes that need statistics.
     pub measured: usize,
 }
 
-/// Memory of the explicit style for a batch: as much as [`Drawn::needs`] says, and input and results.
+/// Memory for a batch in the explicit style: what [`Drawn::needs`] says, and the input and results.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
-    /// The pictures.
+    /// Input pictures.
     pub input: Region<'a>,
-    /// What [`Drawn::records`] gives.
+    /// Contents of [`Drawn::records`].
     pub records: Region<'a>,
-    /// What even and odd passes hand on.
+    /// Values that even and odd passes hand on.
     pub between: [Region<'a>; 2],
-    /// All zero; a part of it for each pass that is measured.
+    /// Zeros, with a part for each pass that needs statistics.
     pub statistics: Region<'a>,
-    /// The results.
+    /// Results.
     pub output: Region<'a>,
 }
 
 impl Drawn {
-    /// Puts the launches for this batch into a stream: one small copy and, mostly, one launch.
+    /// Enqueues the launches for this batch into a stream: one small copy and usually one launch.
     ///
-    /// The result is that of [`host`](Drawn::host), up to the rounding of what lies between pixels and of blurs.
+    /// The result is that of [`host`](Drawn::host), up to rounding in interpolation and blurs.
     ///
     /// # Ordering
-    /// Runs behind the earlier work of the stream, the last writes of the input and all uses of the results' memory. Does not
-    /// hold up the host.
+    /// Runs after the earlier work of the stream, the last writes of the input and all uses of the results' memory.
+    /// Does not block the host.
     ///
     /// # Errors
-    /// As [`host_into`](Drawn::host_into), or what the driver answers.
+    /// As [`host_into`](Drawn::host_into), and errors of the driver.
     #[track_caller]
     pub fn launch(
         &self,
@@ -232,17 +233,18 @@ impl Drawn {
         Ok(())
     }
 
-    /// The same in the explicit style, where the caller has the memory.
+    /// Like [`launch`](Drawn::launch), but in the explicit style, where the caller owns the memory.
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream; does not hold up the host.
+    /// Runs after the earlier work of the stream. Does not block the host.
     ///
     /// # Safety
-    /// The memory stays until the launches are over, and the caller has ordered them against all conflicting accesses, as
-    /// [`explicit::Stream::launch`] asks. In the order of the stream the records are there and the statistics are zero.
+    /// The memory is not freed until the launches have completed, and the caller has ordered them against all
+    /// conflicting accesses, as [`explicit::Stream::launch`] asks. In stream order, the records are written and the
+    /// statistics are zero before the launches.
     ///
     /// # Errors
-    /// As [`launch`](Drawn::launch); also if the memory is less than [`needs`](Drawn::needs) says.
+    /// As [`launch`](Drawn::launch); also if a buffer is smaller than [`needs`](Drawn::needs) says.
     #[track_caller]
     pub unsafe fn launch_explicit(
         &self,
@@ -292,8 +294,8 @@ impl Drawn {
             let pictures = Arg::value(self.pictures as u32);
             let last = Arg::value(shape.last);
             let read = [input, from, records].map(Arg::Reads);
-            // SAFETY: these are the parameters in their order, each of its type; what is read is not written. The rest the caller has
-            // promised.
+            // SAFETY: these are the parameters in their order, each of its type; what is read is not written. The
+            // caller has promised the rest.
             unsafe {
                 if shape.is_measured {
                     measured += 1;
@@ -330,12 +332,12 @@ impl Drawn {
         Ok(())
     }
 
-    /// What the kernels are told, for [`Buffers::records`].
+    /// Returns the kernels' parameters for each picture, for [`Buffers::records`].
     pub fn records(&self) -> &[u8] {
         sidestream::bytemuck::cast_slice(&self.records)
     }
 
-    /// The memory that the launches need.
+    /// Returns the memory that the launches need.
     pub fn needs(&self) -> Needs {
         let measured = (0..self.passes()).filter(|&pass| is_measured(self.pass(pass)));
         Needs {
@@ -389,7 +391,7 @@ impl Drawn {
                 };
             }
         }
-        // What a block holds in shared memory is a tile with its neighbours, and the same smoothed along rows.
+        // A block keeps in shared memory a tile with its neighbours, and the tile smoothed along rows.
         let rows = match radius[0].max(radius[1]) {
             0..=4 => 32,
             5..=11 => 16,
@@ -407,30 +409,30 @@ impl Drawn {
     }
 }
 
-/// The columns of a tile, and the threads of a block: as in `kernels/augment.cu`.
+/// The columns of a tile, and the threads of a block, as in `kernels/augment.cu`.
 const COLUMNS: u32 = 32;
 const THREADS: u32 = 256;
-/// The columns and rows of a tile of the plain kernels, and their largest blur.
+/// The columns and rows of a tile of the plain kernels.
 const PLAIN_TILE: [u32; 2] = [64, 32];
 const PLAIN_RADIUS: u32 = 3;
-/// So many bytes of shared memory the plain kernels take at most, so that three blocks fit into a multiprocessor.
+/// Maximum shared memory of the plain kernels in bytes, so that three blocks fit into a multiprocessor.
 const MOST_SHARED: u32 = 72 << 10;
 
-/// How a pass is launched.
+/// The configuration of a pass's launch.
 struct Shape {
     grid: Grid,
-    /// The last argument of its kernel.
+    /// Last argument of the kernel.
     last: u32,
     is_measured: bool,
     kernel: &'static LazyLock<Kernel<Render>>,
     form: Form,
 }
 
-/// At most so many pixels of the input lie behind a tile of so many columns and rows.
+/// Returns an upper bound on the pixels of the input that a tile of this many columns and rows depends on.
 fn behind(record: &Record, [wide, tall]: [u32; 2]) -> u32 {
     let along = |axis: usize| {
         let [across, down] = [record.map[3 * axis], record.map[3 * axis + 1]].map(f32::abs);
-        // A pixel to each side for what lies between pixels, and one for rounding.
+        // One pixel on each side for interpolation, and one for rounding.
         let reach = (across * (wide - 1) as f32 + down * (tall - 1) as f32).ceil() + 4.0;
         let there = record.readable[2 + axis] - record.readable[axis] + 1;
         (reach as u32).min(there.unsigned_abs())
@@ -438,7 +440,8 @@ fn behind(record: &Record, [wide, tall]: [u32; 2]) -> u32 {
     along(0).saturating_mul(along(1)).min(MOST_SHARED)
 }
 
-/// Whether the plain kernels do all of it: an affine map of bytes, at most one canvas, a small blur, units, erasing.
+/// Returns whether the plain kernels support all of the pass: an affine map of bytes, at most one canvas, a small
+/// blur, units, erasing.
 fn is_plain(record: &Record) -> bool {
     let is_affine = |map: &[f32; 9]| map[6] == 0.0 && map[7] == 0.0;
     let canvases = &record.canvas[..record.canvases as usize];
@@ -451,7 +454,7 @@ fn is_plain(record: &Record) -> bool {
         && record.levels == 0
         && record.keeps_edge == 0
         && !record.is_mixed()
-        // A blur or nothing: what it smooths is not needed besides.
+        // A blur or nothing: the unblurred pixel is not needed.
         && (!record.has_neighbours() || record.own == 0.0 && record.around == 1.0)
         && record.radius.iter().all(|&radius| radius <= PLAIN_RADIUS)
 }

@@ -1,8 +1,8 @@
-//! Augmentation: torchvision's operators, with one definition for the processor and for the GPU.
+//! Augmentation with torchvision's operators: one definition for the processor and for the GPU.
 //!
-//! A [`Plan`] draws the parameters of its operators for each picture by the picture's [`Key`] alone. Geometric operators are
-//! composed into one map, which is sampled once; blur, colours, erasing, mixing and normalisation follow in the same
-//! launch, as far as no step needs figures of the whole picture.
+//! A [`Plan`] draws the parameters of its operators for each picture from the picture's [`Key`] alone. Geometric
+//! operators are composed into one map, which is sampled once. Blur, colour operators, erasing, mixing and
+//! normalisation follow in the same launch, as long as no step needs statistics of the whole picture.
 //!
 //! ```
 //! use sidestream_images::augment::{Batch, Form, Kind, Layout, Operator, Plan, Target};
@@ -61,10 +61,10 @@ use crate::{Key, Region, Size};
 use draw::Units;
 use operator::invalid;
 
-/// The largest radius of a blur: kernels have at most 31 places.
+/// The largest radius of a blur: kernels have at most 31 taps.
 pub const MAX_RADIUS: u32 = 15;
 
-/// Operators in their order, checked.
+/// A checked sequence of operators.
 #[derive(Clone, Debug)]
 pub struct Plan {
     operators: Vec<Operator>,
@@ -72,10 +72,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan of these operators.
+    /// Creates a plan of these operators.
     ///
     /// # Errors
-    /// [`Error::Invalid`](sidestream::error::Error::Invalid) if an argument or the sequence means nothing; it names the operator and what to give instead.
+    /// [`Error::Invalid`](sidestream::error::Error::Invalid) if an argument or the sequence is invalid; the message
+    /// names the operator and a valid value.
     pub fn new(operators: Vec<Operator>) -> Result<Plan> {
         operator::check(&operators)?;
         Ok(Plan {
@@ -84,8 +85,8 @@ impl Plan {
         })
     }
 
-    /// The same plan, one operator after the other as in torchvision: each samples anew, and values are rounded to levels of bytes
-    /// behind each. For comparisons; it takes a launch for each operator.
+    /// Returns this plan without fusion: one operator after another as in torchvision, where each samples anew and
+    /// rounds its values to levels of bytes. It is meant for comparisons, and takes a launch for each operator.
     pub fn unfused(self) -> Plan {
         Plan {
             fuse: false,
@@ -93,20 +94,20 @@ impl Plan {
         }
     }
 
-    /// Its operators.
+    /// Returns the operators.
     pub fn operators(&self) -> &[Operator] {
         &self.operators
     }
 
-    /// Whether results are floating-point numbers in their own units, and not levels of bytes.
+    /// Returns whether results are floating-point numbers in units of their own, and not levels of bytes.
     pub fn is_numeric(&self) -> bool {
         self.operators
             .iter()
             .any(|operator| matches!(operator, Operator::ToDtype { .. }))
     }
 
-    /// The part of a picture of this size that the result depends on: no other pixel has to be there. The result is the same,
-    /// to the last bit, as with the whole picture.
+    /// Returns the region of a picture of this size that the result depends on; no other pixel needs to be decoded.
+    /// The result is equal to that of the whole picture, to the last bit.
     ///
     /// # Errors
     /// If the picture is empty or too large.
@@ -115,21 +116,22 @@ impl Plan {
         Ok(self.passes(key, full).0[0].region())
     }
 
-    /// Draws what happens to each picture of a batch. Both are in the same order.
+    /// Draws the parameters of each picture of a batch. `batch` and `keys` are in the same order.
     ///
-    /// A picture's parameters depend on its key and its size, and on nothing else of the batch. Only what `MixUp` and
-    /// `CutMix` mix in is another picture of the batch: the one before it, and for the first one the last.
+    /// The parameters of a picture depend only on its key and its size, not on the rest of the batch. Only the
+    /// picture that `MixUp` and `CutMix` mix in comes from the batch: it is the previous picture, and for the first
+    /// one the last.
     ///
     /// # Errors
-    /// If there are not as many keys as pictures, if results would have different sizes, if a picture is too small for a blur, or if
-    /// less of a picture is there than its [`region`](Plan::region).
+    /// If the numbers of keys and pictures differ, if results would have different sizes, if a picture is too small
+    /// for a blur, or if a picture does not contain its [`region`](Plan::region).
     pub fn draw(&self, batch: &Batch, keys: &[Key]) -> Result<Drawn> {
         Drawn::new(self, batch, keys)
     }
 
     fn passes(&self, key: Key, full: Size) -> (Vec<pass::Pass>, draw::Acts) {
         let acts = draw::draw(&self.operators, key, full);
-        // A colour operator alone rounds as torchvision's. In company values are rounded once, at the end.
+        // A single colour operator rounds as torchvision does. With others, values are rounded once, at the end.
         let is_one = matches!(acts.acts[..], [draw::Act::Colour(_)]) && !self.is_numeric();
         (pass::passes(&acts, full, self.fuse && !is_one), acts)
     }

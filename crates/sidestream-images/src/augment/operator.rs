@@ -1,7 +1,7 @@
-//! The operators, with the names, the arguments and the meaning that `torchvision.transforms.v2` gives them, in one table.
+//! The table of operators, with the names, arguments and semantics of `torchvision.transforms.v2`.
 //!
-//! The table is all there is of an operator but what it does, which is in `draw`: the text form, the classes of the Python package and
-//! the bounds of arguments come from it.
+//! The table defines everything about an operator but its effect, which is in `draw`. The text form, the classes of
+//! the Python package and the bounds of arguments are derived from it.
 
 use sidestream::error::{Error, Result};
 
@@ -9,43 +9,43 @@ use super::argument::{Argument, Field, Kind, Numbers, named};
 use super::parse::{Given, Value};
 use crate::Size;
 
-/// How a value between pixels is found.
+/// How a value between pixels is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpolation {
     /// The nearest pixel.
     Nearest,
-    /// Between the four pixels around.
+    /// Interpolation between the four surrounding pixels.
     Bilinear,
 }
 
-/// How large a resized picture is.
+/// The size of a resized picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Exactly so.
+    /// Exactly this size.
     Exact(Size),
     /// The shorter side has this length, and the picture keeps its proportions. The longer side is at most `most`, if
     /// that is given.
     Shorter {
-        /// In pixels.
+        /// Length of the shorter side, in pixels.
         side: u32,
-        /// In pixels.
+        /// Maximum length of the longer side, in pixels.
         most: Option<u32>,
     },
 }
 
-/// An operator, as a text or a Python program names it.
+/// An operator as text or a Python program names it.
 #[derive(Debug)]
 pub struct Row {
     /// Its name in torchvision.
     pub name: &'static str,
-    /// What it does, in a sentence.
+    /// Its effect, in one sentence.
     pub about: &'static str,
-    /// In torchvision's order.
+    /// Arguments in torchvision's order.
     pub arguments: &'static [Argument],
     make: fn(&Numbers) -> Operator,
 }
 
-/// `ARGUMENT: KIND in BOUNDS => TYPE = DEFAULT;`, of which an argument without a type is checked and says nothing more.
+/// `ARGUMENT: KIND in BOUNDS => TYPE = DEFAULT;`. An argument without a type is checked and has no effect.
 macro_rules! operators {
     ($(
         #[doc = $about:literal]
@@ -56,15 +56,15 @@ macro_rules! operators {
         /// A step of an augmentation. Fields are the arguments of torchvision; pairs are lowest and highest value.
         ///
         /// Sizes are in pixels, angles in degrees, and colours (`fill`, `value`) in the units that pixels have at that place: 0 to 255, or
-        /// 0 to 1 behind a [`ToDtype`](Operator::ToDtype) that scales. `padding` is left, top, right and bottom; `shear` lowest and highest
+        /// 0 to 1 after a [`ToDtype`](Operator::ToDtype) that scales. `padding` is left, top, right and bottom; `shear` lowest and highest
         /// along x, then along y; `kernel_size` width and height.
         #[derive(Clone, Debug, PartialEq)]
-        #[allow(missing_docs, reason = "torchvision's arguments; docs/guide/augmentation.md has the table")]
+        #[allow(missing_docs, reason = "torchvision's arguments; docs/guide/images.md has the table")]
         pub enum Operator {
             $(#[doc = $about] $name { $($($argument: $type,)?)* },)*
         }
 
-        /// Every operator.
+        /// Returns every operator.
         #[allow(unused_variables, reason = "one has no fields")]
         pub static TABLE: &[Row] = &[$(Row {
             name: stringify!($name),
@@ -81,14 +81,14 @@ macro_rules! operators {
         },)*];
 
         impl Operator {
-            /// Its name in torchvision.
+            /// Returns the name in torchvision.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Operator::$name { .. } => stringify!($name),)*
                 }
             }
 
-            /// The numbers of its arguments that have some, by their names.
+            /// Returns the numbers of the arguments that have some, with their names.
             fn numbers(&self) -> Numbers {
                 match self {
                     $(Operator::$name { $($($argument: of!($argument, $type),)?)* } => vec![
@@ -100,7 +100,7 @@ macro_rules! operators {
     };
 }
 
-/// The second, if there is one.
+/// Expands to the second argument if there is one, otherwise to the first.
 macro_rules! or {
     ($other:expr) => {
         $other
@@ -110,14 +110,14 @@ macro_rules! or {
     };
 }
 
-/// The name of a field that has a type.
+/// Expands to the name of a field that has a type.
 macro_rules! of {
     ($argument:ident, $type:ty) => {
         $argument
     };
 }
 
-/// Above all numbers, and above 0.
+/// The upper bound of finite numbers, and the lower bound of numbers above 0.
 const MOST: f64 = f64::MAX;
 const ABOVE_0: f64 = f64::MIN_POSITIVE;
 
@@ -130,7 +130,7 @@ operators! {
         interpolation: Bilinear = "bilinear";
         antialias: Antialias => bool = "True";
     }
-    /// Cut out a part of this size, behind padding with one colour.
+    /// Cut out a part of this size, after padding with one colour.
     RandomCrop {
         size: Size => Size;
         padding: Padding => [u32; 4] = "None";
@@ -241,14 +241,14 @@ operators! {
     }
 }
 
-/// The largest side of a picture or a result: coordinates stay exact in single precision.
+/// The largest side of a picture or a result, so that coordinates are exact in single precision.
 pub const MAX_SIDE: u32 = 1 << 15;
 
 impl Operator {
-    /// The operator of this name with these arguments, each with its name if it has one.
+    /// Returns the operator with this name and these arguments, each with its name if it is given by name.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such operator, or an argument is not of its kind.
+    /// [`Error::Invalid`] if there is no such operator, or an argument has the wrong kind.
     pub fn new(name: &str, given: Vec<(Option<String>, Value)>) -> Result<Operator> {
         let Some(row) = TABLE.iter().find(|row| row.name == name) else {
             let known: Vec<_> = TABLE.iter().map(|row| row.name).collect();
@@ -268,12 +268,13 @@ impl Operator {
         Ok((row.make)(&numbers))
     }
 
-    /// Whether it acts on the finished picture alone, so that nothing else may follow it but its like.
+    /// Returns whether the operator acts on the finished picture alone, so that only operators of this kind may
+    /// follow.
     fn is_last(&self) -> bool {
         matches!(self, Operator::MixUp { .. } | Operator::CutMix { .. })
     }
 
-    /// Refuses arguments that mean nothing.
+    /// Refuses invalid arguments.
     ///
     /// # Errors
     /// [`Error::Invalid`], which names the operator, the argument and what to give instead.
@@ -284,7 +285,7 @@ impl Operator {
         }
     }
 
-    /// What is wrong with its arguments, if something is.
+    /// Returns what is wrong with the arguments, if anything.
     fn fault(&self) -> Option<String> {
         let row = TABLE.iter().find(|row| row.name == self.name())?;
         let numbers = self.numbers();
@@ -303,7 +304,7 @@ impl Operator {
     }
 }
 
-/// Refuses what means nothing, by the operator's name and place.
+/// Refuses an invalid sequence or argument, with the operator's name and place.
 pub(super) fn check(operators: &[Operator]) -> Result<()> {
     let refuse = |at: usize, why: String| {
         let name = operators[at].name();

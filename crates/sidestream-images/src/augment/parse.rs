@@ -1,14 +1,14 @@
-//! Operators as text, in the words in which Python writes them: `RandomResizedCrop(224, scale=(0.2, 1)) RandomHorizontalFlip()`.
+//! Parses operators from text, written as in Python: `RandomResizedCrop(224, scale=(0.2, 1)) RandomHorizontalFlip()`.
 
 use sidestream::error::{Error, Result};
 
 use super::operator::{Operator, invalid};
 
-/// The operators that a text lists, with torchvision's names, arguments and defaults, separated by spaces, commas or lines.
-/// Parentheses without arguments may be left out. `ToDtype` takes `scale`, as if its type were `float32`.
+/// Parses a list of operators with torchvision's names, arguments and defaults, separated by spaces, commas or lines.
+/// Parentheses without arguments may be omitted. `ToDtype` takes only `scale`; its type is `float32`.
 ///
 /// # Errors
-/// [`Error::Invalid`](sidestream::error::Error::Invalid) with the place, and with what is known there.
+/// [`Error::Invalid`](sidestream::error::Error::Invalid) with the position, and what is valid there.
 pub fn parse(text: &str) -> Result<Vec<Operator>> {
     let mut reader = Reader { text, at: 0 };
     let mut operators = Vec::new();
@@ -23,24 +23,24 @@ pub fn parse(text: &str) -> Result<Vec<Operator>> {
     }
 }
 
-/// What an argument stands for where nothing is given, which the table says as a text; none for `None`.
+/// Parses an argument's default, which the table has as text; `None` gives none.
 pub(super) fn default(text: &str) -> Result<Option<Value>> {
     Reader { text, at: 0 }.value(0).map(Value::unless_none)
 }
 
-/// What stands for an argument.
+/// The value of an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A number.
     Number(f64),
-    /// A word of Python's, or of ours.
+    /// A word: a Python constant, or the name of a mode.
     Word(String),
-    /// In parentheses or brackets.
+    /// Values in parentheses or brackets.
     List(Vec<Value>),
 }
 
 impl Value {
-    /// It, if it is a number.
+    /// Returns the number, if the value is one.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             Value::Number(number) => Some(*number),
@@ -48,7 +48,7 @@ impl Value {
         }
     }
 
-    /// It in small letters behind its last dot, if it is a word.
+    /// Returns the part after the last dot in lower case, if the value is a word.
     pub(super) fn last_word(&self) -> Option<String> {
         match self {
             Value::Word(word) => word.rsplit('.').next().map(str::to_ascii_lowercase),
@@ -62,7 +62,7 @@ impl Value {
     }
 }
 
-/// An argument, with its name if it has one.
+/// An argument, with its name if it is given by name.
 type Argument = (Option<String>, Value);
 
 struct Reader<'a> {
@@ -70,7 +70,7 @@ struct Reader<'a> {
     at: usize,
 }
 
-/// Values may stand in values, but nobody needs more than a pair of pairs.
+/// Maximum nesting of values; no operator needs more than a pair of pairs.
 const DEEPEST: u32 = 4;
 
 impl<'a> Reader<'a> {
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         self.at += rest.len() - next.len();
     }
 
-    /// Takes this character, if it is the next.
+    /// Consumes this character if it is the next.
     fn takes(&mut self, wanted: char) -> bool {
         self.skip(&[]);
         let is_next = self.rest().starts_with(wanted);
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         )))
     }
 
-    /// The name of the next operator; none at the end.
+    /// Returns the name of the next operator; none at the end.
     fn name(&mut self) -> Result<Option<&'a str>> {
         self.skip(&[',']);
         if self.rest().is_empty() {
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         }
         match self.word() {
             "" => self.fault("the name of an operator"),
-            // Python has them in a module.
+            // The name may have a module before it, as in Python.
             name => Ok(Some(name.rsplit('.').next().unwrap_or(name))),
         }
     }
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         let start = self.at;
         let is_signed = self.takes('-') || self.takes('+');
         let mut word = self.word();
-        // The sign of an exponent ends a word.
+        // The sign of an exponent is a delimiter and ended the word.
         if word.ends_with(['e', 'E']) && word.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         {
             let from = self.at - word.len();
@@ -192,10 +192,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What is given for an operator's arguments, taken one by one in torchvision's order.
+/// The arguments given for an operator, taken one by one in torchvision's order.
 pub(super) struct Given {
     pub operator: String,
-    /// How many have been asked for.
+    /// Number of positional arguments taken so far.
     positional: usize,
     given: Vec<Argument>,
 }
@@ -209,9 +209,9 @@ impl Given {
         }
     }
 
-    /// What is given for the next argument; none for `None`.
+    /// Takes the value of the next argument; none if it is missing or `None`.
     pub fn take(&mut self, name: &str) -> Option<Value> {
-        // Those without a name come first, in the order in which they are asked for.
+        // Positional arguments come first, in the order in which they are taken.
         let found = match self.given.first() {
             Some((None, _)) => Some(0),
             _ => self
@@ -228,7 +228,7 @@ impl Given {
         invalid(format!("{name} of {operator} is no {what}"))
     }
 
-    /// Refuses what was not asked for.
+    /// Refuses arguments that the operator does not have.
     pub fn finish(&self) -> Result<()> {
         let operator = &self.operator;
         match self.given.first() {

@@ -1,9 +1,9 @@
-//! From what happens to a picture to passes over it, each one launch.
+//! Divides the acts on a picture into passes, each of which is one launch.
 //!
-//! A pass is: one warp, steps of colour, one filter over neighbours, steps of colour, and at the end erasing, mixing and
-//! the units of the result. Acts are put into the pass at hand as long as they fit behind what it has. Geometric acts fit only at
-//! its beginning, where they are composed into one map, and are sampled once. A step that needs statistics of the picture
-//! ends what one pass can do of these. Without fusing each act is a pass.
+//! A pass consists of one warp, colour steps, one filter over neighbours, more colour steps, and at the end erasing,
+//! mixing and the units of the result. An act is added to the current pass if it fits after the acts that the pass
+//! already has. Geometric acts fit only at the beginning of a pass, where they are composed into one map that is
+//! sampled once. A pass has at most one step that needs statistics of the picture. Without fusion each act is a pass.
 
 use super::draw::{Act, Acts};
 use super::geometry::Matrix;
@@ -17,13 +17,13 @@ use crate::{Region, Size};
 /// A pass over one picture.
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
-    /// All that does not depend on where the picture lies.
+    /// Everything that does not depend on where the picture is in memory.
     pub record: Record,
-    /// The part of the input that may be read, in its pixels. Places of [`Record::map`] count from its corner.
+    /// The part of the input that may be read, in its pixels. Places of [`Record::map`] are relative to its corner.
     pub window: Region,
     map: Matrix,
     pub size: Size,
-    /// What has happened, by kind.
+    /// Which kinds of acts the pass has so far.
     has_geometry: bool,
     is_past_geometry: bool,
     has_neighbours: bool,
@@ -32,12 +32,12 @@ pub(crate) struct Pass {
     acts: usize,
 }
 
-/// The passes of a picture of this size, at least one.
+/// Returns the passes for a picture of this size, at least one.
 pub(crate) fn passes(acts: &Acts, full: Size, fuse: bool) -> Vec<Pass> {
     let mut done = Vec::new();
     let mut pass = Pass::new(full);
     for act in &acts.acts {
-        // What is erased is erased at the end, whatever happens before.
+        // Erasing comes last in any case, so it needs no pass of its own even without fusion.
         let is_last = matches!(act, Act::Erase { .. });
         if pass.acts > 0 && (!fuse && !is_last || !pass.takes(act)) {
             let size = pass.size;
@@ -180,7 +180,7 @@ impl Pass {
             && right <= i64::from(whole.width)
             && bottom <= i64::from(whole.height);
         if is_within && !self.has_geometry && self.map == Matrix::IDENTITY {
-            // A later filter does not look beyond the edge of what was cut out.
+            // A later filter does not read beyond the edge of the crop.
             self.window.left += left as u32;
             self.window.top += top as u32;
             self.window.size = size;
@@ -225,7 +225,7 @@ impl Pass {
         if self.all_nearest || self.map.keeps_pixels() {
             record.filter = NEAREST;
         } else if fuse {
-            // What is filtered has no hard edges, unless its pixels are pixels of the canvas.
+            // A filtered picture has no hard edges, unless its pixels are pixels of the canvas.
             for canvas in &mut record.canvas[..record.canvases as usize] {
                 let map = Matrix(canvas.map.map(f64::from));
                 if canvas.edge == HARD && !map.keeps_pixels()
@@ -243,7 +243,8 @@ impl Pass {
         self
     }
 
-    /// Whether pixels of the result take up more than a pixel's length somewhere.
+    /// Returns whether the map shrinks the picture: a pixel of the result covers more than a pixel's length
+    /// somewhere.
     fn shrinks(&self) -> bool {
         let (w, h) = (f64::from(self.size.width), f64::from(self.size.height));
         let shrinks = |x, y| {
@@ -258,7 +259,7 @@ impl Pass {
         }
     }
 
-    /// The part of the input that the result depends on.
+    /// Returns the part of the input that the result depends on.
     pub(crate) fn region(&self) -> Region {
         let Size { width, height } = self.window.size;
         let (w, h) = (f64::from(self.size.width), f64::from(self.size.height));
@@ -297,14 +298,15 @@ impl Pass {
     }
 }
 
-/// For a footprint that is spanned by two steps of the result: the rows that give a pixel's place in it, where its edge is at 1, and
-/// how far it reaches to the sides and up and down.
+/// For a footprint that is spanned by two steps of the result, returns the rows that map a pixel to its place in the
+/// footprint, whose edge is at 1, and how far the footprint reaches to the sides and up and down.
 ///
-/// It is a triangle along each step, as wide as torchvision's for `antialias=True`: twice the step, and twice a pixel at least.
+/// Its weight is a triangle along each step, as wide as torchvision's for `antialias=True`: twice the step, and at
+/// least two pixels.
 pub(crate) fn footprint(a: [f64; 2], b: [f64; 2]) -> [f64; 6] {
     let det = a[0] * b[1] - a[1] * b[0];
     let wide = |[x, y]: [f64; 2]| {
-        // As the kernel computes it, to the last bit.
+        // Computed as in the kernel, to the last bit.
         let length = (x * x + y * y).sqrt();
         length.max(1.0) / length
     };

@@ -1,6 +1,6 @@
-//! The passes on the processor: what the CUDA kernel computes, in the same order but for two things. The kernel fuses multiplications and
-//! additions of what lies between pixels and of blurs; and here a warp that turns nothing is filtered down and across in turn.
-//! The simulated GPU runs this too.
+//! The passes on the processor: the computation of the CUDA kernel in the same order, with two exceptions. The kernel
+//! fuses multiplications and additions in interpolation and blurs; and here a warp without rotation is filtered down
+//! and across in turn. The simulated GPU runs this code too.
 
 use super::pass::footprint;
 use super::record::{BYTES, Canvas, FOOTPRINT, HARD, NEAREST, Record, SKIPPED, STEPS, TWICE, long};
@@ -8,7 +8,7 @@ use super::statistics::{self, Statistics, WORDS};
 use super::step::clamp;
 use super::upright::Upright;
 
-/// What a pass reads.
+/// The input of a pass.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
     pub bytes: &'a [u8],
@@ -18,7 +18,7 @@ pub(crate) struct Input<'a> {
 pub(crate) type Pixel = [f32; 3];
 
 impl Input<'_> {
-    /// A pixel of the window. It is there: the front end has refused all else.
+    /// Returns a pixel of the window. It is in memory: the front end has refused everything else.
     pub(crate) fn pixel(&self, of: &Record, x: i32, y: i32) -> Pixel {
         let x = x.clamp(of.readable[0], of.readable[2]);
         let y = y.clamp(of.readable[1], of.readable[3]);
@@ -34,13 +34,13 @@ impl Input<'_> {
     }
 }
 
-/// The place of a pixel's centre, and by what it is to be divided.
+/// Returns the homogeneous coordinates of a pixel's centre.
 fn place(map: &[f32; 9], x: u32, y: u32) -> [f32; 3] {
     let (x, y) = (x as f32 + 0.5, y as f32 + 0.5);
     [0, 3, 6].map(|row| map[row] * x + map[row + 1] * y + map[row + 2])
 }
 
-/// The same, divided. Nothing behind the viewer.
+/// Returns the coordinates of a pixel's centre after division; none behind the viewer.
 fn placed(map: &[f32; 9], x: u32, y: u32) -> Option<[f32; 2]> {
     let [px, py, w] = place(map, x, y);
     if map[6] == 0.0 && map[7] == 0.0 {
@@ -49,7 +49,7 @@ fn placed(map: &[f32; 9], x: u32, y: u32) -> Option<[f32; 2]> {
     (w > 0.0).then(|| [px / w, py / w])
 }
 
-/// A pixel of the result of the warp.
+/// Returns a pixel of the warp's result.
 fn warped(input: &Input<'_>, of: &Record, x: u32, y: u32) -> Pixel {
     let pixel = match placed(&of.map, x, y) {
         None => [0.0; 3],
@@ -65,7 +65,7 @@ fn warped(input: &Input<'_>, of: &Record, x: u32, y: u32) -> Pixel {
     laid(of, pixel, x, y)
 }
 
-/// A pixel as it is on its canvases.
+/// Returns a pixel on its canvases.
 fn laid(of: &Record, mut pixel: Pixel, x: u32, y: u32) -> Pixel {
     for canvas in &of.canvas[..of.canvases as usize] {
         pixel = on_canvas(canvas, pixel, x, y);
@@ -77,7 +77,7 @@ fn laid(of: &Record, mut pixel: Pixel, x: u32, y: u32) -> Pixel {
 }
 
 fn bilinear(input: &Input<'_>, of: &Record, [x, y]: [f32; 2]) -> Pixel {
-    // Far outside all is the pixel at the edge; and no number is too large for a whole one.
+    // Far outside, every place gives the pixel at the edge; the clamp keeps the conversion to integers valid.
     let (x, y) = ((x - 0.5).clamp(-1e6, 1e6), (y - 0.5).clamp(-1e6, 1e6));
     let (left, top) = (x.floor(), y.floor());
     let (fx, fy) = (x - left, y - top);
@@ -91,7 +91,7 @@ fn bilinear(input: &Input<'_>, of: &Record, [x, y]: [f32; 2]) -> Pixel {
     })
 }
 
-/// The footprint of a pixel, if it is larger than what lies between four pixels.
+/// Returns the footprint of a pixel, if it is larger than the four pixels of bilinear interpolation.
 fn footprint_at(of: &Record, [px, py]: [f32; 2], x: u32, y: u32) -> Option<[f32; 6]> {
     if of.filter != FOOTPRINT {
         return None;
@@ -110,7 +110,7 @@ fn footprint_at(of: &Record, [px, py]: [f32; 2], x: u32, y: u32) -> Option<[f32;
     is_large.then(|| footprint(a, b).map(|value| value as f32))
 }
 
-/// Weighs the pixels of a footprint. At the edge of the window those that are there count for all.
+/// Returns the weighted sum over a footprint. At the edge of the window the readable pixels get all the weight.
 fn filtered(input: &Input<'_>, of: &Record, [x, y]: [f32; 2], shape: [f32; 6]) -> Pixel {
     let [xx, xy, yx, yy, reach_x, reach_y] = shape;
     let limit = |at: f32| at.clamp(-1e6, 1e6);
@@ -147,12 +147,12 @@ fn filtered(input: &Input<'_>, of: &Record, [x, y]: [f32; 2], shape: [f32; 6]) -
     }
 }
 
-/// Where the canvas ends, its fill begins.
+/// Blends a pixel with the canvas's fill outside of the canvas.
 fn on_canvas(canvas: &Canvas, pixel: Pixel, x: u32, y: u32) -> Pixel {
     let inside = match placed(&canvas.map, x, y) {
         None => 0.0,
         Some([x, y]) if canvas.edge == HARD => {
-            // The pixel that is nearest is one of the canvas.
+            // The nearest pixel is one of the canvas.
             let [x, y] = [x, y].map(|at| (at - 0.5).round_ties_even());
             let is_in = x >= 0.0 && y >= 0.0 && x < canvas.width && y < canvas.height;
             f32::from(is_in)
@@ -174,14 +174,14 @@ fn on_canvas(canvas: &Canvas, pixel: Pixel, x: u32, y: u32) -> Pixel {
     })
 }
 
-/// A place beside the picture, mirrored into it.
+/// Mirrors a place beside the picture into it.
 fn mirrored(at: i32, length: u32) -> u32 {
     let last = length as i32 - 1;
     let at = at.abs();
     (last - (last - at).abs()).clamp(0, last) as u32
 }
 
-/// The steps `first..last` of a pixel.
+/// Applies the steps `first..last` to a pixel.
 fn coloured(
     of: &Record,
     mut pixel: Pixel,
@@ -195,7 +195,7 @@ fn coloured(
     pixel
 }
 
-/// The picture behind its first `steps` steps, by rows; `smoothed` if the filter over neighbours has come before.
+/// Returns the picture after its first `steps` steps, by rows; `smoothed` if the filter over neighbours comes before.
 fn picture(
     input: &Input<'_>,
     of: &Record,
@@ -238,7 +238,7 @@ fn picture(
     .collect()
 }
 
-/// Each pixel as the sum of its neighbours in its row (axis 0) or its column (1), by their weights.
+/// Replaces each pixel by the weighted sum of its neighbours in its row (axis 0) or its column (1).
 fn weighed(picture: &[Pixel], of: &Record, axis: usize) -> Vec<Pixel> {
     let radius = of.radius[axis] as i32;
     let sum = |(x, y): (u32, u32)| {
@@ -259,13 +259,13 @@ fn weighed(picture: &[Pixel], of: &Record, axis: usize) -> Vec<Pixel> {
     places(of).map(sum).collect()
 }
 
-/// The places of the result, by rows.
+/// Returns the places of the result, by rows.
 fn places(of: &Record) -> impl Iterator<Item = (u32, u32)> + use<> {
     let (width, height) = (of.width, of.height);
     (0..height).flat_map(move |y| (0..width).map(move |x| (x, y)))
 }
 
-/// Adds what a pass needs to know of its whole picture to the picture's words.
+/// Adds the statistics that a pass needs of its whole picture to the picture's words.
 pub(crate) fn measure(input: &Input<'_>, of: &Record, words: &mut [u32]) {
     if of.kind == SKIPPED || of.measured >= STEPS as u32 {
         return;
@@ -276,7 +276,7 @@ pub(crate) fn measure(input: &Input<'_>, of: &Record, words: &mut [u32]) {
     }
 }
 
-/// A picture alone, in the units of the result.
+/// Returns a picture before mixing, in the units of the result.
 fn finished(input: &Input<'_>, of: &Record, words: &[u32]) -> Vec<Pixel> {
     let figures = (of.measured < STEPS as u32).then(|| Statistics::of(words, of.width * of.height));
     let mut all = picture(input, of, of.steps, of.has_neighbours(), figures.as_ref());
@@ -295,7 +295,7 @@ fn is_within([left, top, right, bottom]: [u32; 4], x: u32, y: u32) -> bool {
     (left..right).contains(&x) && (top..bottom).contains(&y)
 }
 
-/// The picture `at` of a pass, by rows.
+/// Returns the picture `at` of a pass, by rows.
 pub(crate) fn render(
     input: &Input<'_>,
     records: &[Record],

@@ -1,13 +1,14 @@
-//! Figures of a whole picture, which contrast, automatic contrast and equalisation need.
+//! Statistics of a whole picture, for contrast, automatic contrast and equalisation.
 //!
-//! They are summed in whole numbers, so that the sum does not depend on the order of the threads that add to it.
+//! They are integer sums, which do not depend on the order in which threads add.
 
 use super::step::gray;
 
-/// The words of one picture: the sum of the greys in 65,536ths, which has two, and a histogram of each colour.
+/// Number of words for one picture: the sum of the greys in 65,536ths, which takes two, and a histogram of each
+/// colour.
 pub(crate) const WORDS: usize = 2 + 3 * 256 + 2;
 
-/// What a pixel adds to the words.
+/// Adds a pixel to the words.
 pub(crate) fn add(words: &mut [u32], pixel: [f32; 3], levels: bool) {
     let sum = u64::from(words[0]) | u64::from(words[1]) << 32;
     let sum = sum + u64::from(fixed(gray(pixel, levels)));
@@ -22,11 +23,11 @@ fn fixed(value: f32) -> u32 {
     (value * 65_536.0).round_ties_even() as u32
 }
 
-/// What the words say.
+/// The statistics that the words contain.
 pub(crate) struct Statistics {
     pub mean: f32,
     pub low: [f32; 3],
-    /// From the lowest to the highest value, by 255. With one value alone `low` is 0 and this 1.
+    /// Highest minus lowest value, divided by 255. If all values are equal, `low` is 0 and this is 1.
     pub span: [f32; 3],
     pub equalized: [[u8; 256]; 3],
 }
@@ -58,7 +59,7 @@ impl Statistics {
                 all.low[at] = low as f32;
                 all.span[at] = (high - low) as f32 * (1.0 / 255.0);
             }
-            // Pillow's rule, as torchvision has it: the last level that occurs does not count.
+            // Pillow's rule, as in torchvision: the last level that occurs does not count.
             let step = (pixels - histogram[high]) / 255;
             let mut below = 0u32;
             for (level, out) in all.equalized[at].iter_mut().enumerate() {

@@ -1,13 +1,13 @@
-//! What happens to colours and among neighbours, and its form on the processor.
+//! Steps that change colours, filters over neighbours, and their implementation on the processor.
 //!
-//! Values are from 0 to 255. The CUDA form is in `kernels/augment.cu`, function by function under the same names.
+//! Values are from 0 to 255. `kernels/augment.cu` has the CUDA implementation, with the same function names.
 
 use sidestream::bytemuck::{Pod, Zeroable};
 
 use super::MAX_RADIUS;
 use super::statistics::Statistics;
 
-/// A step that changes each pixel by itself, or with figures of the whole picture.
+/// A step that changes each pixel by itself, or with statistics of the whole picture.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 #[bytemuck(crate = "sidestream::bytemuck")]
@@ -29,17 +29,17 @@ pub(crate) const EQUALIZE: u32 = 8;
 /// A separable filter over the neighbours of each pixel: `own * pixel + around * filtered`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Neighbours {
-    /// To the left and right, and up and down.
+    /// Radius to the left and right, and up and down.
     pub radius: [u32; 2],
-    /// For the pixel itself, the one beside it and so on, on both sides.
+    /// Weights of the pixel itself, the next one and so on, on both sides.
     pub weights: [[f32; WEIGHTS]; 2],
     pub own: f32,
     pub around: f32,
-    /// Pixels at the edge stay as they are. Otherwise the picture is mirrored there.
+    /// Whether pixels at the edge are unchanged. Otherwise the picture is mirrored there.
     pub keeps_edge: bool,
 }
 
-/// A weight for each distance.
+/// Number of weights, one for each distance.
 pub(crate) const WEIGHTS: usize = MAX_RADIUS as usize + 1;
 
 impl Step {
@@ -63,7 +63,7 @@ impl Step {
         Step::new(GRAYSCALE, 0.0)
     }
 
-    /// So many of the eight bits stay.
+    /// Keeps the upper `bits` of eight bits.
     pub(crate) fn posterize(bits: u32) -> Step {
         let step = (1u32 << (8 - bits.min(8))) as f32;
         Step::new(POSTERIZE, step)
@@ -85,12 +85,12 @@ impl Step {
         Step { kind, value }
     }
 
-    /// Whether it needs figures of the whole picture as it is before this step.
+    /// Returns whether the step needs statistics of the whole picture before it.
     pub(crate) fn needs_statistics(&self) -> bool {
         [CONTRAST, AUTOCONTRAST, EQUALIZE].contains(&self.kind)
     }
 
-    /// The pixel behind this step. With `levels` it is one of bytes, rounded as torchvision does.
+    /// Returns the pixel after this step. With `levels` it is rounded to bytes as in torchvision.
     pub(crate) fn apply(
         &self,
         pixel: [f32; 3],
@@ -135,13 +135,13 @@ pub(crate) fn clamp(value: f32) -> f32 {
     value.clamp(0.0, 255.0)
 }
 
-/// Brightness as ITU-R BT.601 weighs it, with the digits of torchvision.
+/// Returns the luma of ITU-R BT.601, with torchvision's digits.
 pub(crate) fn gray([r, g, b]: [f32; 3], levels: bool) -> f32 {
     let gray = 0.2989 * r + 0.587 * g + 0.114 * b;
     if levels { gray.floor() } else { gray }
 }
 
-/// Turns the hue, by way of HSV as Pillow and torchvision do.
+/// Turns the hue by way of HSV, as Pillow and torchvision do.
 fn hue(pixel: [f32; 3], turn: f32, levels: bool) -> [f32; 3] {
     let [r, g, b] = pixel.map(|v| v / 255.0);
     let (most, least) = (r.max(g).max(b), r.min(g).min(b));
@@ -173,7 +173,7 @@ fn hue(pixel: [f32; 3], turn: f32, levels: bool) -> [f32; 3] {
         5 => [most, p, q],
         _ => [most, t, p],
     };
-    // torchvision makes bytes of it so.
+    // torchvision converts to bytes in this way.
     match levels {
         true => turned.map(|v| (v.clamp(0.0, 1.0) * 255.999).floor()),
         false => turned.map(|v| clamp(v * 255.0)),
@@ -181,11 +181,11 @@ fn hue(pixel: [f32; 3], turn: f32, levels: bool) -> [f32; 3] {
 }
 
 impl Neighbours {
-    /// torchvision's kernel: it is sampled, and its sum is 1.
+    /// Returns torchvision's kernel: a sampled Gaussian with sum 1.
     pub(crate) fn gaussian(kernel_size: [u32; 2], sigma: f64) -> Neighbours {
         let side = |size: u32| {
             let radius = size / 2;
-            // Places are apart by the square root of one half, so that the exponent needs no factor.
+            // The distance between places is the square root of one half, so that the exponent needs no factor.
             let lim = (f64::from(size) - 1.0) / (2.0 * 2f64.sqrt());
             let apart = if radius == 0 {
                 0.0
@@ -210,11 +210,11 @@ impl Neighbours {
         }
     }
 
-    /// Away from a smoothed picture, of which the middle weighs 5 and its eight neighbours 1.
+    /// Extrapolates from a smoothed picture, where the middle weighs 5 and its eight neighbours 1 each.
     pub(crate) fn sharpness(factor: f32) -> Neighbours {
         let mut third = [0.0; WEIGHTS];
         third[..2].fill(1.0 / 3.0);
-        // Nine parts of the mean of all nine, and four of the middle.
+        // Nine parts of the mean of all nine pixels, and four of the middle.
         Neighbours {
             radius: [1, 1],
             weights: [third; 2],

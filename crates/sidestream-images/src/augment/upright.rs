@@ -1,20 +1,21 @@
-//! Warps that turn and tilt nothing: a column of the result depends on columns of the picture, a row on rows. Their filters are a product
-//! of one down and one across, applied in turn (a separable filter): of a footprint of n by n pixels 2 n are weighed, not n².
+//! Warps without rotation or shear, where columns of the result depend on columns of the picture and rows on rows.
+//! Their filter is separable and applied down and then across: of a footprint of n by n pixels 2 n are weighted, not
+//! n².
 
 use std::ops::Range;
 
 use super::record::{BYTES, FOOTPRINT, NEAREST, Record, long};
 use super::render::{Input, Pixel};
 
-/// What the pixels of the result weigh along one axis.
+/// The weights along one axis of the pixels of the result.
 struct Axis {
-    /// For each the first pixel that counts, and where its weights are.
+    /// For each pixel of the result, the first source pixel that counts, and the range of its weights.
     taps: Vec<(i32, Range<usize>)>,
     weights: Vec<f32>,
 }
 
 impl Axis {
-    /// Along columns (0) or rows (1). `None` where a footprint holds no pixel at all.
+    /// Along columns (0) or rows (1). Returns none if a footprint contains no pixel.
     fn of(of: &Record, axis: usize) -> Option<Axis> {
         let (scale, origin) = (of.map[4 * axis], of.map[3 * axis + 2]);
         let (steepness, reach) = (of.footprint[3 * axis], of.footprint[4 + axis]);
@@ -24,7 +25,7 @@ impl Axis {
             taps: Vec::with_capacity(length as usize),
             weights: Vec::new(),
         };
-        // Far outside all is the pixel at the edge; and no number is too large for a whole one.
+        // Far outside, every place gives the pixel at the edge; the clamp keeps the conversion to integers valid.
         let limit = |at: f32| at.clamp(-1e6, 1e6);
         for number in 0..length {
             let at = scale * (number as f32 + 0.5) + origin;
@@ -56,7 +57,7 @@ impl Axis {
         Some(all)
     }
 
-    /// First and last pixel that count for any of the result.
+    /// Returns the first and last pixel that count for any pixel of the result.
     fn span(&self) -> Option<(i32, i32)> {
         let last = |(first, of): &(i32, Range<usize>)| first + of.len() as i32 - 1;
         let low = self.taps.iter().map(|(first, _)| *first).min()?;
@@ -69,21 +70,21 @@ impl Axis {
     }
 }
 
-/// An upright warp of one picture, by rows of its result.
+/// A warp without rotation of one picture, by rows of its result.
 pub(crate) struct Upright<'a> {
     input: &'a Input<'a>,
     of: &'a Record,
     across: Axis,
     down: Axis,
     left: i32,
-    /// A row of the picture, weighed down; by pixels, or by colours where the picture lies so.
+    /// A row of sums after filtering down; by pixels, or by colours if the picture is stored so.
     row: Vec<f32>,
     by_colours: bool,
 }
 
 impl<'a> Upright<'a> {
-    /// `None` for any other warp, where no filter is needed, and where values become levels: what lies between two of these would
-    /// become the other one with a sum in another order.
+    /// Returns none for any other warp, if no filter is needed, and if values become levels: a value between two
+    /// levels could be rounded differently if the sum is computed in another order.
     pub(crate) fn of(input: &'a Input<'a>, of: &'a Record) -> Option<Self> {
         let turns = [1, 3, 6, 7].iter().any(|&at| of.map[at] != 0.0);
         if turns || of.map[8] != 1.0 || of.filter == NEAREST || of.levels != 0 {
@@ -103,7 +104,7 @@ impl<'a> Upright<'a> {
         })
     }
 
-    /// Row `y` of the result.
+    /// Returns row `y` of the result.
     pub(crate) fn row(&mut self, y: u32) -> impl Iterator<Item = Pixel> + '_ {
         self.row.fill(0.0);
         let (first, weights) = self.down.at(y);
@@ -130,12 +131,12 @@ impl<'a> Upright<'a> {
     }
 }
 
-/// Adds a row of the picture from its column `left` on, weighed, to one as long that lies alike.
+/// Adds the weighted row of the picture from its column `left` on to `sums`, which has the same layout.
 fn add(input: &Input<'_>, of: &Record, left: i32, row: i32, weight: f32, sums: &mut [f32]) {
     let [across, down, apart] = of.stride.map(i64::from);
     let start = long(of.source) as i64 + i64::from(left) * across + i64::from(row) * down;
     let columns = sums.len() / 3;
-    // What lies behind each other is added as it lies.
+    // Values that are adjacent in memory are added in that order.
     let pieces = match (across, apart) {
         (3, 1) => 1,
         (1, _) => 3,

@@ -1,4 +1,4 @@
-//! JPEG by zune-jpeg, which decodes whole pictures.
+//! Decodes JPEGs with zune-jpeg, which decodes whole pictures only.
 
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
@@ -11,7 +11,7 @@ use crate::{Broken, Region};
 
 pub(super) struct Jpeg {
     options: Options,
-    /// The whole picture, if only a part is wanted.
+    /// The whole picture, if only a region is wanted.
     all: Vec<u8>,
 }
 

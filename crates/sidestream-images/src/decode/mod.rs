@@ -1,11 +1,11 @@
-//! A picture's bytes become rows of red, green and blue bytes.
+//! Decodes pictures into rows of red, green and blue bytes.
 //!
-//! Nothing here trusts a header: before anything is reserved the size it states is held against a limit, and before
-//! anything is written the room is held against the region.
+//! Headers are not trusted: the size in a header is checked against a limit before memory is reserved, and the region
+//! is checked against the buffer before anything is written.
 //!
-//! What is exact: of a PNG every byte, where 16 bits become the upper 8, grey becomes three equal bytes, and
-//! transparency is left out. Of a JPEG the pixels are those of the decoder that [`identity`] names; a region has the same
-//! bytes as that region of the whole picture.
+//! What is exact: of a PNG every byte, where 16 bits are reduced to the upper 8, grey becomes three equal bytes, and
+//! transparency is dropped. The pixels of a JPEG are those of the decoder that [`identity`] names; a decoded region
+//! has the same bytes as that region of the whole picture.
 
 #[cfg(not(feature = "turbojpeg"))]
 mod in_rust;
@@ -24,20 +24,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::header::{Format, Header};
 use crate::{Broken, Region, Size};
 
-/// How many pixels a picture may have unless told otherwise: as many as Pillow allows.
+/// Default limit on the pixels of a picture: the limit of Pillow.
 pub const MAX_PIXELS: u64 = 178_956_970;
 
 /// How pictures are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Pictures whose header states more pixels are refused before any memory is reserved.
+    /// A picture whose header states more pixels is refused before memory is reserved.
     pub max_pixels: u64,
-    /// A progressive JPEG with more scans is refused. One with fewer is, too, if they go over far more of the picture than the file's
-    /// bytes can describe: each scan costs as much time as decoding a picture.
+    /// A progressive JPEG with more scans is refused. So is one with fewer scans if they visit far more blocks than
+    /// the file's bytes can describe, since each scan costs as much time as decoding a picture.
     pub max_scans: u32,
-    /// What becomes of files that can be decoded, but not without a fault.
+    /// What happens to files that can be decoded, but have a fault.
     pub damage: Damage,
-    /// Whether pictures are turned as EXIF says. By default they are not: neither Pillow nor torchvision does.
+    /// Whether pictures are turned as their EXIF data says. The default is false, as in Pillow and torchvision.
     pub orient: bool,
 }
 
@@ -52,13 +52,13 @@ impl Default for Options {
     }
 }
 
-/// What becomes of a JPEG that has a fault which does not stop the decoder, such as bytes too many or a missing end.
+/// What happens to a JPEG with a fault that does not stop the decoder, such as extra bytes or a missing end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Damage {
-    /// It is broken. A file that was cut short would otherwise train the model on grey.
+    /// The picture is broken. Otherwise a file that was cut short would train the model on grey.
     #[default]
     Refuse,
-    /// It is taken for what could be decoded.
+    /// The decoder's output is used as it is.
     Accept,
 }
 
@@ -66,15 +66,16 @@ pub enum Damage {
 pub struct Decoder {
     options: Options,
     jpeg: Jpeg,
-    /// Pixels that are not yet where they belong.
+    /// Pixels before they are turned.
     unturned: Vec<u8>,
 }
 
-/// Scratch memory beyond this is given back after each picture: one huge picture should not be paid for ever after.
+/// Scratch memory beyond this size is freed after each picture, so that one huge picture does not keep memory
+/// forever.
 const KEPT_BYTES: usize = 32 << 20;
 
 impl Decoder {
-    /// A decoder with these options.
+    /// Returns a decoder with these options.
     pub fn new(options: Options) -> Decoder {
         Decoder {
             options,
@@ -83,10 +84,10 @@ impl Decoder {
         }
     }
 
-    /// What the header says, if the picture may be decoded.
+    /// Reads the header, and checks whether the picture may be decoded.
     ///
     /// # Errors
-    /// What [`Header::read`] gives, and [`Broken::TooLarge`].
+    /// Those of [`Header::read`], and [`Broken::TooLarge`].
     pub fn look(&self, bytes: &[u8]) -> Result<Header, Broken> {
         let header = Header::read(bytes)?;
         let Size { width, height } = header.size;
@@ -99,7 +100,7 @@ impl Decoder {
         Ok(header)
     }
 
-    /// The size of the picture as it comes out, turned or not.
+    /// Returns the size of the decoded picture, after turning if the options ask for it.
     pub fn size(&self, header: &Header) -> Size {
         match self.options.orient {
             true => header.turned(),
@@ -109,10 +110,11 @@ impl Decoder {
 
     /// Decodes a region into rows of red, green and blue bytes without gaps.
     ///
-    /// Only what is needed is decoded, so damage behind the region may go unnoticed. After an error `into` holds anything.
+    /// Only what is needed is decoded, so damage after the region may remain undetected. After an error the contents
+    /// of `into` are undefined.
     ///
     /// # Errors
-    /// What is wrong with the picture. A panic of a decoder is [`Broken::Panicked`].
+    /// What is wrong with the picture. A panic of the decoder is returned as [`Broken::Panicked`].
     ///
     /// # Panics
     /// If the region is empty or not within the picture, or `into` has not exactly three bytes for each of its pixels.
@@ -133,7 +135,7 @@ impl Decoder {
             size_bytes(region.size),
             "three bytes for each pixel"
         );
-        // The header is the caller's: it need not be that of these bytes, nor have been looked at.
+        // The caller passes the header: it may belong to other bytes, or may not have been checked.
         if self.look(bytes)? != *header {
             return Err(Broken::Damaged(
                 "the header is that of another picture".into(),
@@ -143,7 +145,7 @@ impl Decoder {
             self.turned(bytes, header, region, into)
         }));
         decoded.unwrap_or_else(|panic| {
-            // Whatever state it was left in.
+            // The panic may have left the decoder in any state.
             *self = Decoder::new(self.options);
             Err(Broken::Panicked(message(&*panic)))
         })
@@ -176,7 +178,8 @@ impl Decoder {
         into: &mut [u8],
     ) -> Result<(), Broken> {
         match header.format {
-            // Not every decoder notices that the last rows are missing, or that the header says more rows than there are.
+            // Not every decoder detects that the last rows are missing, or that the header states more rows than the
+            // file has.
             Format::Jpeg { .. }
                 if self.options.damage == Damage::Refuse && Header::is_cut(bytes) =>
             {
@@ -191,8 +194,8 @@ impl Decoder {
     }
 }
 
-/// Which decoders these are, with the versions on which pixels depend. Part of what a state of a loader is bound to: from
-/// another decoder the pictures would be others, by a little.
+/// Returns the names of the decoders, with the versions on which pixels depend. A loader's state is valid for these
+/// decoders only, since the pixels of another decoder differ slightly.
 pub fn identity() -> &'static str {
     #[cfg(feature = "turbojpeg")]
     return "libjpeg-turbo 3 (turbojpeg-sys 1.2), png 0.18";
@@ -200,12 +203,12 @@ pub fn identity() -> &'static str {
     "zune-jpeg 0.5, png 0.18"
 }
 
-/// How many bytes so many pixels have.
+/// Returns the number of bytes in the pixels of a picture of this size.
 pub(crate) fn size_bytes(size: Size) -> u64 {
     3 * size.area()
 }
 
-/// Whether a region has pixels, and all of them within a picture of this size.
+/// Returns whether a region is not empty and within a picture of this size.
 pub(crate) fn is_within(region: Region, size: Size) -> bool {
     let fits = |first: u32, many: u32, all: u32| {
         many > 0 && first.checked_add(many).is_some_and(|end| end <= all)
@@ -214,14 +217,14 @@ pub(crate) fn is_within(region: Region, size: Size) -> bool {
         && fits(region.top, region.size.height, size.height)
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub(crate) fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "without a message".into())
 }
 
-/// Copies a part of some rows, which begin at `from` and have `row_pixels` pixels each.
+/// Copies a range of columns from rows that begin at `from` and have `row_pixels` pixels each.
 fn copy_rows(from: &[u8], row_pixels: usize, left: usize, width: usize, into: &mut [u8]) {
     let rows = from
         .chunks_exact(row_pixels * 3)
@@ -231,7 +234,7 @@ fn copy_rows(from: &[u8], row_pixels: usize, left: usize, width: usize, into: &m
     }
 }
 
-/// Scratch memory, if it is worth keeping.
+/// Returns the scratch memory, or an empty vector if it is too large to keep.
 fn kept(scratch: Vec<u8>) -> Vec<u8> {
     match scratch.capacity() > KEPT_BYTES {
         true => Vec::new(),

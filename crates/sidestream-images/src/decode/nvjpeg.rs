@@ -1,12 +1,12 @@
-//! nvJPEG's decoder on the hardware engines of a GPU: baseline JPEG straight into device memory.
+//! Decodes baseline JPEGs straight into device memory, with nvJPEG on the hardware engines of a GPU.
 //!
-//! The library comes with CUDA's toolkit or with a wheel, and is loaded when the first engines are opened, so that
-//! nothing depends on it. Its functions are those of [NVIDIA's documentation][docs]. Only the batched calls reach the
-//! engines; one call at a time is made, since on an H200 (CUDA 13.0) three states used by three threads at once did not
-//! come back, and one state with batches of 128 and more kept all seven engines busy by itself.
+//! The library is part of the CUDA toolkit and available as a wheel. It is loaded when the first engines are opened,
+//! so that nothing else depends on it. Its functions are those of [NVIDIA's documentation][docs]. Only the batched
+//! calls use the engines. One call is made at a time: on an H200 (CUDA 13.0) three states used by three threads at
+//! once did not return, and one state with batches of 128 and more kept all seven engines busy.
 //!
-//! Pixels differ a little from those of a decoder on the processor: the engines interpolate colour of less resolution
-//! in another way.
+//! Pixels differ slightly from those of a decoder on the processor, since the engines interpolate subsampled chroma
+//! differently.
 //!
 //! [docs]: https://docs.nvidia.com/cuda/nvjpeg/
 
@@ -24,12 +24,12 @@ use crate::placed::Size;
 type Status = c_int;
 /// `nvjpegBackend_t`: the hardware engines.
 const BACKEND_HARDWARE: c_int = 3;
-/// `nvjpegOutputFormat_t`: red, green and blue bytes of a pixel behind each other.
+/// `nvjpegOutputFormat_t`: interleaved red, green and blue bytes.
 const OUTPUT_RGBI: c_int = 5;
-/// What the library is called where the system finds it by name: the newest first.
+/// Names under which the system finds the library, the newest first.
 pub const FILES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
 
-/// `nvjpegImage_t`: where a picture goes.
+/// `nvjpegImage_t`: the destination of a picture.
 #[repr(C)]
 struct Image {
     channel: [u64; 4],
@@ -54,23 +54,23 @@ struct Functions {
         *mut c_void,
     ) -> Status,
     file: PathBuf,
-    // What the functions point into; never unloaded, because its threads may still run.
+    // The functions point into the library, which is never unloaded because its threads may still run.
     _library: ManuallyDrop<Library>,
 }
 
 /// Why a GPU's engines cannot be used, or did not decode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineError {
-    /// The library is not there.
+    /// The library was not found.
     NoLibrary {
-        /// Each file that was tried, with what the system said.
+        /// Each file that was tried, with the system's error message.
         tried: Vec<(PathBuf, String)>,
     },
-    /// The library has no such function: it is too old.
+    /// The library lacks a function: it is too old.
     NoFunction {
-        /// Where it was looked for.
+        /// The library's file.
         file: PathBuf,
-        /// Which.
+        /// Name of the missing function.
         function: &'static str,
     },
     /// The GPU has no engines.
@@ -79,19 +79,19 @@ pub enum EngineError {
     Failed {
         /// The function of nvJPEG.
         call: &'static str,
-        /// What it answered.
+        /// Its status.
         status: i32,
     },
 }
 
-/// A picture for the engines.
+/// A picture that the engines are to decode.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoded<'a> {
-    /// The file.
+    /// Contents of the file.
     pub bytes: &'a [u8],
-    /// What its header says.
+    /// Size in the header.
     pub size: Size,
-    /// The address in device memory where its first pixel goes; rows follow each other without gaps.
+    /// Address in device memory of the first pixel; rows follow each other without gaps.
     pub to: u64,
 }
 
@@ -101,28 +101,30 @@ pub struct Engines {
     handle: *mut c_void,
     state: *mut c_void,
     engines: u32,
-    /// How many pictures a call takes; 0 if it has to be said anew.
+    /// Number of pictures per call that the state was initialised for; 0 if it has to be initialised again.
     initialized: usize,
 }
 
-// SAFETY: nvJPEG's handles belong to no thread; `&mut self` at each call sees to it that one thread uses them at a time.
+// SAFETY: nvJPEG's handles are bound to no thread; every call takes `&mut self`, so only one thread uses them at a
+// time.
 unsafe impl Send for Engines {}
 
 impl Engines {
-    /// Opens the engines of the device whose context is current, with nvJPEG from the first of these files that can be loaded:
-    /// paths, or names such as [`FILES`].
+    /// Opens the engines of the device whose context is current, with nvJPEG from the first of these files that can
+    /// be loaded: paths, or names such as [`FILES`].
     ///
     /// # Errors
-    /// If there is no library or the GPU has no engines.
+    /// If no library is found or the GPU has no engines.
     ///
     /// # Safety
-    /// - Whichever of the files can be loaded is nvJPEG: loading runs its code, and its functions are called by the types of `nvjpeg.h`.
-    /// - Where the engines are dropped, on whatever thread, that context is alive and current.
+    /// - Each of the files that can be loaded is nvJPEG: loading runs its code, and its functions are called with the
+    ///   types of `nvjpeg.h`.
+    /// - When the engines are dropped, on whichever thread, that context is alive and current.
     pub unsafe fn open(files: &[PathBuf]) -> Result<Engines, EngineError> {
-        // SAFETY: the caller says that they are nvJPEG.
+        // SAFETY: the caller promises that they are nvJPEG.
         let functions = unsafe { Functions::load(files) }?;
         let mut handle = ptr::null_mut();
-        // SAFETY: no allocators of our own, no flags, and a place for the handle.
+        // SAFETY: no custom allocators, no flags, and a valid place for the handle.
         let status = unsafe {
             (functions.create_ex)(
                 BACKEND_HARDWARE,
@@ -132,12 +134,12 @@ impl Engines {
                 &mut handle,
             )
         };
-        // What a GPU without engines answers: ARCH_MISMATCH or IMPLEMENTATION_NOT_SUPPORTED.
+        // The status of a GPU without engines: ARCH_MISMATCH or IMPLEMENTATION_NOT_SUPPORTED.
         if matches!(status, 7 | 9) {
             return Err(EngineError::NoEngines);
         }
         said("nvjpegCreateEx", status)?;
-        // From here on, dropping it gives back what is there.
+        // From here on, dropping `opened` frees what was created.
         let mut opened = Engines {
             functions,
             handle,
@@ -146,7 +148,7 @@ impl Engines {
             initialized: 0,
         };
         let (mut engines, mut cores): (c_uint, c_uint) = (0, 0);
-        // SAFETY: the handle was made above, and the answers have a place each.
+        // SAFETY: the handle was created above, and both results have a place.
         said("nvjpegGetHardwareDecoderInfo", unsafe {
             (opened.functions.hardware)(opened.handle, &mut engines, &mut cores)
         })?;
@@ -154,39 +156,40 @@ impl Engines {
             return Err(EngineError::NoEngines);
         }
         opened.engines = engines;
-        // SAFETY: the handle was made above, and the state has a place.
+        // SAFETY: the handle was created above, and the state has a place.
         said("nvjpegJpegStateCreate", unsafe {
             (opened.functions.state_create)(opened.handle, &mut opened.state)
         })?;
         Ok(opened)
     }
 
-    /// How many engines the GPU has.
+    /// Returns the number of engines of the GPU.
     pub fn count(&self) -> u32 {
         self.engines
     }
 
-    /// The library in use.
+    /// Returns the file of the library in use.
     pub fn file(&self) -> &Path {
         &self.functions.file
     }
 
-    /// Decodes these pictures. What is put on the stream from here on finds them decoded.
+    /// Decodes these pictures. Work that is enqueued on the stream after this call finds them decoded.
     ///
     /// # Ordering
-    /// The host blocks for most of the time that the engines take. They do **not** wait for what is on the stream already: on an
-    /// H100, nvJPEG of CUDA 12 and 13 wrote while the stream was still busy, and also while it waited for an event (measured by the
-    /// developers of torchcodec, pull request 1634). Only a wait of the host comes before.
+    /// Blocks the host for most of the time that the engines take. The engines do **not** wait for the stream's
+    /// pending work: on an H100, nvJPEG of CUDA 12 and 13 wrote while the stream was still busy, and also while it
+    /// waited for an event (measured by the developers of torchcodec, pull request 1634). Only a wait on the host
+    /// orders earlier work before the decoding.
     ///
     /// # Errors
-    /// If nvJPEG refuses the batch. What it wrote until then is undefined.
+    /// If nvJPEG refuses the batch. The destination is then undefined.
     ///
     /// # Safety
-    /// - `stream` is a stream of the context that is current, which is the one that the engines were opened in.
-    /// - At each address there are three bytes for each pixel. Whatever was to use them is over, not just ahead in the stream, and nothing
-    ///   else uses them until the stream has come past this call.
-    /// - The files' bytes stay as they are until then.
-    /// - Each file is baseline JPEG whose header says the size given here.
+    /// - `stream` is a stream of the current context, which is the context that the engines were opened in.
+    /// - Each address has three bytes for each pixel. All earlier uses of these bytes have completed (being ahead in
+    ///   the stream is not enough), and no other work uses them until the stream has completed this call.
+    /// - The files' bytes do not change until then.
+    /// - Each file is a baseline JPEG whose header has the size given here.
     pub unsafe fn decode(
         &mut self,
         pictures: &[Encoded<'_>],
@@ -195,8 +198,8 @@ impl Engines {
         if pictures.is_empty() {
             return Ok(());
         }
-        // A call takes as many pictures as were said before, and to say another number costs time. If a few are missing, the
-        // smallest one is decoded again, to where it goes anyway.
+        // A call takes as many pictures as the state was initialised for, and another initialisation takes time. If a
+        // few are missing, the smallest picture is decoded again, to its own place.
         let wanted = match self.initialized {
             count if (pictures.len()..=pictures.len() + pictures.len() / 8).contains(&count) => {
                 count
@@ -209,7 +212,7 @@ impl Engines {
         if self.initialized != wanted {
             self.initialized = 0;
             let count = c_int::try_from(wanted).unwrap_or(c_int::MAX);
-            // SAFETY: handle and state are alive, one thread parses, and the format is known.
+            // SAFETY: handle and state are alive, one thread parses, and the output format is valid.
             said("nvjpegDecodeBatchedInitialize", unsafe {
                 (self.functions.initialize)(self.handle, self.state, count, 1, OUTPUT_RGBI)
             })?;
@@ -218,8 +221,8 @@ impl Engines {
         let files: Vec<*const u8> = pictures.iter().map(|one| one.bytes.as_ptr()).collect();
         let lengths: Vec<usize> = pictures.iter().map(|one| one.bytes.len()).collect();
         let mut images: Vec<Image> = pictures.iter().map(|one| Image::of(one)).collect();
-        // SAFETY: three lists as long as the state was initialised for; the caller answers for what they point to, and
-        // for the stream.
+        // SAFETY: the three lists are as long as the state was initialised for; the caller guarantees what they point
+        // to, and the stream.
         said("nvjpegDecodeBatched", unsafe {
             (self.functions.decode)(
                 self.handle,
@@ -246,9 +249,10 @@ impl Image {
 
 impl Drop for Engines {
     fn drop(&mut self) {
-        // A failure to give something back cannot be mended here.
+        // An error while freeing cannot be handled here.
         if !self.state.is_null() {
-            // SAFETY: made by the same library, and used by nobody any more; whoever opened it sees to the context.
+            // SAFETY: the state was created by this library and is no longer in use; the caller of `open` guarantees
+            // the context.
             unsafe { (self.functions.state_destroy)(self.state) };
         }
         // SAFETY: as above.
@@ -258,11 +262,11 @@ impl Drop for Engines {
 
 impl Functions {
     /// # Safety
-    /// Whichever of the files can be loaded is nvJPEG.
+    /// Each of the files that can be loaded is nvJPEG.
     unsafe fn load(files: &[PathBuf]) -> Result<Functions, EngineError> {
         let mut tried = Vec::new();
         for file in files {
-            // SAFETY: the caller says that it is nvJPEG; loading it runs its initialisers.
+            // SAFETY: the caller promises that it is nvJPEG; loading it runs its initialisers.
             match unsafe { Library::new(file) } {
                 Ok(library) => return Functions::of(library, file.clone()),
                 Err(error) => tried.push((file.clone(), error.to_string())),
@@ -273,7 +277,7 @@ impl Functions {
 
     fn of(library: Library, file: PathBuf) -> Result<Functions, EngineError> {
         /// # Safety
-        /// The function of this name has the type `F`.
+        /// The function with this name has the type `F`.
         unsafe fn found<F: Copy>(
             library: &Library,
             file: &Path,
@@ -312,7 +316,7 @@ fn said(call: &'static str, status: Status) -> Result<(), EngineError> {
     }
 }
 
-/// The name of a status in `nvjpeg.h`.
+/// Returns the name of a status in `nvjpeg.h`.
 fn named(status: i32) -> &'static str {
     match status {
         1 => "not initialized",

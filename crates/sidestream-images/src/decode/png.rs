@@ -1,4 +1,4 @@
-//! PNG, row by row: no row after the last that is wanted is decoded.
+//! Decodes PNGs row by row: rows after the last one that is wanted are not decoded.
 
 use std::io::{Cursor, ErrorKind};
 
@@ -8,7 +8,7 @@ use super::{Options, size_bytes};
 use crate::header::{Format, Header};
 use crate::{Broken, Region};
 
-/// What the decoder may reserve besides the pixels: for a palette, a profile, rows.
+/// Memory that the decoder may reserve besides the pixels: for a palette, a profile, rows.
 const BESIDE_BYTES: u64 = 64 << 20;
 
 pub(super) fn decode(
@@ -19,7 +19,8 @@ pub(super) fn decode(
     _: Options,
 ) -> Result<(), Broken> {
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
-    // Palettes, few bits and transparent colours become channels of 8 bits; of 16 bits the upper 8 stay.
+    // Palettes, low bit depths and transparent colours are expanded to channels of 8 bits; of 16 bits the upper 8 are
+    // kept.
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let memory = size_bytes(header.size) / 3 * 8 + BESIDE_BYTES;
     decoder.set_limits(Limits {
@@ -49,9 +50,10 @@ pub(super) fn decode(
         }
     );
     if interlaced {
-        // Its last pass holds pixels of all rows.
+        // The last pass contains pixels of all rows.
         let size = reader.output_buffer_size();
-        let size = size.ok_or_else(|| Broken::Damaged("its size is no size in memory".into()))?;
+        let size =
+            size.ok_or_else(|| Broken::Damaged("its pixels do not fit into memory".into()))?;
         let mut all = vec![0; size];
         reader.next_frame(&mut all).map_err(broken)?;
         let row = header.size.width as usize * channels;
@@ -75,13 +77,13 @@ pub(super) fn decode(
         put(&row.data()[columns.clone()], channels, into);
     }
     if region.top + region.size.height == header.size.height {
-        // The checksum of the pixels stands behind them.
+        // The checksum comes after the pixels.
         reader.finish().map_err(broken)?;
     }
     Ok(())
 }
 
-/// A row of so many channels as red, green and blue.
+/// Converts a row with this number of channels to red, green and blue.
 fn put(from: &[u8], channels: usize, into: &mut [u8]) {
     match channels {
         3 => into.copy_from_slice(from),

@@ -1,12 +1,12 @@
-//! JPEG by libjpeg-turbo, through its C interface: whole pictures, or a region without the rest.
+//! Decodes JPEGs with libjpeg-turbo, through its C interface: whole pictures, or a region without the rest.
 //!
-//! What was learnt of the library, and is kept to here:
-//! - A header that breaks off in its middle can leave a handle that refuses all later pictures. After any error there is a
-//!   new handle.
+//! Known behaviour of the library, which this module takes into account:
+//! - A header that is cut in the middle can leave a handle that refuses all later pictures. After any error a new
+//!   handle is created.
 //! - A header can state 65,000 × 65,000 pixels. Sizes are compared with ours before each call that writes, and memory
-//!   and scans have limits.
-//! - A region has to begin at a whole block of the coarsest channel, and of its two outermost columns chroma is not what it
-//!   is in the whole picture. So more columns are decoded than are wanted, on both sides, and left out.
+//!   and scans are limited.
+//! - A region must begin at a whole block of the coarsest channel, and the chroma of its two outermost columns
+//!   differs from that of the whole picture. So more columns are decoded than are wanted, on both sides, and dropped.
 
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
@@ -20,26 +20,26 @@ use crate::{Broken, Region, Size};
 pub(super) struct Jpeg {
     options: Options,
     handle: Option<Handle>,
-    /// Rows with the columns that are left out, or of four channels.
+    /// Rows including the extra columns, or rows of four channels.
     wide: Vec<u8>,
 }
 
 /// An instance of the library's decompressor, destroyed when dropped.
 struct Handle(NonNull<std::ffi::c_void>);
 
-// SAFETY: an instance is bound to no thread; one thread at a time may use it, which `&mut` guarantees.
+// SAFETY: an instance is bound to no thread; `&mut` guarantees that only one thread at a time uses it.
 unsafe impl Send for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: `tj3Init` gave it, and nobody else destroys it.
+        // SAFETY: `tj3Init` returned it, and it is destroyed only here.
         unsafe { sys::tj3Destroy(self.0.as_ptr()) };
     }
 }
 
-/// Columns that are decoded on each side beyond what is wanted.
+/// Number of extra columns that are decoded on each side.
 const MARGIN: u32 = 2;
-/// Each of the library's block widths (8, 16, 32) divides it.
+/// Multiple of all block widths of the library (8, 16, 32).
 const ALIGN: u32 = 32;
 
 impl Jpeg {
@@ -68,7 +68,7 @@ impl Jpeg {
         };
         let mut wide = std::mem::take(&mut self.wide);
         handle.decode(bytes, header, region, into, &mut wide, self.options.damage)?;
-        // Only a handle that met no error is used again.
+        // A handle is reused only if it had no error.
         self.handle = Some(handle);
         self.wide = kept(wide);
         Ok(())
@@ -77,7 +77,7 @@ impl Jpeg {
 
 impl Handle {
     fn new(options: Options) -> Result<Handle, Broken> {
-        // SAFETY: no precondition; it may give null.
+        // SAFETY: no precondition; the function may return null.
         let handle = unsafe { sys::tj3Init(sys::TJINIT_TJINIT_DECOMPRESS as c_int) };
         let none = || Broken::Unsupported("libjpeg-turbo has no memory for a decompressor".into());
         let handle = Handle(NonNull::new(handle).ok_or_else(none)?);
@@ -144,7 +144,8 @@ impl Handle {
         Ok(())
     }
 
-    /// What is decoded so that the region is among it, bit for bit; the library is told.
+    /// Chooses what is decoded so that the region comes out bit for bit, and sets it as the library's cropping
+    /// region.
     fn choose(&self, header: &Header, region: Region) -> Result<Region, Broken> {
         let lossless = matches!(
             header.format,
@@ -167,7 +168,7 @@ impl Handle {
                 }
             }
         };
-        // All zero means the whole picture, and takes back what an earlier picture was given.
+        // All zeros select the whole picture, and reset the region of an earlier picture.
         let asked = match chosen == all {
             true => sys::tjregion {
                 x: 0,
@@ -202,8 +203,8 @@ impl Handle {
         let pitch = c_int::try_from(row)
             .map_err(|_| Broken::Unsupported("its rows are too long".into()))?;
         assert_eq!(into.len(), row * size.height as usize);
-        // SAFETY: the library reads the bytes that it is given, and writes `height` rows of `pitch` bytes, which is
-        // how many there are: the size is that of the region which it has accepted.
+        // SAFETY: the library reads the given bytes, and writes `height` rows of `pitch` bytes, which fit: the size
+        // is that of the region which it has accepted.
         let code = unsafe {
             sys::tj3Decompress8(
                 self.0.as_ptr(),
@@ -231,7 +232,8 @@ impl Handle {
     }
 
     fn error(&self) -> Broken {
-        // SAFETY: the handle is alive; the text is the library's, ends with a zero and is copied before any other call.
+        // SAFETY: the handle is alive; the text belongs to the library, ends with a zero and is copied before any
+        // other call.
         let text = unsafe { CStr::from_ptr(sys::tj3GetErrorStr(self.0.as_ptr())) };
         let text = text.to_string_lossy();
         match text.contains("Premature end") {
@@ -254,8 +256,8 @@ impl Handle {
     }
 }
 
-/// Four channels become three, at the front of the same memory. As Pillow does, it takes the channels for inverted, which
-/// is how nearly all such files are written: a byte says how much light is left.
+/// Converts four channels to three, at the front of the same memory. As in Pillow, the channels are taken as
+/// inverted, which is how nearly all such files are written: a byte is the amount of remaining light.
 fn from_cmyk(pixels: &mut [u8]) {
     for pixel in 0..pixels.len() / 4 {
         let [cyan, magenta, yellow, black] =

@@ -1,30 +1,31 @@
-//! The one entry of EXIF that changes pixels: how the camera was held.
+//! Reads the one EXIF entry that changes how a picture is shown: the orientation of the camera.
 
 use crate::{Region, Size};
 
-/// How a viewer should turn a picture. The numbers are those of EXIF (tag 0x0112).
+/// How a viewer turns a picture. The numbers are the values of the EXIF tag 0x0112.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Orientation {
-    /// 1: as it is.
+    /// 1: unchanged.
     #[default]
     Upright,
-    /// 2: left and right exchanged.
+    /// 2: left and right swapped.
     MirroredAcross,
-    /// 3: by half a turn.
+    /// 3: turned by 180 degrees.
     Half,
-    /// 4: top and bottom exchanged.
+    /// 4: top and bottom swapped.
     MirroredDown,
-    /// 5: rows and columns exchanged.
+    /// 5: transposed: rows and columns swapped.
     Transposed,
     /// 6: a quarter turn clockwise.
     Right,
-    /// 7: rows and columns exchanged, from the other corner.
+    /// 7: transposed along the other diagonal.
     Transverse,
     /// 8: a quarter turn counterclockwise.
     Left,
 }
 
-/// By the numbers of EXIF, from 1 on. Rows of the stored picture become columns, and the two mirrorings that follow: across and down.
+/// In the order of the EXIF values, from 1 on: whether rows of the stored picture become columns, then whether the
+/// result is mirrored across and down.
 const PARTS: [(Orientation, bool, [bool; 2]); 8] = [
     (Orientation::Upright, false, [false, false]),
     (Orientation::MirroredAcross, false, [true, false]),
@@ -42,7 +43,7 @@ impl Orientation {
         (swap, mirrored)
     }
 
-    /// The size of a picture of this size after it was turned.
+    /// Returns the size after turning of a picture whose stored size is given.
     pub fn turned(self, stored: Size) -> Size {
         match self.parts().0 {
             true => Size::new(stored.height, stored.width),
@@ -50,7 +51,7 @@ impl Orientation {
         }
     }
 
-    /// Where a region of the turned picture lies in the stored one, whose size is given. The region lies within it.
+    /// Maps a region of the turned picture to the stored one, whose size is given. The region is within the picture.
     pub(crate) fn stored(self, region: Region, stored: Size) -> Region {
         let (swap, [across, down]) = self.parts();
         let turned = self.turned(stored);
@@ -74,7 +75,7 @@ impl Orientation {
         }
     }
 
-    /// Copies pixels of three bytes, turned. `size` is that of what is read; both have as many bytes.
+    /// Copies and turns pixels of three bytes. `size` is the size of `from`; `into` has as many bytes.
     pub(crate) fn turn(self, from: &[u8], size: Size, into: &mut [u8]) {
         let (swap, [across, down]) = self.parts();
         let (width, height) = (size.width as usize, size.height as usize);
@@ -97,8 +98,8 @@ impl Orientation {
     }
 }
 
-/// The orientation in a TIFF structure, which is what EXIF is. Whatever is wrong with it, the picture stays upright:
-/// so do viewers.
+/// Reads the orientation from a TIFF structure, the format of EXIF data. If the structure is invalid, the picture
+/// stays unturned, as in viewers.
 pub(super) fn orientation(tiff: &[u8]) -> Orientation {
     let found = find(tiff).and_then(|number| PARTS.get((number as usize).checked_sub(1)?));
     found
@@ -124,7 +125,7 @@ fn find(tiff: &[u8]) -> Option<u32> {
     let entries = number(directory, 2)? as usize;
     (0..entries).find_map(|entry| {
         let at = directory.checked_add(2 + entry * 12)?;
-        // Tag, type (3 is a 16-bit number), how many, and the value itself if it fits into four bytes.
+        // Tag, type (3 is a 16-bit number), count, and the value itself if it fits into four bytes.
         let is_it = number(at, 2)? == 0x0112 && number(at + 2, 2)? == 3 && number(at + 4, 4)? == 1;
         if is_it { number(at + 8, 2) } else { None }
     })

@@ -1,10 +1,10 @@
-//! The segments of a JPEG up to its first scan (ITU-T T.81, annex B).
+//! Reads the segments of a JPEG up to its first scan (ITU-T T.81, annex B).
 
 use super::exif::{self, Orientation};
 use super::{Coding, Format, Header, big16};
 use crate::{Broken, Size};
 
-/// Marker codes, of the annex's table B.1.
+/// Marker codes of table B.1 in the annex.
 const RST0: u8 = 0xD0;
 const SOI: u8 = 0xD8;
 const EOI: u8 = 0xD9;
@@ -14,21 +14,22 @@ const APP1: u8 = 0xE1;
 const APP14: u8 = 0xEE;
 const TEM: u8 = 0x01;
 
-/// How many columns and rows NVIDIA's decoders take of a JPEG, as drivers answer GStreamer's `nvjpegdec`. A picture that engines
-/// refuse costs its whole batch.
+/// Columns and rows that NVIDIA's hardware decoders accept, as drivers report to GStreamer's `nvjpegdec`. One picture
+/// that the engines refuse makes its whole batch fall back.
 const ENGINE_COLUMNS: std::ops::RangeInclusive<u32> = 64..=32_768;
 const ENGINE_ROWS: std::ops::RangeInclusive<u32> = 64..=16_384;
 
-/// What the frame header says.
+/// The contents of the frame header.
 #[derive(Clone, Copy)]
 struct Frame {
-    /// How many blocks of 8 × 8 samples there are, over all channels.
+    /// Number of blocks of 8 × 8 samples over all channels.
     blocks: u64,
-    /// Of each channel its name and its blocks.
+    /// Name and number of blocks of each channel.
     of_channel: [(u8, u64); 4],
-    /// How many units a scan of all channels consists of: each has the blocks of one or two rows and columns of luma.
+    /// Number of units (MCUs) in a scan of all channels. A unit has the blocks of one or two rows and columns of
+    /// luma.
     units: u64,
-    /// It is of a kind that the engines of GPUs know.
+    /// Whether the engines of GPUs support this kind of frame.
     is_for_engines: bool,
     coding: Coding,
     precision_bits: u8,
@@ -41,8 +42,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, Broken> {
     walk(bytes).map(|(header, _, _)| header)
 }
 
-/// Whether the file ends before the picture does. That no decoder has to tell: the mark of the end is missing, or what lies before
-/// it cannot hold so many blocks.
+/// Returns whether the file ends before the picture does, without decoding: the end marker is missing, or the bytes
+/// before it are too few for the number of blocks.
 pub(super) fn is_cut(bytes: &[u8]) -> bool {
     let Ok((_, frame, first_scan)) = walk(bytes) else {
         return true;
@@ -53,14 +54,16 @@ pub(super) fn is_cut(bytes: &[u8]) -> bool {
     frame.needs_more_than(end - first_scan)
 }
 
-/// How many blocks may be visited for each bit of a file. Each block's first coefficient takes a bit at least, and no scan of the others
-/// needs more than 15 for 32,767 blocks. The most that libjpeg and mozjpeg write is 3, of pictures in a single colour.
+/// Maximum number of block visits per bit of a file. The first coefficient of each block takes at least one bit, and
+/// no scan of the others needs more than 15 for 32,767 blocks. libjpeg and mozjpeg write at most 3, for pictures of a
+/// single colour.
 const VISITS_A_BIT: u64 = 16;
 
-/// Refuses a file whose scans visit far more blocks than its bytes can describe. A decoder visits each block of the picture in each
-/// scan, also where the file says nothing of it, so that a file of 2 KB could take a minute.
+/// Refuses a file whose scans visit far more blocks than its bytes can describe. A decoder visits each block of the
+/// picture in each scan, even if the file has no data for it, so a file of 2 KB could take a minute.
 ///
-/// Whatever looks like a scan counts, from the first one to the end of the file: decoders differ in what they pass over.
+/// Everything that looks like a scan counts, from the first one to the end of the file, since decoders differ in what
+/// they skip.
 pub(super) fn bound_work(bytes: &[u8], max_scans: u32) -> Result<(), Broken> {
     let (_, frame, first_scan) = walk(bytes)?;
     let end = end_of_picture(bytes, first_scan).unwrap_or(bytes.len());
@@ -78,20 +81,20 @@ pub(super) fn bound_work(bytes: &[u8], max_scans: u32) -> Result<(), Broken> {
     }
     let bits = 8 * rest.len() as u64;
     let most = VISITS_A_BIT.saturating_mul(match frame.coding {
-        // A bit may stand for any number of blocks.
+        // With arithmetic coding one bit may encode any number of blocks.
         Coding::Arithmetic => bits.max(frame.blocks),
         Coding::Sequential | Coding::Progressive | Coding::Lossless => bits,
     });
     match visits > most {
         true => Err(Broken::Damaged(format!(
-            "its scans ({count}) go over {visits} blocks of 8 × 8 samples, and at most {most} are decoded of so short a file"
+            "its scans ({count}) visit {visits} blocks of 8 × 8 samples, and at most {most} are decoded for a file of this length"
         ))),
         false => Ok(()),
     }
 }
 
 impl Frame {
-    /// How many blocks a scan visits whose segment begins here.
+    /// Returns the number of blocks that the scan with this segment visits.
     fn blocks_of(&self, scan: &[u8]) -> u64 {
         let channels = scan.get(2).copied().unwrap_or(0).into();
         let names = scan.get(3..).unwrap_or(&[]).chunks_exact(2);
@@ -99,15 +102,15 @@ impl Frame {
             let named = self.of_channel.iter().filter(|(name, _)| *name == pair[0]);
             named.map(|(_, blocks)| *blocks).max()
         });
-        // What names none or an unknown channel is no scan, or all of them.
+        // A scan that names no channel, or an unknown one, counts as a scan of all channels.
         let sum: Option<u64> = blocks.sum();
         sum.filter(|blocks| *blocks > 0).unwrap_or(self.blocks)
     }
 
-    /// Whether its blocks cannot lie in so many bytes.
+    /// Returns whether the blocks cannot fit into this many bytes.
     fn needs_more_than(&self, size_bytes: usize) -> bool {
-        // In bits, per block: of its first coefficient a code of at least one; and, unless other scans bring them (where one code
-        // may stand for many blocks), of the others one too.
+        // Minimum bits per block: one for the code of the first coefficient, and one for the others unless other
+        // scans contain them (where one code may describe many blocks).
         let least = match self.coding {
             Coding::Sequential => 2 * self.blocks,
             Coding::Progressive => self.blocks,
@@ -117,8 +120,8 @@ impl Frame {
     }
 }
 
-/// The file up to the end of its picture, if that is one scan of a kind which the engines of GPUs know, and whole by its marks: no
-/// other stands in the scan than those that the restart interval asks for, in their sequence.
+/// Returns the file up to the end of its picture if it is one scan of a kind that the engines of GPUs support, and
+/// complete by its markers: the scan contains only the restart markers that the restart interval demands, in order.
 pub(super) fn for_engines(bytes: &[u8]) -> Option<&[u8]> {
     let (header, frame, first_scan) = walk(bytes).ok()?;
     let Format::Jpeg {
@@ -138,9 +141,9 @@ pub(super) fn for_engines(bytes: &[u8]) -> Option<&[u8]> {
     loop {
         at += memchr::memchr(0xFF, bytes.get(at..)?)? + 1;
         match *bytes.get(at)? {
-            // A 0xFF among the coefficients.
+            // An escaped 0xFF in the coefficients.
             0 => at += 1,
-            // A filling byte.
+            // A fill byte.
             0xFF => {}
             code if code == RST0 + (restarts % 8) as u8 => {
                 restarts += 1;
@@ -159,15 +162,15 @@ pub(super) fn for_engines(bytes: &[u8]) -> Option<&[u8]> {
     is_whole.then(|| &bytes[..at])
 }
 
-/// Where the mark of the end is, from the first scan on.
+/// Returns the position of the end marker, searching from the first scan.
 fn end_of_picture(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
-        // Here a segment begins: first that of a scan, whose code was read.
+        // A segment begins here; the first one is a scan's, whose marker was read.
         at = at.checked_add(big16(bytes, at)?.into())?;
         let code = loop {
             at += memchr::memchr(0xFF, bytes.get(at..)?)? + 1;
             match *bytes.get(at)? {
-                // A 0xFF among the coefficients, a restart marker, or a filling byte.
+                // An escaped 0xFF in the coefficients, a restart marker, or a fill byte.
                 0 | RST0..=0xD7 => at += 1,
                 0xFF => {}
                 code => break code,
@@ -180,7 +183,7 @@ fn end_of_picture(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// The header, its frame, and where the first scan's segment begins.
+/// Returns the header, its frame, and the position of the first scan's segment.
 fn walk(bytes: &[u8]) -> Result<(Header, Frame, usize), Broken> {
     let mut frame = None;
     let mut orientation = Orientation::Upright;
@@ -206,7 +209,7 @@ fn walk(bytes: &[u8]) -> Result<(Header, Frame, usize), Broken> {
         let segment = bytes.get(at + 2..at + length).ok_or(Broken::Truncated)?;
         at += length;
         match code {
-            // All frame headers, but for three codes between them that mean other things.
+            // The codes of all frame headers; three codes between them have other meanings.
             0xC0..=0xCF if ![0xC4, 0xC8, 0xCC].contains(&code) => {
                 let found = self::frame(code, segment)?;
                 if frame.replace(found).is_some() {
@@ -241,8 +244,8 @@ fn walk(bytes: &[u8]) -> Result<(Header, Frame, usize), Broken> {
     Ok((header, frame, at))
 }
 
-/// The next marker, and where what follows it begins. Bytes before it are passed over, as decoders do, and may be filled
-/// up with 0xFF.
+/// Returns the next marker and the position after it. Bytes before the marker are skipped, as decoders do, and it may
+/// be preceded by fill bytes (0xFF).
 fn marker(bytes: &[u8], from: usize) -> Result<(u8, usize), Broken> {
     let rest = bytes.get(from..).ok_or(Broken::Truncated)?;
     let pair = rest
@@ -261,7 +264,8 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
         return Err(damaged("it has no columns"));
     }
     if height == 0 {
-        // The number of rows may follow the first scan (marker DNL); no decoder that is used for training reads that.
+        // The number of rows may follow the first scan (marker DNL); no decoder that is used for training supports
+        // that.
         return Err(Broken::Unsupported(
             "its header leaves the number of rows open".into(),
         ));
@@ -296,7 +300,7 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
         Some((*segment.get(start)?, *segment.get(start + 1)?))
     };
     let is_for_engines = match [0, 1, 2].map(factors_of) {
-        // Channels that are named so are no brightness and colours.
+        // Channels with these names are RGB, not luma and chroma.
         [Some((b'R', _)), Some((b'G', _)), Some((b'B', _))] => false,
         [
             Some((_, 0x11 | 0x12 | 0x21 | 0x22)),
@@ -311,7 +315,7 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
     if ![1, 3, 4].contains(&channels) {
         return Err(Broken::Unsupported(format!("it has {channels} channels")));
     }
-    // The factors of a single channel mean nothing.
+    // The sampling factors of a single channel have no effect.
     let sampling = match channels {
         1 => (1, 1),
         _ => (largest.0 / smallest.0, largest.1 / smallest.1),

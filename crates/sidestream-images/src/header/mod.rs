@@ -1,7 +1,7 @@
-//! What a picture's header says, read without decoding it and without reserving anything.
+//! Reads the header of a picture without decoding it and without reserving memory.
 //!
-//! The format is told by the first bytes, never by the name. Only headers are walked, in one pass from front to back, so
-//! the time is bounded by the length of the file; no input panics.
+//! The first bytes determine the format, not the file name. Only headers are read, in one pass from front to back, so
+//! the time is bounded by the length of the file. No input causes a panic.
 
 mod exif;
 mod jpeg;
@@ -11,42 +11,42 @@ pub use exif::Orientation;
 
 use crate::{Broken, Size};
 
-/// What is known of a picture before it is decoded.
+/// Properties of a picture that are known before it is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The format, with what only that format has.
+    /// Format, with the properties that only this format has.
     pub format: Format,
-    /// As it is stored, before any [`Orientation`].
+    /// Size as stored, before any [`Orientation`] is applied.
     pub size: Size,
-    /// Bits of a channel.
+    /// Bits per channel.
     pub precision_bits: u8,
-    /// Channels, as they are stored: 1 is grey or a palette.
+    /// Number of channels as stored: 1 is grey or a palette.
     pub channels: u8,
-    /// How a viewer should turn it, if it says so in EXIF.
+    /// How a viewer turns the picture, according to its EXIF data.
     pub orientation: Orientation,
 }
 
-/// A format, with what only that format has.
+/// A format, with the properties that only this format has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// JPEG (ITU-T T.81).
     Jpeg {
-        /// How it is coded.
+        /// How the coefficients are coded.
         coding: Coding,
-        /// How many columns and rows of chroma samples there are for each 8 × 8 block: (2, 2) is 4:2:0, (1, 1) is 4:4:4.
+        /// Columns and rows of chroma samples per 8 × 8 block: (2, 2) is 4:2:0, (1, 1) is 4:4:4.
         sampling: (u8, u8),
-        /// Blocks between restart markers; 0 if there are none.
+        /// Blocks between two restart markers; 0 if there are none.
         restart_interval: u16,
-        /// The colour transform that Adobe's marker names, if there is one.
+        /// The colour transform in Adobe's marker, if there is one.
         adobe_transform: Option<u8>,
     },
     /// PNG (W3C, ISO/IEC 15948).
     Png {
-        /// Its pixels come in seven passes.
+        /// Whether the pixels are stored in seven passes (Adam7).
         interlaced: bool,
-        /// It has a palette.
+        /// Whether the picture has a palette.
         palette: bool,
-        /// It says how much shines through: an own channel, or a colour that is transparent. It is left out.
+        /// Whether the picture has transparency: an alpha channel, or a transparent colour. Decoding drops it.
         alpha: bool,
     },
 }
@@ -58,7 +58,7 @@ pub enum Coding {
     Sequential,
     /// Several scans, each of which adds detail.
     Progressive,
-    /// Without loss.
+    /// Lossless coding.
     Lossless,
     /// Arithmetic coding instead of Huffman's, in any of the above.
     Arithmetic,
@@ -82,39 +82,40 @@ impl Header {
         Err(Broken::Unknown)
     }
 
-    /// That part of a file which a GPU's hardware [engines](crate::decode::nvjpeg::Engines) take, without what stands behind the
-    /// picture's end. Nothing if it is no baseline JPEG of three channels with colours in half the resolution at most, is smaller than
-    /// 64 × 64 or larger than 32,768 × 16,384, or is not whole by its marks: what is missing the engines may fill with grey.
+    /// Returns the part of a file that a GPU's hardware [engines](crate::decode::nvjpeg::Engines) accept, without the
+    /// bytes after the picture's end. Returns none unless the file is a baseline JPEG of three channels with chroma
+    /// in full or half resolution, of at least 64 × 64 and at most 32,768 × 16,384 pixels, and complete by its
+    /// markers: the engines may fill missing parts with grey.
     pub fn for_engines(bytes: &[u8]) -> Option<&[u8]> {
         jpeg::for_engines(bytes)
     }
 
-    /// Whether a JPEG ends before its picture does, by its marks alone.
+    /// Returns whether a JPEG ends before its picture does, by its markers alone.
     pub(crate) fn is_cut(bytes: &[u8]) -> bool {
         jpeg::is_cut(bytes)
     }
 
-    /// Whether decoding a JPEG takes no more time than its bytes are worth.
+    /// Checks that the time to decode a JPEG is in proportion to its number of bytes.
     ///
     /// # Errors
-    /// [`Broken::Damaged`] if it has more scans than that, or more than its bytes are worth.
+    /// [`Broken::Damaged`] if it has more than `max_scans` scans, or its scans visit too many blocks for its length.
     pub(crate) fn bound_work(bytes: &[u8], max_scans: u32) -> Result<(), Broken> {
         jpeg::bound_work(bytes, max_scans)
     }
 
-    /// Its size after it was turned.
+    /// Returns the size after turning.
     pub fn turned(&self) -> Size {
         self.orientation.turned(self.size)
     }
 }
 
-/// Two bytes, the more significant first.
+/// Reads a big-endian 16-bit number.
 fn big16(bytes: &[u8], at: usize) -> Option<u16> {
     let two = bytes.get(at..at.checked_add(2)?)?;
     Some(u16::from_be_bytes(two.try_into().ok()?))
 }
 
-/// Four bytes, the most significant first.
+/// Reads a big-endian 32-bit number.
 fn big32(bytes: &[u8], at: usize) -> Option<u32> {
     let four = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_be_bytes(four.try_into().ok()?))

@@ -1,4 +1,4 @@
-//! The chunks of a PNG up to its pixels.
+//! Reads the chunks of a PNG up to its pixels.
 
 use super::exif::{self, Orientation};
 use super::{Format, Header, big32};
@@ -15,7 +15,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, Broken> {
     let width = big32(first, 0).ok_or_else(cut)?;
     let height = big32(first, 4).ok_or_else(cut)?;
     if width == 0 || height == 0 || width > i32::MAX as u32 || height > i32::MAX as u32 {
-        return Err(damaged("the header has no size that can be"));
+        return Err(damaged("the size in the header is invalid"));
     }
     let [depth, colour, _, _, interlace] = *first[8..].first_chunk().ok_or_else(cut)?;
     let (channels, depths, alpha): (u8, &[u8], bool) = match colour {
@@ -25,19 +25,17 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, Broken> {
         4 => (2, &[8, 16], true),
         6 => (4, &[8, 16], true),
         _ => {
-            return Err(damaged(
-                "the header names a kind of colour that there is not",
-            ));
+            return Err(damaged("the header names an unknown colour type"));
         }
     };
     if !depths.contains(&depth) {
         return Err(damaged(
-            "the header names a depth that its colours cannot have",
+            "the header names a bit depth that its colour type does not allow",
         ));
     }
     let mut transparent = alpha;
     let mut orientation = Orientation::Upright;
-    // Pixels end the walk, and a file that ends before them is for the decoder to refuse.
+    // The walk ends at the pixels; the decoder refuses a file that ends before them.
     while let Ok((name, data, next)) = chunk(bytes, at) {
         match name {
             b"IDAT" | b"IEND" => break,
@@ -60,7 +58,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, Broken> {
     })
 }
 
-/// A chunk's name and data, and where the next begins. Checksums are for the decoder.
+/// Returns the name and data of a chunk, and where the next begins. The decoder verifies checksums.
 fn chunk(bytes: &[u8], at: usize) -> Result<(&[u8; 4], &[u8], usize), Broken> {
     let length = big32(bytes, at).ok_or(Broken::Truncated)? as usize;
     let name = bytes
@@ -69,7 +67,7 @@ fn chunk(bytes: &[u8], at: usize) -> Result<(&[u8; 4], &[u8], usize), Broken> {
         .ok_or(Broken::Truncated)?;
     let end = (at + 8).checked_add(length).ok_or(Broken::Truncated)?;
     let data = match name {
-        // Nobody needs it here, and of a long file it is nearly all.
+        // The pixels are not needed here, and they are most of a long file.
         b"IDAT" => &[],
         _ => bytes.get(at + 8..end).ok_or(Broken::Truncated)?,
     };

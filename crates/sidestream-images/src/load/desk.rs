@@ -1,16 +1,17 @@
-//! What the workers share: the batches in work, in order, and who does what next.
+//! The state that the workers share: the unfinished batches in order, and which task comes next.
 //!
-//! A batch goes through these stages, and one worker leads it from each to the next, outside the lock:
+//! A batch goes through these stages; one worker moves it from each stage to the next, outside the lock:
 //!
-//! 1. *Reading*: each picture's file is read and its header looked at, by any worker.
-//! 2. *Laying out*: now all sizes are known. The slab is made large enough before anything is in it, and cut into pieces.
-//! 3. *Decoding*: each picture is decoded into its piece, by any worker; or its file is copied there, for a GPU's engines.
-//! 4. *Finishing*: broken pictures are dealt with.
-//! 5. *Done*: it waits for its turn.
+//! 1. *Reading*: any worker reads the file of a picture and its header.
+//! 2. *Laying out*: now all sizes are known. The slab is made large enough while it is still empty, and cut into
+//!    pieces.
+//! 3. *Decoding*: any worker decodes a picture into its piece, or copies its file there for a GPU's engines.
+//! 4. *Finishing*: broken pictures are skipped or replaced.
+//! 5. *Done*: the batch waits for the caller to take it.
 //!
-//! Where a picture lies depends on the sizes before it and on nothing else, so it does not matter how many workers there
-//! are, nor which of them was faster. Tasks of older batches come first. At most `depth` batches are in work or wait, which
-//! is what holds the workers back if nobody takes any.
+//! The place of a picture depends only on the sizes of those before it, so neither the number of workers nor their
+//! speed matters. Tasks of older batches come first. At most `depth` batches are unfinished or wait to be taken; this
+//! bounds how far the workers run ahead if the caller takes none.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,13 +23,14 @@ use super::{At, Batch, Plan};
 use crate::header::Header;
 use crate::{Broken, Error, Key, Placed, Region, Result, Size};
 
-/// Buffers for files that are larger than this are not kept.
+/// Larger file buffers are not kept for reuse.
 const KEPT_BYTES: usize = 4 << 20;
 
 pub(super) struct Desk<S: Slab> {
     pub plan: Plan,
     depth: usize,
-    /// Threads do not survive a fork; what they had locked stays locked.
+    /// The process that started the workers. Threads do not survive a fork, and locks that they had taken stay
+    /// locked.
     process: u32,
     state: Mutex<State<S>>,
     /// Workers wait here for tasks.
@@ -38,8 +40,8 @@ pub(super) struct Desk<S: Slab> {
 }
 
 struct State<S: Slab> {
-    /// The number of the first batch of `batches`. Numbers are never used again, so that what a worker brings for a batch that
-    /// was thrown away is recognised.
+    /// Number of the first batch in `batches`. Numbers are never reused, so that the result of a worker for a batch
+    /// that was discarded is recognised.
     first: u64,
     batches: VecDeque<InWork<S>>,
     /// Where the next batch begins.
@@ -52,7 +54,7 @@ struct State<S: Slab> {
 struct InWork<S: Slab> {
     at: At,
     pictures: Vec<Picture<S>>,
-    /// The first one that nobody has taken in this stage, and how many are not through with it.
+    /// The first picture that no worker has taken in this stage, and how many have not finished the stage.
     next: usize,
     open: usize,
     stage: Stage<S>,
@@ -61,29 +63,29 @@ struct InWork<S: Slab> {
 enum Stage<S: Slab> {
     Reading,
     Decoding(Whole<S>),
-    /// A worker has what belongs to it.
+    /// A worker has the batch's data.
     Away,
     Done(Result<Batch<S>>),
 }
 
-/// A picture of a batch in work.
+/// A picture of an unfinished batch.
 pub(super) enum Picture<S> {
     /// Nothing has been done yet, or a worker has it.
     Open,
     Read(Read),
     Cut(Read, Placed, Piece<S>),
     Decoded(Placed, Key),
-    /// Its file is in the slab, for a GPU's engines.
+    /// The file is in the slab, for a GPU's engines.
     Encoded(Placed, Key, Range<u64>),
     Broken(Broken),
     Failed(Error),
 }
 
-/// A file that was read, and what is wanted of it.
+/// A file that was read, and the region that is wanted of it.
 pub(super) struct Read {
     pub key: Key,
     pub bytes: Vec<u8>,
-    /// A GPU's engines will decode it.
+    /// Whether a GPU's engines will decode it.
     pub for_engines: bool,
     pub header: Header,
     pub size: Size,
@@ -149,7 +151,7 @@ impl<S: Slab> Desk<S> {
 
     // -------------------------------------------------------------- for workers
 
-    /// The next task, which may be long in coming; none when the loader is gone.
+    /// Waits for the next task and returns it; returns none when the loader has been dropped.
     pub fn task(&self) -> Option<Task<S>> {
         let mut state = self.state.lock();
         loop {
@@ -168,7 +170,7 @@ impl<S: Slab> Desk<S> {
         }
     }
 
-    /// A picture is through with the stage: it was read or decoded, or failed.
+    /// Stores a picture that has finished the stage: it was read or decoded, or failed.
     pub fn put(&self, batch: u64, index: usize, picture: Picture<S>, buffer: Option<Vec<u8>>) {
         let mut state = self.state.lock();
         if let Some(buffer) = buffer {
@@ -178,7 +180,7 @@ impl<S: Slab> Desk<S> {
             return;
         };
         if matches!(work.stage, Stage::Done(_)) {
-            // A worker panicked over another of its pictures.
+            // A worker panicked on another picture of the batch.
             return;
         }
         work.pictures[index] = picture;
@@ -188,7 +190,7 @@ impl<S: Slab> Desk<S> {
         }
     }
 
-    /// All pictures have their pieces.
+    /// Stores the pieces of all pictures and starts decoding.
     pub fn laid_out(&self, batch: u64, pictures: Vec<Picture<S>>, whole: Whole<S>) {
         let mut state = self.state.lock();
         if let Some(work) = state.work(batch) {
@@ -203,7 +205,7 @@ impl<S: Slab> Desk<S> {
         }
     }
 
-    /// The batch is over, well or not.
+    /// Marks the batch as done, with its pictures or an error.
     pub fn finished(&self, batch: u64, result: Result<Batch<S>>) {
         let mut state = self.state.lock();
         match state.work(batch) {
@@ -221,7 +223,7 @@ impl<S: Slab> Desk<S> {
 
     // -------------------------------------------------------------- for the caller
 
-    /// Waits until the next batch is there, for so long or for ever; whether it is.
+    /// Waits until the next batch is done, at most until `until`, and returns whether it is done.
     pub fn wait(&self, until: Option<std::time::Instant>) -> bool {
         let mut state = self.state.lock();
         loop {
@@ -239,7 +241,7 @@ impl<S: Slab> Desk<S> {
         }
     }
 
-    /// The next batch, and where it begins.
+    /// Returns the next batch, and where it begins.
     pub fn take(&self) -> (At, Result<Batch<S>>) {
         loop {
             self.wait(None);
@@ -258,7 +260,7 @@ impl<S: Slab> Desk<S> {
         }
     }
 
-    /// Throws away all that was prepared, and goes on from there.
+    /// Discards all batches that were prepared, and continues from `at`.
     pub fn go_to(&self, at: At) {
         if !self.is_here() {
             return;
@@ -266,17 +268,17 @@ impl<S: Slab> Desk<S> {
         let mut state = self.state.lock();
         state.first += state.batches.len() as u64;
         state.next = at;
-        // Batches give their slabs back when they are dropped, for which they need the lock.
+        // Dropped batches give back their slabs, for which they need the lock.
         let old = std::mem::take(&mut state.batches);
         drop(state);
         drop(old);
         self.tasks.notify_all();
     }
 
-    /// A slab for another batch. Those beyond what the ring can use are freed.
+    /// Takes a slab for reuse by another batch. Slabs beyond the size of the ring are freed.
     pub fn give_back(&self, slab: S) {
         if !self.is_here() {
-            // Its memory belongs to the process that this one was forked from.
+            // The memory belongs to the process that this one was forked from.
             std::mem::forget(slab);
             return;
         }
@@ -286,21 +288,21 @@ impl<S: Slab> Desk<S> {
             return;
         }
         drop(state);
-        // To free pinned memory may take long.
+        // Freeing pinned memory may take long, so the lock is not held.
         drop(slab);
     }
 
-    /// Whether this is the process that the workers run in.
+    /// Returns whether the workers run in this process.
     pub fn is_here(&self) -> bool {
         self.process == std::process::id()
     }
 
-    /// In which process they run.
+    /// Returns the id of the process in which the workers run.
     pub fn process(&self) -> u32 {
         self.process
     }
 
-    /// How many slabs lie idle.
+    /// Returns the number of slabs that no batch uses.
     pub fn idle_slabs(&self) -> usize {
         self.state.lock().free.len()
     }
@@ -319,7 +321,7 @@ impl<S: Slab> Desk<S> {
 }
 
 impl<S: Slab> State<S> {
-    /// The oldest batch that has something to do, and what.
+    /// Finds the oldest batch with work to do, and returns the task.
     fn find(&mut self) -> Option<Task<S>> {
         let numbers = self.first..;
         for (work, batch) in self.batches.iter_mut().zip(numbers) {

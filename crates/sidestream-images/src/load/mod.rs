@@ -1,4 +1,4 @@
-//! Worker threads decode the pictures of an epoch into slabs, and batches come out in order.
+//! Loads pictures: worker threads decode the pictures of an epoch into slabs, and the batches come out in order.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -11,7 +11,7 @@
 //! let data = Dataset::memory(pictures.collect())?;
 //!
 //! let options = Options { batch: 16, ..Options::default() };
-//! // The upper left quarter of each picture: no more of it has to be decoded.
+//! The upper left quarter of each picture: only that has to be decoded.
 //! let quarter = |_key, size: Size| Region {
 //!     left: 0,
 //!     top: 0,
@@ -53,36 +53,36 @@ use work::Shared;
 /// How pictures are loaded.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How many pictures a batch has.
+    /// Number of pictures per batch.
     pub batch: u32,
-    /// Whether an epoch ends before a batch that would have fewer.
+    /// Whether an incomplete batch at the end of an epoch is dropped.
     pub drop_last: bool,
-    /// What the order is drawn from, and part of each picture's [`Key`].
+    /// Seed of the order, and part of each picture's [`Key`].
     pub seed: u64,
-    /// Whether there is a drawn order; without it the samples come as the data lists them.
+    /// Whether the samples are shuffled; otherwise they come in the order of the data set.
     pub shuffle: bool,
-    /// Which rank this is, of `world`.
+    /// Rank of this process, below `world`.
     pub rank: u32,
-    /// How many ranks share an epoch.
+    /// Number of ranks that share an epoch.
     pub world: u32,
-    /// What becomes of samples that cannot be shared out evenly.
+    /// What happens to samples that cannot be divided evenly among the ranks.
     pub uneven: Uneven,
-    /// How many threads read and decode. 0 stands for as many as there are processors.
+    /// Number of threads that read and decode. 0 means one per processor.
     pub workers: usize,
-    /// How many batches are prepared ahead, at least 1.
+    /// Number of batches that are prepared ahead, at least 1.
     pub depth: usize,
-    /// What becomes of broken pictures.
+    /// What happens to broken pictures.
     pub broken: OnBroken,
     /// How pictures are decoded.
     pub decode: decode::Options,
-    /// How many bytes a slab may have, and the pixels of a batch with those that engines write.
+    /// Maximum bytes of a slab, and of the pixels of a batch including those that engines write.
     pub max_slab_bytes: u64,
-    /// Which part of the baseline JPEGs is left to a GPU's [engines](decode::nvjpeg): 0 none, which is the default, and 1 all. Of
-    /// the rest the workers take care beside them. Which file belongs to which part, its number alone decides, so that no
-    /// result depends on who was faster.
+    /// Share of the baseline JPEGs that is left to a GPU's [engines](decode::nvjpeg): 0, the default, is none, and 1
+    /// is all. The workers decode the others concurrently. The number of a sample alone decides whether it belongs to
+    /// the share, so no result depends on timing.
     ///
-    /// What is left is whole by its marks, and not to be turned. Its file comes in the slab instead of its pixels:
-    /// [`Batch::encoded`].
+    /// A file for the engines is complete by its markers and need not be turned. The slab contains the file instead
+    /// of its pixels: [`Batch::encoded`].
     pub engine_share: f64,
 }
 
@@ -107,7 +107,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Which decoders make the pixels. Part of what a [`State`] is bound to.
+    /// Returns which decoders produce the pixels. A [`State`] is valid for these decoders only.
     pub fn decoder(&self) -> String {
         let processor = decode::identity();
         match self.engine_share {
@@ -116,7 +116,7 @@ impl Options {
         }
     }
 
-    /// Whether engines get this sample, if it is for them.
+    /// Returns whether this sample goes to the engines if they support its file.
     fn engines_take(&self, sample: u64) -> bool {
         let [word, ..] = philox([sample as u32, (sample >> 32) as u32, 0, 0], ENGINES);
         f64::from(word) < self.engine_share * (f64::from(u32::MAX) + 1.0)
@@ -130,48 +130,48 @@ impl Options {
     }
 }
 
-/// The key by which samples are shared out, so that it is none by which anything else is drawn.
+/// The key that selects the engines' share of the samples, different from every key that draws other numbers.
 const ENGINES: [u32; 2] = [0x6A70_6567, 0x656E_6769];
 
-/// What becomes of a picture that cannot be decoded. In any case it is named.
+/// What happens to a picture that cannot be decoded. In each case it is reported by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnBroken {
-    /// The batch is an error, [`Error::Picture`], which names the first of its broken pictures.
+    /// `next` returns [`Error::Picture`], which names the first broken picture of the batch.
     #[default]
     Fail,
-    /// The batch has one fewer. A batch of broken pictures alone does not come at all.
+    /// The batch has one picture fewer. A batch with no good picture is skipped.
     Skip,
-    /// The next good picture of the epoch stands in for it, which so comes twice. Batches keep their size.
+    /// The next good picture of the epoch replaces it, and so appears twice. Batches keep their size.
     Replace,
 }
 
-/// A picture that was left out or replaced.
+/// A broken picture that was skipped or replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenPicture {
-    /// Its place in the unshuffled list.
+    /// Index in the unshuffled list.
     pub sample: u64,
-    /// Its path, or archive and member.
+    /// Path, or archive and member.
     pub name: String,
-    /// What is wrong with it.
+    /// What is wrong with the picture.
     pub why: Broken,
-    /// Which sample stands in for it, if one does.
+    /// The sample that replaces it, if any.
     pub replaced_by: Option<u64>,
 }
 
-/// Which part of a picture is wanted, given its key and size.
+/// Returns the region that is wanted of a picture, given its key and size.
 type Chooses = dyn Fn(Key, Size) -> Region + Send + Sync;
-/// Makes a slab of at least so many bytes, or says why not.
+/// Allocates a slab of at least this many bytes, or returns why it cannot.
 type Makes<S> = dyn Fn(usize) -> Result<S, String> + Send + Sync;
 
-/// Where an epoch stands.
+/// A position in the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct At {
     pub epoch: u64,
-    /// In this rank's part of it.
+    /// Place in this rank's part of the epoch.
     pub place: u64,
 }
 
-/// How an epoch is cut into batches.
+/// How an epoch is divided into batches.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub batch: u64,
@@ -180,14 +180,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// How many pictures the batch has that begins there; none if the epoch is over.
+    /// Returns the number of pictures in the batch that begins here, or none at the end of the epoch.
     fn many(&self, at: At) -> Option<u64> {
         let left = self.places.saturating_sub(at.place);
         let least = if self.drop_last { self.batch } else { 1 };
         (left >= least).then_some(left.min(self.batch))
     }
 
-    /// Where the next batch begins, in this epoch or the next, and how many pictures it has.
+    /// Returns where the next batch begins, in this epoch or the next, and its number of pictures.
     fn from(&self, at: At) -> (At, u64) {
         let next = At {
             epoch: at.epoch + 1,
@@ -200,9 +200,9 @@ impl Plan {
     }
 }
 
-/// Loads pictures in batches. Dropping it ends its workers.
+/// Loads pictures in batches. Dropping the loader ends its workers.
 ///
-/// Equal data, seed and options give equal batches, whatever the number of workers, the depth and the machine's mood.
+/// Equal data, seed and options give equal batches, independent of the number of workers, the depth and timing.
 pub struct Loader<S: Slab = Vec<u8>> {
     shared: Arc<Shared<S>>,
     threads: Vec<JoinHandle<()>>,
@@ -214,16 +214,18 @@ pub struct Loader<S: Slab = Vec<u8>> {
 impl<S: Slab> Loader<S> {
     /// Starts the workers.
     ///
-    /// `choose` is asked which part of a picture is wanted; it has to answer from the key and the size alone, or results
-    /// depend on the workers. `make` makes slabs of at least so many bytes. Both are called by the workers.
+    /// `choose` returns which region of a picture is wanted. Its answer must depend on the key and the size alone, or
+    /// results depend on the workers. `make` allocates slabs of at least the given number of bytes. The workers call
+    /// both.
     ///
     /// # Memory
-    /// At most `depth` batches are prepared or wait: so many slabs there are, and one more for each batch that the caller
-    /// holds. A slab that is too small for a batch is replaced by one with a quarter more than that batch needs, up to
-    /// `max_slab_bytes`. Files are in memory from being read to being decoded, which is at most `depth` batches.
+    /// There are `depth` slabs, since at most `depth` batches are prepared or wait, and one more for each batch that
+    /// the caller holds. A slab that is too small for a batch is replaced by one with a quarter more than that batch
+    /// needs, up to `max_slab_bytes`. Files are in memory from when they are read until they are decoded: those of at
+    /// most `depth` batches.
     ///
     /// # Errors
-    /// [`Error::Options`] for options that cannot be, [`Error::Worker`] if threads cannot be started.
+    /// [`Error::Options`] if an option is invalid, [`Error::Worker`] if threads cannot be started.
     pub fn new(
         dataset: Arc<Dataset>,
         options: Options,
@@ -288,7 +290,7 @@ impl<S: Slab> Loader<S> {
             let shared = Arc::clone(&loader.shared);
             let named = thread::Builder::new().name(format!("images-{worker}"));
             let started = named.spawn(move || work::work(&shared));
-            // Those that were started end with the loader.
+            // Dropping the loader ends the threads that were started.
             let started =
                 started.map_err(|error| Error::Worker(format!("it cannot be started: {error}")))?;
             loader.threads.push(started);
@@ -296,13 +298,13 @@ impl<S: Slab> Loader<S> {
         Ok(loader)
     }
 
-    /// The next batch of the epoch; `None` once at its end, after which the next epoch begins.
+    /// Returns the next batch of the epoch; `None` once at its end, after which the next epoch begins.
     ///
     /// # Ordering
-    /// It waits until the batch is there. The workers go on preparing what follows, beyond the end of an epoch too.
+    /// Blocks until the batch is ready. The workers continue to prepare batches, also beyond the end of an epoch.
     ///
     /// # Errors
-    /// What befell this batch. The next call gives the batch after it.
+    /// The error of this batch. The next call returns the batch after it.
     #[expect(
         clippy::should_implement_trait,
         reason = "an epoch ends, and another begins; an iterator ends once"
@@ -329,11 +331,11 @@ impl<S: Slab> Loader<S> {
         }
     }
 
-    /// The same batch with all its pictures decoded on the processor, for one whose files engines refused. What is broken is dealt
-    /// with as in any batch; nothing comes if all of it is.
+    /// Loads a batch again with all its pictures decoded on the processor, for a batch whose files the engines
+    /// refused. Broken pictures are treated as in any batch; returns none if all pictures are broken.
     ///
     /// # Ordering
-    /// It reads and decodes on threads of its own, beside the workers, and returns when that is done.
+    /// Reads and decodes on additional threads, concurrently with the workers, and blocks until that is done.
     ///
     /// # Errors
     /// As `next`.
@@ -343,7 +345,7 @@ impl<S: Slab> Loader<S> {
             epoch: batch.epoch,
             place: batch.first_place,
         };
-        // It does not come out, and may have been given here before.
+        // The given batch is not used, and may have been passed here before.
         self.broken = self.broken.saturating_sub(batch.broken.len() as u64);
         self.loaded = self.loaded.saturating_sub(batch.len() as u64);
         let many = self.shared.desk.plan.many(at).unwrap_or(0);
@@ -353,10 +355,10 @@ impl<S: Slab> Loader<S> {
         Ok(Some(batch).filter(|batch| !batch.is_empty()))
     }
 
-    /// Waits until [`next`](Loader::next) would not wait, but no longer than this; whether it would not.
+    /// Blocks until [`next`](Loader::next) would return at once, but at most for this long. Returns whether it would.
     ///
     /// # Errors
-    /// As `next`, of a loader that belongs to another process.
+    /// As `next` if the loader belongs to another process.
     pub fn ready(&self, within: Duration) -> Result<bool> {
         self.same_process()?;
         if self.shared.desk.plan.many(self.at).is_none() {
@@ -365,7 +367,7 @@ impl<S: Slab> Loader<S> {
         Ok(self.shared.desk.wait(Some(Instant::now() + within)))
     }
 
-    /// Goes to the beginning of an epoch. What workers have prepared is thrown away.
+    /// Continues at the beginning of an epoch. Batches that the workers have prepared are discarded.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.go_to(At { epoch, place: 0 });
     }
@@ -377,12 +379,12 @@ impl<S: Slab> Loader<S> {
         }
     }
 
-    /// The number of the epoch that the next batch belongs to, if there is one left in it.
+    /// Returns the number of the epoch that the next batch belongs to, if there is one left in it.
     pub fn epoch(&self) -> u64 {
         self.at.epoch
     }
 
-    /// How many batches an epoch has, from its beginning.
+    /// Returns the number of batches in a whole epoch.
     pub fn batches(&self) -> u64 {
         let plan = self.shared.desk.plan;
         match plan.drop_last {
@@ -391,37 +393,37 @@ impl<S: Slab> Loader<S> {
         }
     }
 
-    /// How many pictures came out so far.
+    /// Returns the number of pictures that were returned so far.
     pub fn loaded(&self) -> u64 {
         self.loaded
     }
 
-    /// How many broken pictures were skipped or replaced so far. [`Batch::broken`] names them.
+    /// Returns the number of broken pictures that were skipped or replaced so far. [`Batch::broken`] names them.
     pub fn broken(&self) -> u64 {
         self.broken
     }
 
-    /// The data.
+    /// Returns the data set.
     pub fn dataset(&self) -> &Arc<Dataset> {
         &self.shared.dataset
     }
 
-    /// The order of the samples.
+    /// Returns the order of the samples.
     pub fn order(&self) -> &Order {
         &self.shared.order
     }
 
-    /// What it was made with.
+    /// Returns the options that the loader was made with.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }
 
-    /// Slabs that lie idle. With what is in work and what the caller holds, these are all there are.
+    /// Returns the number of slabs that are not in use by a worker or by the caller.
     pub fn idle_slabs(&self) -> usize {
         self.shared.desk.idle_slabs()
     }
 
-    /// A slab that was taken out of a batch, for another one.
+    /// Gives back a slab that was taken out of a batch, for reuse by another one.
     pub fn give_back(&self, slab: S) {
         self.shared.desk.give_back(slab);
     }
@@ -448,7 +450,7 @@ impl<S: Slab> Loader<S> {
 impl<S: Slab> Drop for Loader<S> {
     fn drop(&mut self) {
         if !self.shared.desk.is_here() {
-            // There are no threads here, and whoever held the lock holds it for ever.
+            // The threads do not exist in this process, and a lock that one of them had taken stays locked forever.
             std::mem::forget(Arc::clone(&self.shared));
             std::mem::take(&mut self.threads)
                 .into_iter()
@@ -457,7 +459,7 @@ impl<S: Slab> Drop for Loader<S> {
         }
         self.shared.desk.close();
         for thread in self.threads.drain(..) {
-            // A panic has been told by the batch that it befell.
+            // The batch on which the worker panicked has reported the panic.
             let _ = thread.join();
         }
     }
@@ -466,19 +468,19 @@ impl<S: Slab> Drop for Loader<S> {
 /// A picture that engines are to decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForEngines {
-    /// Its place in the batch.
+    /// Index of the picture in the batch.
     pub picture: usize,
-    /// Where its file lies in the slab.
+    /// Bytes of the slab that are the file.
     pub file: Range<u64>,
 }
 
-/// Pictures behind each other in a slab. Dropping it gives the slab back to the loader.
+/// Pictures one after another in a slab. Dropping the batch gives the slab back to the loader.
 ///
-/// With [`Options::engine_share`] the slab begins with the files of those that engines decode, and the [pixels](Batch::decoded) of the
-/// others follow. Those go to the beginning of a device's memory; [`Placed`] counts from there, and behind them there is
-/// a place for each picture of the engines.
+/// With [`Options::engine_share`] the slab begins with the files that the engines decode, and the
+/// [pixels](Batch::decoded) of the other pictures follow. Those pixels go to the beginning of a device buffer, and
+/// the offsets of [`Placed`] count from there; after them there is room for each picture of the engines.
 pub struct Batch<S: Slab = Vec<u8>> {
-    /// Taken out by the caller, or here.
+    /// None after the caller took it out.
     slab: Option<S>,
     home: Weak<Shared<S>>,
     epoch: u64,
@@ -493,88 +495,89 @@ pub struct Batch<S: Slab = Vec<u8>> {
 }
 
 impl<S: Slab> Batch<S> {
-    /// How many pictures.
+    /// Returns the number of pictures.
     pub fn len(&self) -> usize {
         self.placed.len()
     }
 
-    /// Whether there are none, which [`Loader::next`] does not give.
+    /// Returns whether the batch has no pictures, which [`Loader::next`] never returns.
     pub fn is_empty(&self) -> bool {
         self.placed.is_empty()
     }
 
-    /// Where each picture lies. Offsets are multiples of [`ALIGN_BYTES`].
+    /// Returns where each picture is. Offsets are multiples of [`ALIGN_BYTES`].
     pub fn placed(&self) -> &[Placed] {
         &self.placed
     }
 
-    /// What each picture's random numbers are drawn from.
+    /// Returns the key of each picture's random numbers.
     pub fn keys(&self) -> &[Key] {
         &self.keys
     }
 
-    /// The label of each picture, if the data has any.
+    /// Returns the label of each picture, if the data has any.
     pub fn labels(&self) -> &[Option<u32>] {
         &self.labels
     }
 
-    /// The pictures that should have been in it.
+    /// Returns the pictures that were skipped or replaced in this batch.
     pub fn broken(&self) -> &[BrokenPicture] {
         &self.broken
     }
 
-    /// The epoch that it belongs to.
+    /// Returns the epoch that the batch belongs to.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Where in this rank's part of the epoch it begins.
+    /// Returns where in this rank's part of the epoch the batch begins.
     pub fn first_place(&self) -> u64 {
         self.first_place
     }
 
-    /// How many bytes of the slab are used, from its beginning. The slab is longer.
+    /// Returns how many bytes of the slab are used, from its beginning. The slab is longer.
     pub fn used_bytes(&self) -> u64 {
         self.decoded.end
     }
 
-    /// Where the pixels are in the slab: from its beginning, unless there are files for engines before them.
+    /// Returns the range of the pixels in the slab: from its beginning, unless there are files for engines before
+    /// them.
     pub fn decoded(&self) -> Range<u64> {
         self.decoded.clone()
     }
 
-    /// What engines are to decode, each to where its [`Placed`] says.
+    /// Returns the pictures that engines are to decode, each to the place in its [`Placed`].
     pub fn encoded(&self) -> &[ForEngines] {
         &self.encoded
     }
 
-    /// How many bytes the pixels of all pictures have, those of the engines too.
+    /// Returns the number of bytes in the pixels of all pictures, including those of the engines.
     pub fn pixels_bytes(&self) -> u64 {
         self.pixels_bytes
     }
 
-    /// The slab, or nothing if it was taken out.
+    /// Returns the slab, or an empty slice if it was taken out.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.slab.as_mut().map_or(&mut [], |slab| slab.bytes())
     }
 
-    /// Puts a slab in, where there is none: it goes back to the loader with the batch.
+    /// Puts a slab into a batch that has none; it goes back to the loader with the batch.
     pub fn put_slab(&mut self, slab: S) {
         self.slab.get_or_insert(slab);
     }
 
-    /// Takes the slab out, to hand it to a stream. [`Loader::give_back`] takes it when it is idle again; if it never comes
-    /// back, another one is made.
+    /// Takes the slab out, to hand it to a stream. Give it back with [`Loader::give_back`] when it is idle again;
+    /// otherwise the loader allocates another one.
     pub fn take_slab(&mut self) -> Option<S> {
         self.slab.take()
     }
 }
 
 impl<S: Slab + AsRef<[u8]>> Batch<S> {
-    /// The pixels of a picture: rows of red, green and blue bytes.
+    /// Returns the pixels of a picture: rows of red, green and blue bytes.
     ///
     /// # Panics
-    /// If there are not so many, it is for engines, or the slab was taken out.
+    /// If there are not as many pictures, the picture is for engines, or the slab was taken out.
     #[track_caller]
     pub fn pixels(&self, picture: usize) -> &[u8] {
         let placed = self.placed[picture];

@@ -1,4 +1,4 @@
-//! One piece of memory that several threads fill at once.
+//! Memory that several threads fill at once.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// Memory for the pictures of a batch.
 pub trait Slab: Send + 'static {
-    /// All of it. A slab keeps its length.
+    /// Returns all bytes of the slab. Their number never changes.
     fn bytes(&mut self) -> &mut [u8];
 }
 
@@ -16,41 +16,42 @@ impl Slab for Vec<u8> {
     }
 }
 
-/// Page-locked memory, from which a stream uploads without a copy in between.
+/// Pinned memory, from which a stream uploads without an intermediate copy.
 impl Slab for sidestream::buffer::Pinned<u8> {
     fn bytes(&mut self) -> &mut [u8] {
         self
     }
 }
 
-/// A slab of which there are [pieces](Piece). It can be had back when there are none any more.
+/// A slab that is cut into [pieces](Piece). It can be taken out again when all pieces are dropped.
 pub(super) struct Whole<S>(Arc<Owned<S>>);
 
-/// Some bytes of a slab that nobody else has.
+/// A range of a slab's bytes that no other piece has.
 pub(super) struct Piece<S> {
     bytes: NonNull<[u8]>,
     _owner: Arc<Owned<S>>,
 }
 
-/// A slab in a box of its own. Nobody touches the slab itself before this is gone.
+/// A slab in a box. The slab itself is not used before this is dropped.
 struct Owned<S>(NonNull<S>);
 
-// SAFETY: through a shared `Owned` nothing of the slab can be reached. It is dropped or taken out by one thread, whichever
-// that is, which `S: Send` allows.
+// SAFETY: a shared `Owned` gives no access to the slab. One thread, whichever it is, drops it or takes it out, which
+// `S: Send` allows.
 unsafe impl<S: Send> Send for Owned<S> {}
 // SAFETY: as above.
 unsafe impl<S: Send> Sync for Owned<S> {}
-// SAFETY: the bytes are this piece's alone, and bytes may be used by any thread.
+// SAFETY: no other piece has these bytes, and any thread may use bytes.
 unsafe impl<S: Send> Send for Piece<S> {}
 
 impl<S> Drop for Owned<S> {
     fn drop(&mut self) {
-        // SAFETY: it comes from a box, and `take` forgets what it empties. No piece is left: each owns a share of this.
+        // SAFETY: the pointer comes from a box, and `take` forgets an `Owned` that it empties. No piece is left: each
+        // owns a share of this.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-/// Cuts pieces out of a slab: one for each range.
+/// Cuts a slab into pieces, one for each range.
 ///
 /// # Panics
 /// If the ranges do not follow each other, or end beyond the slab.
@@ -60,8 +61,8 @@ pub(super) fn cut<S: Slab>(
 ) -> (Whole<S>, Vec<Piece<S>>) {
     let slab = NonNull::from(Box::leak(Box::new(slab)));
     let owner = Arc::new(Owned(slab));
-    // SAFETY: the box stays until the last owner is gone, and until then nobody else borrows what is in it: this is the one
-    // place that does. That every piece owns a share makes the borrow last as long as the pieces.
+    // SAFETY: the box lives until the last owner is gone, and until then this is the only place that borrows its
+    // contents. Each piece owns a share, so the borrow lasts as long as the pieces.
     let mut rest: &mut [u8] = unsafe { (*slab.as_ptr()).bytes() };
     let mut at = 0;
     let pieces = ranges.map(|range| {
@@ -78,10 +79,10 @@ pub(super) fn cut<S: Slab>(
 }
 
 impl<S> Whole<S> {
-    /// The slab, if all its pieces are gone.
+    /// Returns the slab if all its pieces are dropped.
     pub fn take(self) -> Option<S> {
         let owned = std::mem::ManuallyDrop::new(Arc::into_inner(self.0)?);
-        // SAFETY: it comes from a box, and is not dropped a second time.
+        // SAFETY: the pointer comes from a box, and is not freed a second time.
         Some(*unsafe { Box::from_raw(owned.0.as_ptr()) })
     }
 }
@@ -90,7 +91,7 @@ impl<S> Deref for Piece<S> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes belong to this piece, for as long as it owns a share of the slab.
+        // SAFETY: the bytes belong to this piece alone, for as long as it owns a share of the slab.
         unsafe { self.bytes.as_ref() }
     }
 }

@@ -1,4 +1,4 @@
-//! Where a run stands, and to which data it belongs.
+//! The position of a run in its data, and which data it belongs to.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,69 +7,71 @@ use crate::decode::Damage;
 use crate::order::Uneven;
 use crate::{Error, Result};
 
-/// A place in the data, to be continued from by another process: on any rank, with any number of workers and any size of
-/// batches, but with the same pictures in the same order.
+/// A position from which another process can continue: on any rank, with any number of workers and any batch size,
+/// but with the same pictures in the same order.
 ///
-/// It is the same for all ranks, so that one of them may save it for all. It is plain data (`serde`), and stays as small as
-/// this whatever the size of the data.
+/// It is equal on all ranks, so one of them may save it for all. It is plain data (`serde`), and its size does not
+/// grow with the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// Of this structure: 1.
+    /// Version of this structure: 1.
     pub version: u32,
-    /// How many epochs are over.
+    /// Number of complete epochs.
     pub epoch: u64,
-    /// How many samples of this epoch all ranks together have had.
+    /// Number of samples of this epoch that all ranks together have seen.
     pub seen: u64,
-    /// What the order is drawn from.
+    /// Seed of the order.
     pub seed: u64,
-    /// Whether there is a drawn order.
+    /// Whether the samples are shuffled.
     pub shuffle: bool,
-    /// Whether uneven ends are repeated (else dropped).
+    /// Whether samples are repeated for an even division among the ranks (otherwise they are dropped).
     pub repeat: bool,
-    /// How many samples the data has.
+    /// Number of samples in the data.
     pub samples: u64,
-    /// The digest of their names and labels, in hexadecimal.
+    /// Digest of the names and labels, in hexadecimal.
     pub data: String,
-    /// Which decoders made the pixels, and which part each.
+    /// Which decoders produced the pixels, and the share of each.
     pub decoder: String,
-    /// Whether pictures are turned as EXIF says.
+    /// Whether pictures are turned as their EXIF data says.
     pub oriented: bool,
-    /// Whether faulty pictures are accepted.
+    /// Whether pictures with faults are accepted.
     pub faulty: bool,
 }
 
-/// More epochs than any run has: a state with more was not written by a loader.
+/// More epochs than any run has: a loader did not write a state with more.
 const MAX_EPOCHS: u64 = 1 << 32;
 
 impl State {
-    /// As JSON, in one line.
+    /// Returns the state as JSON, in one line.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("numbers and short texts")
     }
 
-    /// From JSON.
+    /// Reads a state from JSON.
     ///
     /// # Errors
-    /// [`Error::State`] if it is something else.
+    /// [`Error::State`] if the text is not a state.
     pub fn from_json(text: &str) -> Result<State> {
         serde_json::from_str(text).map_err(|error| {
             let why = error.to_string();
-            // Where it is in a line that nobody wrote by hand says nothing.
+            // The position in a line that a program wrote does not help the user.
             let why = why.split(" at line ").next().unwrap_or(&why);
             Error::State(format!(
-                "this is no state of a loader: {why}; give what was saved, as it was"
+                "this is not the state of a loader: {why}; give what was saved, as it was"
             ))
         })
     }
 }
 
 impl<S: Slab> Loader<S> {
-    /// Where the loader stands: behind the last batch that it gave. What its workers have prepared beyond that does not count.
+    /// Returns the loader's position: after the last batch that it returned. Batches that its workers have prepared
+    /// beyond it do not count.
     pub fn state(&self) -> State {
         let order = self.order();
         let options = self.options();
-        // At the end of an epoch the next one begins: whoever resumes there should not meet an epoch without batches.
+        // At the end of an epoch the position is the start of the next one, so that a resumed run does not begin with
+        // an empty epoch.
         let (at, _) = self.plan().from(self.at());
         State {
             version: 1,
@@ -86,11 +88,11 @@ impl<S: Slab> Loader<S> {
         }
     }
 
-    /// Goes where the state says. What workers have prepared is thrown away.
+    /// Continues from the position in the state. Batches that the workers have prepared are discarded.
     ///
     /// # Errors
-    /// [`Error::State`] if the state belongs to other data, another order, another decoder or a number of ranks that does not
-    /// divide what was seen. The loader stays where it is.
+    /// [`Error::State`] if the state belongs to other data, another order, another decoder, or if the number of
+    /// samples seen is not a multiple of the number of ranks. The loader then keeps its position.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         let here = self.state();
         let refuse = |what: &str,
@@ -112,11 +114,11 @@ impl<S: Slab> Loader<S> {
         if (state.samples, &state.data) != (here.samples, &here.data) {
             let shown =
                 |state: &State| format!("{} samples with digest {}", state.samples, state.data);
-            let remedy = "the files or their labels have changed since: bring back the old ones, or begin anew";
+            let remedy = "the files or their labels have changed since: restore the old ones, or start a new run";
             return refuse("data of", &shown(state), &shown(&here), remedy);
         }
         if state.decoder != here.decoder {
-            let remedy = "the pixels would be others: use the same build and the same share of a GPU's engines, or begin anew";
+            let remedy = "the pixels would differ: use the same build and the same share of a GPU's engines, or start a new run";
             return refuse("pictures by", &state.decoder, &here.decoder, remedy);
         }
         let options = [
@@ -161,7 +163,7 @@ impl<S: Slab> Loader<S> {
                 "samples seen:",
                 &state.seen,
                 &format!("has {} an epoch", order.len() * world),
-                "this is no state of it",
+                "the state belongs to another loader",
             );
         }
         self.go_to(super::At {

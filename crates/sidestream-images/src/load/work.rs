@@ -1,4 +1,4 @@
-//! What a worker does with a task.
+//! Performs the tasks of the workers.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,10 +14,10 @@ use crate::order::Order;
 use crate::source::Dataset;
 use crate::{Error, Key, Placed, Region, Result};
 
-/// Where pictures begin in a slab: at whole multiples, as wide loads of a GPU want it.
+/// Alignment of pictures in a slab, for wide loads on a GPU.
 pub const ALIGN_BYTES: u64 = 16;
 
-/// What all workers have.
+/// What all workers share.
 pub(super) struct Shared<S: Slab> {
     pub dataset: Arc<Dataset>,
     pub order: Order,
@@ -27,23 +27,25 @@ pub(super) struct Shared<S: Slab> {
     pub desk: Desk<S>,
 }
 
-/// How much less a worker counts for the scheduler than the thread that made it, as `nice` counts.
+/// How much the `nice` value of a worker exceeds that of the thread that made it.
 #[cfg(target_os = "linux")]
 const STEP_BACK: i32 = 10;
 
-/// Lets other threads go first. There may be as many workers as cores: then the thread that submits the training's kernels would wait
-/// for a core each time that it wakes up, and the GPU with it. Workers decode ahead, and can spare that.
+/// Lowers the priority of this worker. There may be as many workers as cores: without this, the thread that submits
+/// the training's kernels would wait for a core each time that it wakes up, and the GPU with it. Workers decode ahead
+/// and can afford to wait.
 ///
-/// On Linux the number is each thread's own; elsewhere it is the whole program's, which nobody has asked for.
+/// On Linux the value belongs to the thread; elsewhere it belongs to the whole process, whose priority must not
+/// change.
 fn step_back() {
     #[cfg(target_os = "linux")]
     if let Ok(now) = rustix::process::getpriority_process(None) {
-        // Where that is forbidden they work as they are.
+        // Where this is not permitted, the workers keep their priority.
         let _ = rustix::process::setpriority_process(None, (now + STEP_BACK).min(19));
     }
 }
 
-/// A worker, until the loader is gone.
+/// Runs a worker until the loader is dropped.
 pub(super) fn work<S: Slab>(shared: &Arc<Shared<S>>) {
     step_back();
     let mut decoder = Decoder::new(shared.options.decode);
@@ -51,7 +53,7 @@ pub(super) fn work<S: Slab>(shared: &Arc<Shared<S>>) {
         let batch = task.batch();
         let done = catch_unwind(AssertUnwindSafe(|| shared.perform(task, &mut decoder)));
         if let Err(panic) = done {
-            // Nobody may wait for ever for what this worker had.
+            // The batch must not wait forever for the picture of this worker.
             decoder = Decoder::new(shared.options.decode);
             shared
                 .desk
@@ -112,7 +114,7 @@ impl<S: Slab> Shared<S> {
         Key::new(self.order.seed, epoch, self.order.sample(epoch, place))
     }
 
-    /// Reads a file into the buffer, and finds out what is wanted of it, and whether that is for engines, if there are any.
+    /// Reads a file into the buffer, and determines which region is wanted of it and whether engines decode it.
     #[expect(
         clippy::result_large_err,
         reason = "either is moved to the desk at once"
@@ -170,7 +172,7 @@ impl<S: Slab> Shared<S> {
         })
     }
 
-    /// Says where each picture goes, and has a slab that holds them all.
+    /// Determines the place of each picture, and gets a slab that has room for all.
     fn lay_out(
         &self,
         pictures: Vec<Picture<S>>,
@@ -189,7 +191,7 @@ impl<S: Slab> Shared<S> {
                 _ => Err(Error::Worker("a failure was lost".into())),
             };
         }
-        // Files first, so that a picture that comes to stand in for a broken one finds room behind all others.
+        // Files come first, so that a picture that replaces a broken one has room after all others.
         let (mut files, mut pixels, mut written) = (0u64, 0u64, 0u64);
         let mut places = Vec::new();
         for picture in &pictures {
@@ -206,7 +208,7 @@ impl<S: Slab> Shared<S> {
             }
         }
         let first_pixel = files.next_multiple_of(ALIGN_BYTES);
-        // What engines write is in no slab, and a header may claim as much of it.
+        // The pixels that engines write are not in the slab, but a header may claim as many of them.
         let most = self.options.max_slab_bytes;
         if pixels + written > most {
             slab.into_iter().for_each(|slab| self.desk.give_back(slab));
@@ -248,7 +250,7 @@ impl<S: Slab> Shared<S> {
         Ok((pictures, whole))
     }
 
-    /// The slab if it has so many bytes, or a larger one with the first `kept` bytes of it.
+    /// Returns the slab if it has `needed` bytes, or a larger one with the first `kept` bytes copied to it.
     fn large_enough(&self, slab: Option<S>, needed: u64, kept: usize) -> Result<S> {
         let mut old = slab;
         if let Some(slab) = &mut old
@@ -267,10 +269,10 @@ impl<S: Slab> Shared<S> {
             });
         }
         if kept == 0 {
-            // Before the larger one is made: two at once may be more than there is.
+            // The old slab is freed first: both at once may not fit into memory.
             old = None;
         }
-        // A quarter more than is needed now, since the next batch will need a little more or less.
+        // A quarter more than needed, since the next batch will need slightly more or less.
         let wanted = (needed + needed / 4).next_multiple_of(1 << 16).min(most) as usize;
         let made = catch_unwind(AssertUnwindSafe(|| (self.make)(wanted)));
         let made = made.unwrap_or_else(|panic| Err(message(&*panic)));
@@ -287,7 +289,7 @@ impl<S: Slab> Shared<S> {
         Ok(slab)
     }
 
-    /// Makes a batch anew, without engines, on threads that end with it.
+    /// Loads a batch again without engines, on threads that end with it.
     pub fn on_processor(self: &Arc<Self>, at: At, many: u64) -> Result<Batch<S>> {
         let read = |place: u64, decoder: &mut Decoder| {
             let mut buffer = Vec::new();
@@ -335,7 +337,7 @@ impl<S: Slab> Shared<S> {
         })
     }
 
-    /// Deals with the broken pictures, and makes the batch.
+    /// Skips or replaces the broken pictures, and makes the batch.
     fn finish(
         self: &Arc<Self>,
         at: At,
@@ -407,8 +409,8 @@ impl<S: Slab> Shared<S> {
         Ok(batch)
     }
 
-    /// The next good picture of the epoch takes the place of a broken one. Its pixels go behind all others, so that none of
-    /// them moves: it is decoded here, whatever engines there are.
+    /// Replaces a broken picture by the next good one of the epoch. Its pixels go after all others, so that none of
+    /// them moves. It is decoded here, even if there are engines.
     fn replace(
         &self,
         at: At,
@@ -454,14 +456,14 @@ impl<S: Slab> Shared<S> {
     }
 }
 
-/// Brings a picture into its piece, or its file.
+/// Decodes a picture into its piece, or copies its file there.
 fn decode<S: Slab>(
     read: &Read,
     placed: Placed,
     mut piece: Piece<S>,
     decoder: &mut Decoder,
 ) -> Picture<S> {
-    // The piece is gone when this returns: the slab can be had back only without any.
+    // The piece is dropped when this function returns: the slab can be taken out only when no pieces are left.
     if read.for_engines {
         piece.copy_from_slice(&read.bytes);
         let file = placed.offset..placed.offset + read.bytes.len() as u64;
@@ -473,7 +475,7 @@ fn decode<S: Slab>(
     }
 }
 
-/// How many pictures are tried in place of a broken one.
+/// Maximum number of pictures that are tried as a replacement.
 const MAX_TRIES: u64 = 100;
 
 impl<S: Slab> Batch<S> {
@@ -499,7 +501,7 @@ impl<S: Slab> Batch<S> {
         self.labels.push(label);
     }
 
-    /// What engines decode comes behind all that is decoded.
+    /// Adds the pictures of the engines after all decoded ones.
     fn place_encoded(&mut self) {
         let mut end = self.decoded.end - self.decoded.start;
         for ForEngines { picture, .. } in &self.encoded {

@@ -1,4 +1,4 @@
-//! A folder with a sub-folder for each class.
+//! Reads a data set from a folder with a sub-folder for each class.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ pub(super) fn open(root: &Path, only: Option<&[&str]>) -> Result<Dataset> {
     }
     if let Some(name) = beside.first().filter(|_| only.is_none()) {
         let why = format!(
-            "`{name}` lies beside the folders of the classes, so it has no class; move it into one"
+            "`{name}` is beside the folders of the classes, so it has no class; move it into one"
         );
         return Err(Error::source(root.display(), why));
     }
@@ -60,7 +60,7 @@ pub(super) fn open(root: &Path, only: Option<&[&str]>) -> Result<Dataset> {
     draft.finish(Place::Files(root.to_owned()), classes, root.display())
 }
 
-/// The sub-folders and the pictures of a folder, by name.
+/// Returns the sub-folders and the pictures of a folder, sorted by name.
 fn list(root: &Path) -> Result<(Vec<String>, Vec<String>)> {
     let mut folders = Vec::new();
     let mut pictures = Vec::new();
@@ -75,13 +75,13 @@ fn list(root: &Path) -> Result<(Vec<String>, Vec<String>)> {
     Ok((folders, pictures))
 }
 
-/// What an entry is, with its path below the root.
+/// A folder entry that is used, with its path below the root.
 enum Found {
     Folder(String),
     Picture(String),
 }
 
-/// What there is, but for what is hidden or neither folder nor picture.
+/// Returns what the entry is, or none if it is hidden or neither a folder nor a picture.
 fn found(root: &Path, entry: walkdir::Result<DirEntry>) -> Result<Option<Found>> {
     let error = match entry {
         Ok(entry) if is_hidden(entry.path()) => return Ok(None),
@@ -97,20 +97,20 @@ fn found(root: &Path, entry: walkdir::Result<DirEntry>) -> Result<Option<Found>>
     let is_link = |path: &&Path| error.loop_ancestor().is_none() && path.is_symlink();
     match error.path().filter(is_link) {
         None => Err(Error::source(root.display(), error)),
-        // A picture that cannot be read is one more broken picture, of which the loader's option decides.
+        // A picture that cannot be read counts as a broken picture, for which the loader's option decides.
         Some(link) if ends_as_picture(link) && !is_hidden(link) => {
             below(root, link).map(|name| Some(Found::Picture(name)))
         }
         Some(link) if is_hidden(link) || leads_to_itself(link) => Ok(None),
-        // It may be a folder of pictures on a disk that is not there.
+        // It may be a folder of pictures on a disk that is not mounted.
         Some(link) => {
-            let why = "it is a link that leads to nothing; mend or remove it";
+            let why = "it is a link that leads to nothing; fix or remove it";
             Err(Error::source(link.display(), why))
         }
     }
 }
 
-/// Whether following a link never ends.
+/// Returns whether following the link never ends.
 fn leads_to_itself(link: &Path) -> bool {
     let mut at = link.to_owned();
     (0..64).all(|_| match at.read_link() {
@@ -133,7 +133,7 @@ fn is_hidden(path: &Path) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether the name is one of a picture.
+/// Returns whether the file name has the extension of a picture.
 pub(super) fn ends_as_picture(path: &Path) -> bool {
     let end = path.extension();
     end.is_some_and(|end| ENDS.iter().any(|known| end.eq_ignore_ascii_case(known)))

@@ -1,4 +1,4 @@
-//! A file that lists paths, with a label each or none.
+//! Reads a data set from a file that lists paths, all or none of them with labels.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::folder::ends_as_picture;
 use super::{A_NUMBER, Dataset, Draft, Place, compressed, number_of, open_file};
 use crate::{Error, Result};
 
-/// No path is as long; a file that is no list should not be read into memory as one line.
+/// Longer than any path, so that a file that is not a list is not read into memory as one line.
 const MAX_LINE_BYTES: u64 = 1 << 16;
 
 pub(super) fn open(file: &Path) -> Result<Dataset> {
@@ -44,7 +44,7 @@ pub(super) fn open(file: &Path) -> Result<Dataset> {
         let text = text.map_err(|_| {
             Error::source(place(), "the line is not UTF-8; is this a list of paths?")
         })?;
-        // A file from another system may begin with a mark, and end its lines otherwise.
+        // A file from another system may begin with a byte order mark and have other line ends.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim();
         if text.is_empty() {
             continue;
@@ -78,8 +78,9 @@ pub(super) fn open(file: &Path) -> Result<Dataset> {
     draft.finish(Place::Files(root), Vec::new(), file.display())
 }
 
-/// The path of a line, and its label if it has one. What follows the last comma is a label if it is a number, and else a part of the
-/// path, unless the path would end as a picture's does without it and not with it: then somebody meant a label.
+/// Splits a line into its path and its label, if it has one. The text after the last comma is a label if it is a
+/// number. Otherwise it belongs to the path, unless the path ends as a picture only without it: then a label was
+/// intended, and it is an error.
 fn labelled(text: &str) -> Result<(&str, Option<u32>), String> {
     let Some((path, label)) = text.rsplit_once(',') else {
         return Ok((text, None));
@@ -93,7 +94,7 @@ fn labelled(text: &str) -> Result<(&str, Option<u32>), String> {
     match number_of(label) {
         Some(number) => Ok((path, Some(number))),
         None => Err(format!(
-            "`{label}` is no label: behind the last comma {A_NUMBER} is expected; number the classes, or put the pictures of each into a folder of its own"
+            "`{label}` is not a label: after the last comma {A_NUMBER} is expected; number the classes, or put the pictures of each into a folder of its own"
         )),
     }
 }

@@ -1,8 +1,8 @@
-//! Where pictures come from: a folder, a list, the shards of an archive, or memory.
+//! Sources of pictures: a folder, a list, the shards of an archive, or memory.
 //!
-//! A [`Dataset`] is a list of samples in an order that depends on nothing but their names. Reading one is a single read
-//! from its file at a known place; an archive is walked once, when it is opened. So each sample can be had at any time,
-//! and shuffling is as good as the order that it is given, over all archives.
+//! A [`Dataset`] is a list of samples whose order depends only on their names. Reading a sample takes a single read
+//! at a known position of a file; an archive is scanned once, when it is opened. So any sample can be read at any
+//! time, and the samples of all archives are shuffled together, not only within a buffer.
 
 mod folder;
 mod list;
@@ -20,14 +20,14 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{Broken, Error, Result};
 
-/// How many bytes the file of one picture may have unless told otherwise: 256 MiB.
+/// Default limit on the bytes of one picture's file: 256 MiB.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// Pictures with their labels, in an order that never changes.
 #[derive(Debug)]
 pub struct Dataset {
     place: Place,
-    /// The names behind each other, and where each ends: a vector of strings would take three times the memory.
+    /// The names one after another, and where each ends: a vector of strings would take three times the memory.
     names: String,
     ends: Vec<u64>,
     /// Empty if no sample has a label.
@@ -37,33 +37,33 @@ pub struct Dataset {
     identity: u64,
 }
 
-/// What the names are names of.
+/// Where the samples are stored.
 #[derive(Debug)]
 enum Place {
-    /// Files, below this folder unless absolute.
+    /// Files, with paths relative to this folder or absolute.
     Files(PathBuf),
     /// Members of archives.
     Shards(shards::Shards),
-    /// The bytes of each.
+    /// The file contents of each sample, in memory.
     Memory(Vec<Vec<u8>>),
 }
 
-/// A label that no sample has: it stands for none.
+/// The value that marks a sample without a label; no label may have it.
 const NO_LABEL: u32 = u32::MAX;
-/// What a label has to be, in the words of messages.
+/// How messages describe a valid label.
 const A_NUMBER: &str = "a whole number from 0 to 4294967294";
 
-/// The label in a text, if it is one: digits alone.
+/// Returns the label in a text if it consists of digits alone and is in range.
 fn number_of(text: &str) -> Option<u32> {
     let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|_| is_digits)?;
     (number != NO_LABEL).then_some(number)
 }
 
-/// Opens a file from which samples are listed.
+/// Opens a file that lists samples.
 fn open_file(path: &Path) -> Result<File> {
     let wrong = |why: &dyn std::fmt::Display| Error::source(path.display(), why);
-    // Before it is opened: to open a pipe would wait for a writer, perhaps for ever.
+    // The check comes before opening the file, since opening a pipe would wait for a writer, perhaps forever.
     let about = path.metadata().map_err(|error| wrong(&error))?;
     if about.is_dir() {
         let why = "it is a folder; where several sources are given, each is an archive";
@@ -76,7 +76,8 @@ fn open_file(path: &Path) -> Result<File> {
     File::open(path).map_err(|error| wrong(&error))
 }
 
-/// What to do with a file that begins so, if it is compressed: a member of an archive could then be reached only through all before it.
+/// Returns how to unpack a file whose first bytes are these, if it is compressed. A member of a compressed archive
+/// could be reached only by reading everything before it.
 fn compressed(path: &Path, first: &[u8]) -> Option<String> {
     let known: [(&[u8], &str, &str, &str); 5] = [
         (&[0x1F, 0x8B], "gzip", "gunzip", "gz"),
@@ -88,7 +89,7 @@ fn compressed(path: &Path, first: &[u8]) -> Option<String> {
     let found = known.iter().find(|(begins, ..)| first.starts_with(begins));
     let (_, by, undo, end) = found?;
     let name = path.file_name().unwrap_or(path.as_os_str()).display();
-    // They tell by its name what the unpacked file is to be called.
+    // These tools derive the name of the unpacked file from the file's name.
     let undo = match name.to_string().ends_with(end) {
         true => format!("{undo} {name}"),
         false => format!("{undo} < {name} > unpacked.tar"),
@@ -99,21 +100,22 @@ fn compressed(path: &Path, first: &[u8]) -> Option<String> {
 }
 
 impl Dataset {
-    /// A folder with a sub-folder for each class: `root/cat/1.jpg`. The classes are numbered in the order of their
-    /// names. A folder that holds pictures and no folders gives samples without labels.
+    /// Opens a folder with a sub-folder for each class: `root/cat/1.jpg`. The classes are numbered in the order of
+    /// their names. A folder with pictures and no sub-folders gives samples without labels.
     ///
-    /// Taken are files whose names end in `.jpg`, `.jpeg`, `.jpe`, `.jfif` or `.png`, in any case and at any depth of a
-    /// class, but for hidden ones; what they are is told by their bytes. Links are followed; one that is named as a picture
-    /// and leads to nothing is a picture that cannot be read.
+    /// Includes files whose names end in `.jpg`, `.jpeg`, `.jpe`, `.jfif` or `.png`, in any case and at any depth of
+    /// a class, except hidden ones; their bytes determine the format. Links are followed; a link that is named as a
+    /// picture and leads to nothing is a picture that cannot be read.
     ///
     /// # Errors
-    /// [`Error::Source`] if a folder cannot be read, a link leads back to a folder around it or, with another name, to nothing, there are no
-    /// pictures, or there are pictures both beside the folders and in them.
+    /// [`Error::Source`] if a folder cannot be read, a link leads back to a folder around it, a link that is not
+    /// named as a picture leads to nothing, there are no pictures, or there are pictures both beside and inside the
+    /// sub-folders.
     pub fn folder(root: impl AsRef<Path>) -> Result<Dataset> {
         folder::open(root.as_ref(), None)
     }
 
-    /// A folder whose classes are these, and numbered in this order. Other sub-folders are left out.
+    /// Opens a folder with these classes, numbered in this order. Other sub-folders are ignored.
     ///
     /// # Errors
     /// As [`Dataset::folder`], and if a class has no sub-folder or is named twice.
@@ -121,23 +123,26 @@ impl Dataset {
         folder::open(root.as_ref(), Some(classes))
     }
 
-    /// A text file that names a picture in each line, by a path from the list's own folder: `path` or `path,label`, where
-    /// a label is a number. The last comma of a line separates, if a number follows it or if the line ends as a picture's name
-    /// does only without what follows. Empty lines are left out. All lines have a label, or none.
+    /// Opens a text file with a picture in each line, as a path relative to the list's own folder: `path` or
+    /// `path,label`, where a label is a number. The last comma of a line separates path and label if a number follows
+    /// it, or if the line has a picture's file name only without the text after it. Empty lines are ignored. Either
+    /// all lines have a label, or none.
     ///
     /// # Errors
-    /// [`Error::Source`] with the line, if it is no path, if its label is none, or if it has one and others have none.
+    /// [`Error::Source`] with the line, if it is not a path, if its label is invalid, or if only some lines have
+    /// labels.
     pub fn list(file: impl AsRef<Path>) -> Result<Dataset> {
         list::open(file.as_ref())
     }
 
-    /// Shards of tar in WebDataset's layout: the members of a sample follow each other and have the same name up to the first
-    /// full stop after the last slash: `0001.jpg` and `0001.cls`. The picture is `jpg`, `jpeg` or `png`, the label is a
-    /// number in `cls`, or `label` or `cls` in an object in `json`.
+    /// Opens tar shards in WebDataset's layout: the members of a sample follow each other and have the same name up
+    /// to the first full stop after the last slash: `0001.jpg` and `0001.cls`. The picture is `jpg`, `jpeg` or `png`;
+    /// the label is a number in `cls`, or `label` or `cls` of an object in `json`.
     ///
     /// # Errors
-    /// [`Error::Source`] with archive and member if an archive is damaged or ends early, has two pictures in a sample, or a
-    /// label that is none. Archives that are compressed as a whole are refused: they can only be read from front to back.
+    /// [`Error::Source`] with archive and member if an archive is damaged or ends early, a sample has two pictures,
+    /// or a label is invalid. Archives that are compressed as a whole are refused, since they can only be read from
+    /// front to back.
     pub fn shards(archives: &[impl AsRef<Path>]) -> Result<Dataset> {
         shards::open(
             archives
@@ -147,10 +152,10 @@ impl Dataset {
         )
     }
 
-    /// What the path is: a folder, an archive (`.tar`) or else a list.
+    /// Opens a path as what it is: a folder, an archive (`.tar`) or otherwise a list.
     ///
     /// # Errors
-    /// Those of the three.
+    /// Those of [`Dataset::folder`], [`Dataset::shards`] and [`Dataset::list`].
     pub fn open(path: impl AsRef<Path>) -> Result<Dataset> {
         let path = path.as_ref();
         let about = path
@@ -168,10 +173,10 @@ impl Dataset {
         }
     }
 
-    /// Pictures that are in memory: a name, the bytes of its file, and a label.
+    /// Creates a data set of pictures in memory: a name, the bytes of the file, and a label each.
     ///
     /// # Errors
-    /// [`Error::Source`] if there are none, or only some have a label.
+    /// [`Error::Source`] if `pictures` is empty, or only some have a label.
     pub fn memory(pictures: Vec<(String, Vec<u8>, Option<u32>)>) -> Result<Dataset> {
         let mut draft = Draft::default();
         let mut all = Vec::with_capacity(pictures.len());
@@ -182,31 +187,31 @@ impl Dataset {
         draft.finish(Place::Memory(all), Vec::new(), "memory")
     }
 
-    /// The same, with another limit on the bytes of a file.
+    /// Sets the limit on the bytes of a file, instead of [`MAX_FILE_BYTES`].
     pub fn with_max_file_bytes(mut self, max_file_bytes: u64) -> Dataset {
         self.max_file_bytes = max_file_bytes;
         self
     }
 
-    /// How many samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> u64 {
         self.ends.len() as u64
     }
 
-    /// Never: a data set without samples is refused when it is opened.
+    /// Returns false: a data set without samples is refused when it is opened.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The names of the classes, if they have names.
+    /// Returns the names of the classes; empty if they have none.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The label of a sample, if it has one.
+    /// Returns the label of a sample, if it has one.
     ///
     /// # Panics
-    /// If there are not so many samples.
+    /// If `sample` is not below [`Dataset::len`].
     #[track_caller]
     pub fn label(&self, sample: u64) -> Option<u32> {
         assert!(sample < self.len(), "sample {sample} of {}", self.len());
@@ -214,10 +219,10 @@ impl Dataset {
         label.filter(|label| *label != NO_LABEL)
     }
 
-    /// What to call a sample in a message: its path, or archive and member.
+    /// Returns the name of a sample for messages: its path, or archive and member.
     ///
     /// # Panics
-    /// If there are not so many samples.
+    /// If `sample` is not below [`Dataset::len`].
     #[track_caller]
     pub fn name(&self, sample: u64) -> String {
         let name = self.short_name(sample);
@@ -234,25 +239,27 @@ impl Dataset {
         &self.names[start as usize..self.ends[sample] as usize]
     }
 
-    /// A digest of the names and labels: two data sets with the same digest have the same samples by the same numbers. The
-    /// bytes of the pictures are not in it, since that would mean to read them all; nor is the folder that they are in.
+    /// Returns a digest of the names and labels: two data sets with equal digests have the same samples with the same
+    /// numbers. The digest covers neither the bytes of the pictures, since all would have to be read, nor the folder
+    /// that contains them.
     pub fn identity(&self) -> u64 {
         self.identity
     }
 
-    /// Reads the file of a sample into `into`, whose content is replaced.
+    /// Reads the file of a sample into `into` and replaces its contents.
     ///
     /// # Errors
     /// [`Broken::Unreadable`] or [`Broken::TooLong`].
     ///
     /// # Panics
-    /// If there are not so many samples.
+    /// If `sample` is not below [`Dataset::len`].
     pub fn read(&self, sample: u64, into: &mut Vec<u8>) -> Result<(), Broken> {
         into.clear();
         match &self.place {
             Place::Files(root) => {
                 let path = root.join(self.short_name(sample));
-                // Before it is opened: to open a pipe would wait for a writer, perhaps for ever.
+                // The check comes before opening the file, since opening a pipe would wait for a writer, perhaps
+                // forever.
                 if !path.metadata().map_err(unreadable)?.is_file() {
                     return Err(Broken::Unreadable("it is not a file".into()));
                 }
@@ -295,7 +302,7 @@ fn unreadable(error: std::io::Error) -> Broken {
     Broken::Unreadable(error.to_string())
 }
 
-/// A data set while its samples are listed.
+/// A data set whose samples are being listed.
 #[derive(Default)]
 struct Draft {
     names: String,
@@ -309,7 +316,7 @@ impl Draft {
         if label == Some(NO_LABEL) {
             return Err(Error::source(
                 name,
-                format!("the label {NO_LABEL} stands for none; choose another"),
+                format!("the label {NO_LABEL} means that there is none; choose another"),
             ));
         }
         self.names.push_str(name);

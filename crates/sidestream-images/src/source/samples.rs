@@ -1,6 +1,8 @@
-//! Sample pictures that are computed from a seed: for examples, tests and measurements, without a file in the repository.
+//! Sample pictures that are computed from a seed, for examples, tests and measurements, without files in the
+//! repository.
 //!
-//! They are made to cost what photographs cost: smooth skies, edges, texture at every scale and the noise of a sensor.
+//! They cost as much to decode as photographs: they have smooth skies, edges, texture at every scale and sensor
+//! noise.
 
 use std::fs;
 use std::path::Path;
@@ -15,9 +17,9 @@ use crate::{Error, Result, Size};
 pub struct Sample {
     /// Class and number, as a path: `hills/03.jpg`.
     pub name: String,
-    /// Its class, from 0 to 3.
+    /// Class, from 0 to 3.
     pub label: u32,
-    /// Its size.
+    /// Size of the picture.
     pub size: Size,
     /// The bytes of its JPEG file.
     pub bytes: Vec<u8>,
@@ -26,8 +28,8 @@ pub struct Sample {
 const CLASSES: [&str; 4] = ["city", "flowers", "hills", "sea"];
 const EACH: u32 = 10;
 
-/// Forty pictures of four classes, between 160 × 120 and 400 × 300 pixels, as JPEG (4:2:0, quality 85). Equal seeds give
-/// equal bytes.
+/// Returns forty pictures of four classes, between 160 × 120 and 400 × 300 pixels, as JPEG (4:2:0, quality 85). Equal
+/// seeds give equal bytes.
 pub fn samples(seed: u64) -> Vec<Sample> {
     let numbers = (0..CLASSES.len() as u32 * EACH).into_par_iter();
     let made = numbers.map(|nth| {
@@ -36,7 +38,7 @@ pub fn samples(seed: u64) -> Vec<Sample> {
             Draw(seed ^ (u64::from(class * EACH + number + 1)).wrapping_mul(0xD134_2543_DE82_EF95));
         let width = 160 + draw.below(241);
         let height = width * [3, 2, 3][number as usize % 3] / [4, 3, 2][number as usize % 3];
-        // Every third one upright.
+        // Every third picture has portrait format.
         let size = match number % 3 {
             2 => Size::new(width * 2 / 3, width),
             _ => Size { width, height },
@@ -62,7 +64,7 @@ pub fn samples(seed: u64) -> Vec<Sample> {
     made.collect()
 }
 
-/// Writes them into a folder, which [`Dataset::folder`](super::Dataset::folder) opens.
+/// Writes the samples into a folder that [`Dataset::folder`](super::Dataset::folder) opens.
 ///
 /// # Errors
 /// [`Error::Source`] if a file or folder cannot be written.
@@ -76,7 +78,7 @@ pub fn write_samples(folder: impl AsRef<Path>, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// A small generator: xorshift with a multiplication (Vigna 2014).
+/// A small random number generator: xorshift with a multiplication (Vigna 2014).
 struct Draw(u64);
 
 impl Draw {
@@ -92,7 +94,7 @@ impl Draw {
         (((self.next() >> 32) * u64::from(end)) >> 32) as u32
     }
 
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     fn share(&mut self) -> f32 {
         self.below(1 << 16) as f32 / 65_536.0
     }
@@ -118,7 +120,7 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
         .map(|_| std::array::from_fn(|_| draw.share()))
         .collect();
     let mut pixels = Vec::with_capacity(width * height * 3);
-    // How high each of the four ridges is in each column.
+    // The height of the four ridges in each column.
     let ridges: Vec<[f32; 4]> = (0..width)
         .map(|column| {
             let x = column as f32 / width as f32;
@@ -185,7 +187,7 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
                     }
                 },
             };
-            // A sensor's noise: about three levels, more in the dark.
+            // Sensor noise: about three levels, more in dark areas.
             let noise = (hash(column as u32, row as u32, salt ^ 0xABCD) - 0.5) * 8.0;
             pixels.extend(colour.map(|level| (level + noise).clamp(0.0, 255.0) as u8));
         }
@@ -193,14 +195,14 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
     pixels
 }
 
-/// The blossoms at a place, over each other; `grass` where none is.
+/// Returns the colour of the topmost blossom at a place, or `grass` if there is none.
 fn flowers(blobs: &[[f32; 6]], grass: Colour, x: f32, y: f32, aspect: f32) -> Colour {
     let mut colour = grass;
     for [bx, by, size, red, blue, petals] in blobs {
         let (dx, dy) = (x - bx, (y - by) * aspect);
         let away = (dx * dx + dy * dy).sqrt() / (0.03 + 0.06 * size);
         if away >= 1.0 {
-            // No petal is as long, and an angle is dear.
+            // No petal is that long, and computing an angle is expensive.
             continue;
         }
         let petal = 0.75 + 0.25 * (dy.atan2(dx) * (4.0 + 5.0 * petals).floor()).cos();
@@ -220,7 +222,7 @@ fn mix(from: Colour, to: Colour, share: f32) -> Colour {
     })
 }
 
-/// Value noise of four octaves, from 0 to 1.
+/// Returns value noise of four octaves, from 0 to 1.
 fn texture(x: f32, y: f32, salt: u32) -> f32 {
     let octaves = (0..4u32).map(|octave| {
         let scale = (1 << octave) as f32;
@@ -242,7 +244,7 @@ fn texture(x: f32, y: f32, salt: u32) -> f32 {
     octaves.sum::<f32>() / 0.9375
 }
 
-/// A number from 0 to 1 for each pair.
+/// Returns a number from 0 to 1 for each pair.
 fn hash(x: u32, y: u32, salt: u32) -> f32 {
     let mut h =
         x.wrapping_mul(0x9E37_79B1) ^ y.wrapping_mul(0x85EB_CA77) ^ salt.wrapping_mul(0xC2B2_AE3D);

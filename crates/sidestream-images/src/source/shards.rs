@@ -1,8 +1,8 @@
-//! Archives of tar in WebDataset's layout. Each is walked once, from header to header, so that every sample is a read at
-//! a known place afterwards.
+//! Reads tar archives in WebDataset's layout. Each archive is scanned once, from header to header; after that, every
+//! sample is a single read at a known position.
 //!
-//! The headers are read by the crate `tar`, with their checksums. What follows a header is read here, so that it is
-//! bounded: a name, a label, the records of pax.
+//! The crate `tar` reads the headers and verifies their checksums. What follows a header (a name, a label, pax
+//! records) is read here, so that its length is bounded.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,7 +15,7 @@ use tar::{Archive, Entry, EntryType, PaxExtensions};
 use super::{A_NUMBER, Dataset, Draft, NO_LABEL, Place, compressed, number_of, open_file};
 use crate::{Error, Result};
 
-/// Names and labels are short. What is longer is no name and no label.
+/// Names and labels are short; anything longer is refused.
 const MAX_NAME_BYTES: u64 = 1 << 16;
 const MAX_LABEL_BYTES: u64 = 1 << 20;
 
@@ -38,7 +38,7 @@ impl Shards {
         &self.archives[self.members[sample as usize].archive as usize].0
     }
 
-    /// The file, and which bytes of it.
+    /// Returns the file, and the range of its bytes that is the member.
     pub fn member(&self, sample: u64) -> (&File, u64, u64) {
         let Member {
             archive,
@@ -49,7 +49,7 @@ impl Shards {
     }
 }
 
-/// A sample of which some members have been met.
+/// The members of a sample that have been read so far.
 #[derive(Default)]
 struct Group {
     key: String,
@@ -76,17 +76,17 @@ pub(super) fn open(paths: Vec<PathBuf>) -> Result<Dataset> {
     draft.finish(Place::Shards(shards), Vec::new(), what)
 }
 
-/// A walk over the members of an archive.
+/// A scan of the members of an archive.
 struct Walk<'a> {
     path: &'a Path,
     archive: u32,
-    /// Of the whole file.
+    /// Bytes in the whole file.
     length: u64,
-    /// The member before, for messages.
+    /// Name of the previous member, for messages.
     after: String,
-    /// The name of the next member, where an entry of its own says it.
+    /// Name of the next member, if an entry of its own contains it.
     long_name: Option<Vec<u8>>,
-    /// The sample that is being read, and the keys of those that were.
+    /// The current sample, and the keys of the earlier ones.
     group: Group,
     done: HashSet<u128>,
 }
@@ -117,12 +117,12 @@ fn walk(
     };
     let mut tar = Archive::new(file);
     let mut end_of_last = 0;
-    // Raw: long names and records of pax come as entries, and nothing is read unasked.
+    // Raw: long names and pax records come as entries, and nothing is read implicitly.
     for entry in tar.entries_with_seek().map_err(wrong)?.raw(true) {
         let mut entry = entry.map_err(|error| {
             let after = &walk.after;
             walk.wrong(format!(
-                "it is damaged after {after}: {error}; copy it anew"
+                "it is damaged after {after}: {error}; copy it again"
             ))
         })?;
         end_of_last = entry
@@ -144,15 +144,17 @@ fn walk(
                 walk.member(&mut entry, draft, members)?;
             }
             EntryType::GNUSparse => return Err(walk.wrong(with_holes(&walk.after))),
-            // Folders, links, records for the whole archive: no samples. Their name must not pass to the next.
+            // Folders, links and records for the whole archive are not samples. Their long name must not be used for
+            // the next member.
             _ => walk.long_name = None,
         }
     }
-    // An archive ends with a block of zeros. One that was cut between two members would else just have fewer samples.
+    // An archive ends with a block of zeros. Without this check, an archive that was cut between two members would
+    // just have fewer samples.
     if end_of_last >= walk.length {
         let after = &walk.after;
         return Err(walk.wrong(format!(
-            "it ends after {after} without the mark of an archive's end; copy it anew"
+            "it ends after {after} without the end-of-archive mark; copy it again"
         )));
     }
     settle(walk.group, draft, members)
@@ -163,7 +165,7 @@ impl Walk<'_> {
         Error::source(self.path.display(), why)
     }
 
-    /// What an entry holds that says something of the next member.
+    /// Returns the contents of an entry that describes the next member.
     fn content(&self, entry: &mut Entry<'_, &File>, most: u64, what: &str) -> Result<Vec<u8>> {
         let (size, after) = (entry.size(), &self.after);
         if size > most {
@@ -176,7 +178,9 @@ impl Walk<'_> {
         read.map_err(|error| self.wrong(format!("after {after}: {error}")))?;
         match bytes.len() as u64 == size {
             true => Ok(bytes),
-            false => Err(self.wrong(format!("it ends within {what} after {after}; copy it anew"))),
+            false => Err(self.wrong(format!(
+                "it ends within {what} after {after}; copy it again"
+            ))),
         }
     }
 
@@ -200,7 +204,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes a file of a sample in.
+    /// Adds a file to its sample.
     fn member(
         &mut self,
         entry: &mut Entry<'_, &File>,
@@ -217,7 +221,7 @@ impl Walk<'_> {
             ))
         })?;
         if at.checked_add(size).is_none_or(|end| end > self.length) {
-            return Err(self.wrong(format!("it ends within `{name}`; copy it anew")));
+            return Err(self.wrong(format!("it ends within `{name}`; copy it again")));
         }
         self.after = format!("`{name}`");
         let Some((key, end)) = split(&name) else {
@@ -248,7 +252,7 @@ impl Walk<'_> {
                     )));
                 }
             }
-            // A `cls` beside a `json` says more plainly what is meant.
+            // A `cls` takes precedence over a `json`, since its meaning is clearer.
             "cls" => self.group.label = Some(self.label(entry, &name, of_text)?),
             "json" => {
                 let label = self.label(entry, &name, of_json)?;
@@ -274,7 +278,7 @@ impl Walk<'_> {
         let mut bytes = Vec::new();
         let whole = entry.read_to_end(&mut bytes);
         whole.map_err(|error| self.wrong(format!("`{name}`: {error}")))?;
-        read(&bytes).map_err(|why| self.wrong(format!("`{name}` is no label: {why}")))
+        read(&bytes).map_err(|why| self.wrong(format!("`{name}` is not a label: {why}")))
     }
 }
 
@@ -282,7 +286,7 @@ fn with_holes(after: &str) -> String {
     format!("after {after}: a member with holes; pack the archive without `--sparse`")
 }
 
-/// A sample without a picture is left out, as WebDataset's readers do.
+/// Adds a complete sample. A sample without a picture is dropped, as in WebDataset's readers.
 fn settle(group: Group, draft: &mut Draft, members: &mut Vec<Member>) -> Result<()> {
     if let Some((name, member)) = group.picture {
         draft.add(&name, group.label)?;
@@ -291,11 +295,11 @@ fn settle(group: Group, draft: &mut Draft, members: &mut Vec<Member>) -> Result<
     Ok(())
 }
 
-/// Key and end of a member's name: the end begins at the first full stop of the last part.
+/// Splits a member's name into key and extension, which begins at the first full stop of the last path component.
 fn split(name: &str) -> Option<(&str, &str)> {
     let last = name.rfind('/').map_or(0, |slash| slash + 1);
     let stop = last + name[last..].find('.')?;
-    // A hidden file is no sample.
+    // A hidden file is not part of a sample.
     (stop > last).then(|| (&name[..stop], &name[stop + 1..]))
 }
 
@@ -308,12 +312,12 @@ fn of_text(bytes: &[u8]) -> Result<u32, String> {
     })
 }
 
-/// The label in an object, if it has one.
+/// Returns the label in a JSON object, if it has one.
 fn of_json(bytes: &[u8]) -> Result<Option<u32>, String> {
     let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         format!(
-            "it is no JSON, from line {line}, column {column} on; write an object such as {{\"label\": 3}}"
+            "it is not JSON, from line {line}, column {column} on; write an object such as {{\"label\": 3}}"
         )
     })?;
     let found = ["label", "cls"]
@@ -330,7 +334,7 @@ fn of_json(bytes: &[u8]) -> Result<Option<u32>, String> {
     })
 }
 
-/// As much of a text as a message can show in its line.
+/// Returns as much of a text as fits into one line of a message.
 fn excerpt(text: &str) -> String {
     let line: String = text.chars().take(40).collect();
     let shown = one_line(&line);

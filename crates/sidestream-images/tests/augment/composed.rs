@@ -1,4 +1,5 @@
-//! What is composed and sampled once, against the exact map: in double precision, with 16 x 16 samples of each pixel of the result.
+//! Compares operators that are composed and sampled once with the exact map: in double precision, with 16 x 16
+//! samples per pixel of the result.
 
 use sidestream_images::augment::{Interpolation, Operator, Target};
 
@@ -8,7 +9,7 @@ const SIDE: u32 = 32;
 const FULL: u32 = 260;
 const DEGREES: f64 = 30.0;
 
-/// Cut out of the middle, shrunk to a side of [`SIDE`], and turned if wanted.
+/// The middle is cut out, shrunk to a side of [`SIDE`], and rotated if `turned`.
 fn composed(scale: f64, turned: bool) -> Vec<f32> {
     let part = (f64::from(SIDE) * scale).round() as u32;
     let mut operators = vec![
@@ -33,8 +34,8 @@ fn composed(scale: f64, turned: bool) -> Vec<f32> {
     numbers(&made(&plan(&operators), size(FULL, FULL), 1, NUMBERS))
 }
 
-/// The same by its definition: a triangle of the width of two pixels of the result, over the picture between its pixels. What lies
-/// outside the part that was cut out is black, and counts by the share of a pixel.
+/// Computes the result by definition: a triangle filter with a width of two pixels of the result, over the
+/// interpolated picture. Pixels outside the cropped part are black, and a partly covered pixel counts by its share.
 fn exact(scale: f64, turned: bool) -> Vec<f64> {
     let bytes = picture(size(FULL, FULL), 0);
     let part = (f64::from(SIDE) * scale).round();

@@ -1,5 +1,5 @@
-//! Single operators with one value for each argument, beside what torchvision's functions make of the same picture:
-//! `tests/data/torchvision.py` wrote that down.
+//! Single operators with fixed arguments, compared with the results of torchvision's functions for the same picture,
+//! which `tests/data/torchvision.py` wrote to a file.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{BYTES, key, plan, size};
 
 const FILL: [f32; 3] = [10.0, 20.0, 30.0];
 
-/// By name: the size and the bytes by rows.
+/// By name: the size, and the bytes by rows.
 fn known() -> BTreeMap<&'static str, (Size, Vec<u8>)> {
     let text = include_str!("../data/torchvision.txt");
     let line = |line: &'static str| {
@@ -34,14 +34,15 @@ fn made(plan: &Plan, key: Key) -> (Size, Vec<u8>) {
     (drawn.size(), drawn.host(&bytes, BYTES).unwrap())
 }
 
-/// How many values differ by more than a level.
+/// Returns how many values differ by more than a level.
 fn differences(found: &[u8], expected: &[u8]) -> usize {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().zip(expected);
     pairs.filter(|(a, b)| a.abs_diff(**b) > 1).count()
 }
 
-/// As torchvision's within a level. Of the values `others` may be any: where the nearest pixel is a matter of the last digit.
+/// Checks that all values are within a level of torchvision's, except at most `others` of them, where the last digit
+/// decides which pixel is the nearest.
 fn check(name: &str, operators: &[Operator], others: usize) {
     let (expected_size, expected) = known().remove(name).unwrap();
     for plan in [plan(operators), plan(operators).unfused()] {
@@ -170,7 +171,8 @@ fn blurs_are_torchvisions() {
     check("blur_of_two_sizes", &[blur([9, 3], 2.0)], 0);
 }
 
-/// Which of the fourteen it is, the key decides: each result is one of torchvision's, and each of torchvision's is a result.
+/// The key decides which of the fourteen operators is applied: each result is one of torchvision's, and each of
+/// torchvision's occurs.
 #[test]
 fn rand_augment_does_what_torchvision_can_do() {
     let plan = plan(&[Operator::RandAugment {
@@ -205,7 +207,7 @@ fn rand_augment_does_what_torchvision_can_do() {
     assert!(missing.is_empty(), "never made: {missing:?}");
 }
 
-/// A part of one colour, and nothing else; torchvision draws the same distribution of parts.
+/// One part gets one colour, and nothing else changes; torchvision draws parts from the same distribution.
 #[test]
 fn a_part_is_erased() {
     let value = [200.0, 0.0, 7.0];
@@ -234,7 +236,7 @@ fn a_part_is_erased() {
         assert_eq!(
             erased.len() as u32,
             width * height,
-            "sample {sample}: it is no rectangle"
+            "sample {sample}: it is not a rectangle"
         );
         let share = f64::from(width * height) / f64::from(size.width * size.height);
         assert!((0.06..0.36).contains(&share), "sample {sample}: {share}");

@@ -1,4 +1,4 @@
-//! Augmentation, by what a user sees: plans in, pictures out.
+//! Augmentation as a user sees it: plans in, pictures out.
 
 mod composed;
 mod drawn;
@@ -34,7 +34,7 @@ pub fn plan(operators: &[Operator]) -> Plan {
     Plan::new(operators.to_vec()).unwrap()
 }
 
-/// Numbers without a pattern, from a seed.
+/// Returns a generator of numbers without a pattern.
 pub fn noise(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     move || {
@@ -45,7 +45,7 @@ pub fn noise(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// A picture of smooth and of sharp parts, by rows.
+/// Returns a picture with smooth and sharp parts, by rows.
 pub fn picture(size: Size, seed: u64) -> Vec<u8> {
     let mut noise = noise(seed + 1);
     let phase = [0; 6].map(|_| noise() as f64 / (1u64 << 53) as f64 * 6.0);
@@ -68,13 +68,13 @@ pub fn picture(size: Size, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Pictures of one size, one behind the other.
+/// Returns pictures of one size, one after another.
 pub fn pictures(size: Size, count: usize) -> (Vec<u8>, Batch) {
     let all = (0..count as u64).flat_map(|seed| picture(size, seed));
     (all.collect(), Batch::uniform(size, count, Layout::Nhwc))
 }
 
-/// What a plan makes of such pictures.
+/// Returns the result of a plan for such pictures.
 pub fn made(plan: &Plan, size: Size, count: usize, form: Form) -> Vec<u8> {
     let (input, batch) = pictures(size, count);
     let keys: Vec<_> = (0..count as u64).map(key).collect();

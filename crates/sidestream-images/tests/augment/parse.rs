@@ -1,4 +1,4 @@
-//! Operators as text.
+//! Operators parsed from text.
 
 use sidestream_images::Size;
 use sidestream_images::augment::{Interpolation, Operator, Target, parse};
@@ -83,7 +83,7 @@ fn operators_are_written_as_in_python() {
 }
 
 #[test]
-fn what_is_no_operator_is_named_with_its_place() {
+fn an_invalid_operator_is_reported_with_its_place() {
     refused("", "there is no operator");
     refused(
         "Crop(3)",

@@ -1,4 +1,5 @@
-//! Random plans: the launches, the processor's form and a decoded part have one result, and no picture depends on its neighbours.
+//! Random plans: the launches, the processor and a decoded region give equal results, and no picture depends on its
+//! neighbours.
 
 use sidestream::device::Device;
 use sidestream_images::Placed;
@@ -100,7 +101,7 @@ fn operators(dice: &mut impl FnMut() -> u64) -> Vec<Operator> {
     all
 }
 
-/// A plan, and pictures of several sizes for it.
+/// Returns a plan, and pictures of several sizes for it.
 fn drawn(seed: u64) -> (Plan, Form, Vec<Placed>, Vec<u8>) {
     println!("seed {seed}");
     let mut dice = noise(seed);
@@ -158,7 +159,7 @@ fn a_launch_has_the_result_of_the_processor() {
 }
 
 #[test]
-fn a_part_that_was_decoded_gives_what_the_whole_gives() {
+fn a_decoded_region_gives_the_result_of_the_whole_picture() {
     for seed in 0..SEEDS {
         let (plan, form, placed, slab) = drawn(seed);
         let keys = [seed, seed + 1, seed + 2].map(key);
@@ -215,8 +216,8 @@ fn a_picture_is_the_same_in_any_batch() {
     }
 }
 
-/// An upright warp is filtered down and across in turn, a turned one pixel by pixel: a picture that was laid on its side before and is
-/// put upright by the plan has the result of the one that always stood, however its colours lie.
+/// An upright warp is filtered down and across in turn, a rotated one pixel by pixel. A picture that was rotated
+/// before and is put upright by the plan has the result of the picture that was always upright, in each layout.
 #[test]
 fn an_upright_warp_has_the_result_of_a_turned_one() {
     const SIDE: u32 = 62;
@@ -225,7 +226,7 @@ fn an_upright_warp_has_the_result_of_a_turned_one() {
     let places = || (0..SIDE).flat_map(|y| (0..SIDE).map(move |x| (x, y)));
     let value = |(x, y): (u32, u32), c: u32| bytes[((y * SIDE + x) * 3 + c) as usize];
     let by_colours = (0..3).flat_map(|c| places().map(move |at| value(at, c)));
-    // Turned by a quarter, clockwise: its rows are columns from below.
+    // Rotated clockwise by 90 degrees: its rows are columns from below.
     let lying = places().flat_map(|(x, y)| [0, 1, 2].map(|c| value((y, SIDE - 1 - x), c)));
     let (by_colours, lying): (Vec<u8>, Vec<u8>) = (by_colours.collect(), lying.collect());
     let turned_back = Operator::RandomRotation {
@@ -252,7 +253,7 @@ fn an_upright_warp_has_the_result_of_a_turned_one() {
             ];
             let turned = [&[turned_back.clone()][..], &upright[..]].concat();
             let expected = made(&turned, &lying, Layout::Nhwc);
-            // At the edge of what was turned its fill shows, where the result is larger.
+            // At the edge of the rotated picture its fill shows where the result is larger.
             let is_inner = |at: usize| {
                 let (x, y) = (at as u32 / 3 % width, at as u32 / 3 / width);
                 (2..width - 2).contains(&x) && (2..height - 2).contains(&y)
@@ -262,7 +263,7 @@ fn an_upright_warp_has_the_result_of_a_turned_one() {
                 let pairs = found.iter().zip(&expected).enumerate();
                 let inner = pairs.filter(|(at, _)| is_inner(*at));
                 let most = inner.map(|(_, (a, b))| (a - b).abs()).fold(0.0, f32::max);
-                // A hundred-thousandth of the range; a wrong pixel is off by tens of levels.
+                // A hundred-thousandth of the range; a wrong pixel differs by tens of levels.
                 assert!(
                     most < 0.002,
                     "{width} x {height}, {layout:?}, {antialias}: {most}"

@@ -1,4 +1,4 @@
-//! What means nothing is refused, with the place and what to give instead.
+//! Invalid arguments are refused, with the place and a valid value.
 
 use sidestream_images::augment::{
     Batch, Form, Interpolation, Kind, Layout, Operator, Plan, Target,
@@ -113,7 +113,7 @@ fn arguments_are_refused_by_the_operators_place() {
         why.ends_with("RandomHorizontalFlip: p is 1.5; give a probability, from 0 to 1"),
         "{why}"
     );
-    assert_eq!(normalize.check(), Ok(()), "alone it means something");
+    assert_eq!(normalize.check(), Ok(()), "it is valid alone");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn input_and_form_are_refused_where_they_do_not_fit() {
         .unwrap_err()
         .to_string();
     assert!(
-        why.contains("the input has 192 bytes, and the pictures lie in 384"),
+        why.contains("the input has 192 bytes, and the pictures need 384"),
         "{why}"
     );
     let why = bytes

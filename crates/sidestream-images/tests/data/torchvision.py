@@ -1,4 +1,4 @@
-"""Writes `torchvision.txt`: a picture, and what torchvision's functions make of it, for
+"""Writes `torchvision.txt`: a picture, and the results of torchvision's functions for it, for
 `tests/augment/drawn.rs`.
 
 python torchvision.py, with torchvision 0.26 installed.

@@ -1,4 +1,4 @@
-//! Reading never panics, and what was read survives being written.
+//! Parsing never panics, and a program that was read is equal after writing and reading it again.
 //!
 //! `cargo +nightly fuzz run parse ../tests/data/litmus` in the folder `fuzz`
 //! starts from the litmus programs.

@@ -1,9 +1,8 @@
-//! Running a program on devices, through the explicit style of the library: every op is the call that
-//! it stands for.
+//! Runs a program on devices, through the explicit style of the library: each op becomes the call that it describes.
 //!
-//! Calls begin in the sequence of the file, each on its own host thread. One that only waits lets the
-//! other threads go on meanwhile. Kernels are [`mix`](sidestream::kernel::library::mix): their bytes
-//! tell what they read, and they take as long as they take on the simulated H200.
+//! Calls begin in the order of the file, each on its own host thread. A call that only blocks lets the other threads
+//! continue meanwhile. Kernels are [`mix`](sidestream::kernel::library::mix): the bytes that they write depend on
+//! those that they read, and they take as long as on the simulated H200.
 
 mod perform;
 mod plan;
@@ -27,32 +26,32 @@ use crate::lower::{self, Command};
 
 pub use plan::{NotOnDevice, Plan};
 
-/// What a run on devices came to.
+/// The results of a run on devices.
 #[derive(Clone, Debug)]
 pub struct OnDevice {
-    /// What ran when.
+    /// The trace of the run.
     pub trace: Trace,
-    /// What each op that reads on the host has seen, and at the end each buffer holds.
+    /// What each op that reads on the host has read, and the final contents of each buffer, as digests.
     pub results: Vec<(Seen, u64)>,
-    /// The answers of `elapsed`, by op: nanoseconds, or why there are none.
+    /// Results of `elapsed` by op: nanoseconds, or why there is no result.
     pub elapsed: Vec<(usize, Result<f64, String>)>,
 }
 
-/// Something that bytes were read from.
+/// Where bytes were read.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Seen {
-    /// Op so and so, on the host.
+    /// By an op on the host.
     Op(usize),
-    /// A buffer, when all was over.
+    /// In a buffer, at the end of the run.
     Buffer(String),
 }
 
-/// A run that a device ended.
+/// A run that a failed call ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// The first op whose call failed; none if it was not a call of the program.
+    /// The first op whose call failed; none if the failure was not a call of the program.
     pub at: Option<usize>,
-    /// What the library says.
+    /// Message of the library.
     pub why: String,
 }
 
@@ -76,7 +75,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Results that differ between two runs of one program.
+/// Returns the results that differ between two runs of one program.
 pub fn differing<'r>(one: &'r OnDevice, other: &OnDevice) -> Vec<&'r Seen> {
     let theirs: HashMap<&Seen, u64> = other
         .results
@@ -88,26 +87,26 @@ pub fn differing<'r>(one: &'r OnDevice, other: &OnDevice) -> Vec<&'r Seen> {
     differing.map(|(seen, _)| seen).collect()
 }
 
-/// What a trace may take.
+/// Maximum size of a trace, in bytes.
 const TRACE_BYTES: u64 = 4 << 30;
-/// The stream for what is no part of the program.
+/// Name of the stream for work that is not part of the program.
 const OWN_STREAM: &str = "(preparation)";
 
-/// Runs a program. Device `n` of the program is the `n`th of these, which belong to one machine.
+/// Runs a program. Device `n` of the program is the `n`th of `devices`, which belong to one machine.
 ///
 /// # Ordering
-/// Holds up the host until all is over.
+/// Blocks the host until all work is complete.
 ///
 /// # Errors
-/// What the device answers. What it computed until then is lost.
+/// The error of the device. Results up to then are lost.
 ///
 /// # Panics
-/// If there are fewer devices than the plan takes.
+/// If there are fewer devices than the plan needs.
 #[track_caller]
 pub fn run_on(plan: &Plan<'_>, devices: &[Device]) -> Result<OnDevice, Ended> {
     assert!(
         devices.len() >= plan.devices(),
-        "the program takes more devices"
+        "the program needs more devices"
     );
     let not_a_call = |error: Error| Ended {
         at: None,
@@ -151,7 +150,7 @@ pub fn run_on(plan: &Plan<'_>, devices: &[Device]) -> Result<OnDevice, Ended> {
     })
 }
 
-/// A run on its way.
+/// A run in progress.
 struct Machine<'p> {
     plan: &'p Plan<'p>,
     devices: &'p [Device],
@@ -161,7 +160,7 @@ struct Machine<'p> {
     spin: Kernel<(Value<u64>,)>,
 }
 
-/// Whose turn it is.
+/// Which thread may make the next call.
 struct Turn {
     /// The op that is called next.
     next: usize,
@@ -169,21 +168,21 @@ struct Turn {
     tables: Tables,
 }
 
-/// What names stand for, when an op is called.
+/// What the names refer to when an op is called.
 struct Tables {
     streams: Vec<Option<Stream>>,
-    /// By block.
+    /// Memory by block.
     memory: Vec<Option<Block>>,
-    /// An event of a program may be recorded on any device, one of the library on its own.
+    /// Events: one of a program may be recorded on any device, one of the library only on its own.
     events: HashMap<(EventId, DeviceId), Arc<Event>>,
-    /// By event: where it was recorded last.
+    /// By event: the device where it was last recorded.
     recorded: HashMap<EventId, DeviceId>,
-    /// By op: recorded behind its function.
+    /// By op: the event recorded after its host function.
     raised: HashMap<usize, Arc<Event>>,
-    /// By op: what the allocator has recorded at a free.
+    /// By op: the events that the allocator recorded at a free.
     marks: HashMap<usize, Vec<Arc<Event>>>,
     graphs: HashMap<GraphId, Graph>,
-    /// By thread.
+    /// Current device by thread.
     current: Vec<DeviceId>,
     results: Vec<(Seen, u64)>,
     elapsed: Vec<(usize, Result<f64, String>)>,
@@ -197,7 +196,7 @@ enum Block {
 // ------------------------------------------------------------------ threads
 
 impl Machine<'_> {
-    /// Runs all threads to their ends. Gives the recording.
+    /// Runs all threads to their ends, and returns the recording.
     fn run_threads(&self) -> Result<Vec<u8>, String> {
         let threads = self.plan.program.threads.len();
         let (ready, begins) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
@@ -214,7 +213,7 @@ impl Machine<'_> {
                 })
                 .collect();
             ready.wait();
-            // From here on every call is kept, with the device's times.
+            // From here on every call is recorded, with the device's times.
             let recording = self.devices[0].record(Vec::new());
             if recording.is_err() {
                 self.turn.lock().next = usize::MAX;
@@ -235,7 +234,7 @@ impl Machine<'_> {
         })
     }
 
-    /// What only the thread itself can make: its default streams.
+    /// Creates what only the thread itself can create: its default streams.
     fn begin(&self, thread: u32) {
         for (&stream, &owner) in &self.plan.owners {
             let declared = &self.plan.lowered.streams[stream.0 as usize];
@@ -266,7 +265,7 @@ impl Machine<'_> {
             let span = self.devices[device.0 as usize].span(&name);
             let called = match &self.plan.lowered.commands[at] {
                 Command::Op(op) => self.perform(at, op, &mut turn.tables),
-                // The plan holds none of the simulator's own.
+                // The plan contains none of the simulator's commands.
                 _ => Ok(None),
             };
             turn.next += 1;
@@ -292,7 +291,7 @@ impl Machine<'_> {
     }
 }
 
-/// A thread that panics does not leave the others waiting for its turn.
+/// Ends the run if its thread panics, so that the other threads do not wait for its turn.
 struct EndsRun<'m>(&'m Machine<'m>);
 
 impl Drop for EndsRun<'_> {
@@ -305,7 +304,7 @@ impl Drop for EndsRun<'_> {
 }
 
 impl Turn {
-    /// The first failure ends the run.
+    /// Ends the run with the first failure.
     fn fails(&mut self, at: Option<usize>, error: Error) {
         self.failed.get_or_insert((at, error));
     }
@@ -314,7 +313,7 @@ impl Turn {
 // ------------------------------------------------------------------ before and after
 
 impl Tables {
-    /// All that is there from the start: streams, events, zeroed memory, graphs.
+    /// Creates everything that exists from the start: streams, events, zeroed memory, graphs.
     fn new(plan: &Plan<'_>, devices: &[Device]) -> Result<Tables> {
         let mut tables = Tables {
             streams: Vec::new(),
@@ -337,7 +336,7 @@ impl Tables {
                 false => Some(tables.block(block, &devices[block.device.0 as usize])?),
             };
             if let Some(Block::Device(memory)) = &made {
-                // SAFETY: nobody else knows the memory, and the stream is waited for below.
+                // SAFETY: the memory is new and has no other use, and the stream is waited for below.
                 unsafe { own[block.device.0 as usize].memset(memory.all(), 0)? };
             }
             tables.memory.push(made);
@@ -353,7 +352,7 @@ impl Tables {
             let is_created = plan.lowered.commands.iter().any(created_by);
             let device = &devices[declared.device.0 as usize];
             tables.streams.push(match declared.kind {
-                // Its thread makes it.
+                // The thread itself creates it.
                 StreamKind::PerThread => None,
                 _ if is_created => None,
                 _ => Some(stream(device, declared)?),
@@ -364,7 +363,7 @@ impl Tables {
                 tables.prepare(op, plan, devices, &own)?;
             }
         }
-        // The first launch of a kernel loads its code, which is no time of the program's.
+        // The first launch of a kernel loads its code, which must not count as time of the program.
         let (mix, spin) = (library::mix(), library::spin());
         for stream in &own {
             let args = explicit::mix_args(0, 0, &[], &[]).unwrap_or_default();
@@ -378,9 +377,9 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Memory that nobody has used.
+    /// Allocates unused memory.
     fn block(&self, block: &plan::Block, device: &Device) -> Result<Block> {
-        // There is no memory of no bytes.
+        // Zero bytes cannot be allocated.
         let size_bytes = block.size_bytes.max(1);
         Ok(match block.memory {
             Memory::Device | Memory::Managed => {
@@ -391,7 +390,7 @@ impl Tables {
         })
     }
 
-    /// The event of a record, the graph of a launch.
+    /// Creates the event of a record or the graph of a launch.
     fn prepare(
         &mut self,
         op: &Op,
@@ -421,7 +420,7 @@ impl Tables {
         Ok(())
     }
 
-    /// An event on a device.
+    /// Returns an event on a device.
     fn event(
         &mut self,
         event: EventId,
@@ -442,7 +441,7 @@ impl Tables {
         Ok(made)
     }
 
-    /// What was read during the run, and what all memory that is left holds now.
+    /// Returns what was read during the run, and the final contents of all memory that is not freed.
     fn results(&mut self, plan: &Plan<'_>, devices: &[Device]) -> Result<Vec<(Seen, u64)>> {
         let mut results = std::mem::take(&mut self.results);
         results.sort();
@@ -455,7 +454,7 @@ impl Tables {
                     let device = &devices[block.device.0 as usize];
                     let stream = Stream::non_blocking(device, OWN_STREAM, 0)?;
                     let host = HostMemory::pinned(device, memory.size_bytes())?;
-                    // SAFETY: the program is over, and the copy is waited for.
+                    // SAFETY: the program has completed, and the copy is waited for.
                     unsafe { stream.memcpy(memory.all(), host.all())? };
                     stream.synchronize()?;
                     host.read(0, &mut bytes);
@@ -470,7 +469,7 @@ impl Tables {
 }
 
 fn stream(device: &Device, declared: &lower::Stream) -> Result<Stream> {
-    // As CUDA does it: the nearest that the device has.
+    // As CUDA does: the nearest priority that the device supports.
     let (most_urgent, least_urgent) = device.caps().priorities;
     let (name, priority) = (
         &declared.name,
@@ -484,7 +483,7 @@ fn stream(device: &Device, declared: &lower::Stream) -> Result<Stream> {
     }
 }
 
-/// The accesses of an op, as places in blocks: those of one mode, in the order of the op.
+/// Returns the accesses of an op with one mode as places in blocks, in the order of the op.
 fn places<'a>(
     plan: &'a Plan<'_>,
     op: &'a Op,

@@ -1,4 +1,4 @@
-//! Each op as the call that it stands for.
+//! Performs each op as the call that it describes.
 
 use std::sync::Arc;
 
@@ -11,31 +11,31 @@ use sidestream::op::{Class, DeviceId, EventId, Kind, Mode, Op, StreamId};
 use super::plan::Plan;
 use super::{Block, Machine, Tables, places, stream};
 
-/// What is left of an op when the next one may be called.
+/// The rest of an op that may run while the next one is called.
 pub(super) enum Wait {
     Stream(Stream),
     Event(Arc<Event>),
     Device(Device),
-    /// Asks until the answer is "done".
+    /// Queries the stream until the answer is "done".
     AskStream(Stream),
     AskEvents(Vec<Arc<Event>>),
     /// The thread itself reads or writes memory.
     Host(Touch),
 }
 
-/// Bytes of host memory.
+/// A range of bytes in host memory.
 #[derive(Clone)]
 pub(super) struct Touch {
     memory: Arc<HostMemory>,
     start: u64,
     end: u64,
-    /// What is written tells this; what is read is added to it.
+    /// Determines what is written; what is read is mixed into it.
     seed: u64,
     writes: bool,
 }
 
 impl Machine<'_> {
-    /// Makes the call. What it waits for afterwards is given back.
+    /// Makes the call, and returns what it waits for afterwards.
     pub(super) fn perform(&self, at: usize, op: &Op, tables: &mut Tables) -> Result<Option<Wait>> {
         let plan = self.plan;
         let needs = &plan.needs[at];
@@ -52,9 +52,9 @@ impl Machine<'_> {
             }
             Kind::Copy { stream, .. } => {
                 let (from, to) = tables.sides(plan, op)?;
-                // SAFETY: this is where the order is the program's, and what races gets other bytes:
-                // memory stays until an op frees it, which the plan has seen to come last, and host
-                // memory is accessed atomically.
+                // SAFETY: the program determines the order of its accesses, and a race only changes which bytes are
+                // read: memory lives until an op frees it, which the plan has checked to come last, and host memory
+                // is accessed atomically.
                 unsafe { tables.stream(stream)?.memcpy(from, to)? };
             }
             Kind::CopyBlocking { .. } => {
@@ -127,7 +127,7 @@ impl Machine<'_> {
                 }
             }
             Kind::WaitFlag { .. } => {
-                // What another thread raises was raised before: calls begin in their sequence.
+                // Another thread has raised the flag before, since calls begin in order.
                 let event = needs.raised_by.and_then(|by| tables.raised.get(&by));
                 return Ok(event.map(|event| Wait::Event(Arc::clone(event))));
             }
@@ -161,7 +161,7 @@ impl Machine<'_> {
             }
             Kind::CudaFree { .. } | Kind::FreePinned => match tables.take(plan, op) {
                 Some(Block::Device(memory)) => memory.free(),
-                // A function on the host that uses it has it until it is over.
+                // A pending host function that uses the memory keeps it until it has completed.
                 Some(Block::Host(memory)) => drop(Arc::into_inner(memory).map(HostMemory::free)),
                 None => {}
             },
@@ -187,7 +187,7 @@ impl Machine<'_> {
                 explicit::set_device(self.device(device))?;
                 tables.current[thread] = device;
             }
-            // The caching allocator's own calls are names for bytes, and questions.
+            // The caching allocator's own calls only name bytes and query events.
             Kind::Alloc { .. } => {
                 let marks = needs
                     .sees
@@ -205,15 +205,15 @@ impl Machine<'_> {
                 tables.marks.insert(at, marks);
             }
             Kind::Free { .. } | Kind::RecordStream { .. } => {}
-            // The turns of the threads are the flag.
+            // The order of the threads' turns implements the flags.
             kind if kind.class() == Class::Told => {}
-            // The plan holds no other.
+            // The plan contains no other ops.
             _ => return Err(missing()),
         }
         Ok(None)
     }
 
-    /// What a call does when others may be called meanwhile. Gives what the host has read.
+    /// Performs the part of a call during which others may be called, and returns what the host has read.
     pub(super) fn finish(&self, wait: Wait) -> Result<Option<u64>> {
         match wait {
             Wait::Stream(stream) => stream.synchronize()?,
@@ -235,7 +235,7 @@ impl Machine<'_> {
         &self.devices[device.0 as usize]
     }
 
-    /// An event where it was recorded last; one that was not, anywhere.
+    /// Returns an event on the device where it was last recorded, or on any device if it was not.
     fn event_now(&self, tables: &mut Tables, event: EventId) -> Result<Arc<Event>> {
         let (_, belongs) = self.plan.lowered.events[event.0 as usize];
         let recorded = tables.recorded.get(&event).copied();
@@ -244,7 +244,7 @@ impl Machine<'_> {
     }
 }
 
-/// Launches what stands for a kernel.
+/// Launches a kernel that represents one of the program.
 pub(super) fn launch_mix(
     tables: &Tables,
     plan: &Plan<'_>,
@@ -259,7 +259,7 @@ pub(super) fn launch_mix(
     );
     let ns = plan.needs[at as usize].kernel_ns;
     let args = explicit::mix_args(ns, at.into(), &reads, &writes).ok_or_else(missing)?;
-    // SAFETY: these are the kernel's arguments. The order is the program's, as for `Copy`.
+    // SAFETY: these are the kernel's arguments. As for `Copy`, the program determines the order.
     unsafe { stream.launch(mix, Grid::new(1, 512), &args) }
 }
 
@@ -277,7 +277,7 @@ impl Tables {
         places(plan, op, mode).map(region).collect()
     }
 
-    /// What a copy reads and writes.
+    /// Returns the source and the destination of a copy.
     fn sides<'t>(&'t self, plan: &Plan<'_>, op: &Op) -> Result<(Region<'t>, Region<'t>)> {
         let from = self.regions(plan, op, Mode::Read)?;
         let to = self.regions(plan, op, Mode::Write)?;
@@ -285,7 +285,7 @@ impl Tables {
         sides.ok_or_else(missing)
     }
 
-    /// The accesses of an op on the host.
+    /// Returns the accesses of an op on the host.
     fn touches(&self, plan: &Plan<'_>, at: usize, op: &Op, mode: Mode) -> Result<Vec<Touch>> {
         let touch = |(block, start, end): (usize, u64, u64)| match &self.memory[block] {
             Some(Block::Host(memory)) => Ok(Touch {
@@ -314,11 +314,11 @@ impl Tables {
             let seen = from.iter().fold(seed, |seen, touch| touch.read(seen));
             to.iter().for_each(|touch| touch.write(seen));
         };
-        // SAFETY: it calls nothing but reads and writes of what is named here, and owns the memory.
+        // SAFETY: the function only reads and writes the memory named here, which it owns.
         unsafe { self.stream(stream)?.host_func(&reads, &writes, act) }
     }
 
-    /// The memory that an op frees.
+    /// Takes the memory that an op frees.
     fn take(&mut self, plan: &Plan<'_>, op: &Op) -> Option<Block> {
         let (block, ..) = places(plan, op, Mode::Write).next()?;
         self.memory[block].take()
@@ -331,7 +331,7 @@ impl Tables {
 }
 
 impl Touch {
-    /// What was seen before, and these bytes.
+    /// Mixes these bytes into what was read before.
     fn read(&self, seen: u64) -> u64 {
         let mut bytes = vec![0u8; (self.end - self.start) as usize];
         self.memory.read(self.start, &mut bytes);
@@ -345,7 +345,7 @@ impl Touch {
     }
 }
 
-/// Asks again and again, as a program does that waits by asking.
+/// Queries repeatedly, as a program does that polls.
 fn ask(mut query: impl FnMut() -> Result<bool>) -> Result<()> {
     while !query()? {
         std::thread::yield_now();
@@ -353,15 +353,15 @@ fn ask(mut query: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// What a memset of an op writes.
+/// Returns the byte that a memset of an op writes.
 fn fills(at: usize) -> u8 {
     at as u8 | 1
 }
 
-/// The plan has seen everything that an op names.
+/// Returns an internal error: the plan has checked everything that an op names.
 fn missing() -> Error {
     Error::Invalid {
         call: "run_on",
-        why: "something that the op names is not there; report the program".into(),
+        why: "something that the op names is missing; report the program".into(),
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a program can run on a device, and what has to be known before it does.
+//! Decides whether a program can run on a device, and computes what the run needs to know beforehand.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -22,14 +22,14 @@ use crate::verbs::Verb;
 pub struct Plan<'a> {
     pub(super) program: &'a Program,
     pub(super) lowered: Lowered,
-    /// How many devices it takes.
+    /// Number of devices that it needs.
     pub(super) devices: usize,
-    /// By buffer: its block, and from which byte on it lies there.
+    /// By buffer: its block, and the offset in it.
     pub(super) places: Vec<(usize, u64)>,
     pub(super) blocks: Vec<Block>,
-    /// By op: what it needs beside itself.
+    /// By op: what it needs besides its fields.
     pub(super) needs: Vec<Needs>,
-    /// By per-thread stream: whose it is.
+    /// By per-thread stream: its thread.
     pub(super) owners: HashMap<StreamId, ThreadId>,
 }
 
@@ -39,29 +39,29 @@ pub(super) struct Block {
     pub memory: Memory,
     pub size_bytes: u64,
     pub device: DeviceId,
-    /// Whether an op of the program allocates it. The others are there from the start.
+    /// Whether an op of the program allocates it. The other blocks exist from the start.
     pub is_born: bool,
 }
 
-/// What an op needs to be performed.
+/// What is needed to perform an op.
 #[derive(Clone, Default)]
 pub(super) struct Needs {
-    /// How long each launch of a kernel takes.
+    /// Duration of each launch of a kernel, in nanoseconds.
     pub kernel_ns: u64,
-    /// The block that it allocates.
+    /// Block that it allocates.
     pub block: Option<usize>,
-    /// The function on the host that raises the flag that it waits for.
+    /// Op whose host function raises the flag that this op waits for.
     pub raised_by: Option<usize>,
-    /// The streams in which it records an event, for an allocator that asks later.
+    /// Streams in which it records an event, for an allocator that queries it later.
     pub marks: Vec<StreamId>,
-    /// The free whose events it sees complete.
+    /// The free whose events it finds complete.
     pub sees: Option<usize>,
 }
 
 /// Why a device cannot run a program. Nothing was run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotOnDevice {
-    /// The op at fault, if it is one.
+    /// The op that cannot be run, if it is one.
     pub at: Option<usize>,
     text: String,
 }
@@ -74,16 +74,16 @@ impl fmt::Display for NotOnDevice {
 
 impl std::error::Error for NotOnDevice {}
 
-/// What a run may hold, so that it ends while somebody waits.
+/// Maximum number of kernel launches, so that a run ends in acceptable time.
 const LAUNCHES: u64 = 1_000_000;
 const THREADS: usize = 64;
 const LASTS_NS: u64 = 60_000_000_000;
 
 impl<'a> Plan<'a> {
-    /// Looks at all of a program before anything of it runs.
+    /// Checks all of a program before any of it runs.
     ///
     /// # Errors
-    /// The first op that is outside of what a device can run, and why.
+    /// The first op that a device cannot run, and why.
     pub fn of(program: &'a Program) -> Result<Plan<'a>, NotOnDevice> {
         let whole = |why: String| NotOnDevice {
             at: None,
@@ -102,7 +102,7 @@ impl<'a> Plan<'a> {
         if program.threads.len() > THREADS {
             return Err(whole(format!("it has more than {THREADS} host threads")));
         }
-        // How long kernels take, and that the buffers are of a size that two machines can hold.
+        // Kernels must not take too long in total, and the buffers must fit into both machines.
         let profile = Profile::h200();
         let usual = run(program, &profile, Schedule::InOrder, false);
         let usual = usual.map_err(|why| NotOnDevice {
@@ -157,13 +157,13 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// How many devices it takes.
+    /// Returns the number of devices that the program needs.
     pub fn devices(&self) -> usize {
         self.devices
     }
 }
 
-/// An error that names the op and the remedy.
+/// Returns an error that names the op and the remedy.
 fn outside(program: &Program, at: usize, why: &str) -> NotOnDevice {
     let op = &program.ops[at];
     let text = format!(
@@ -184,11 +184,11 @@ fn launches(command: &Command) -> u64 {
     }
 }
 
-/// The blocks, and where in them the buffers lie.
+/// Returns the blocks, and the places of the buffers in them.
 fn blocks(lowered: &Lowered) -> (Vec<Block>, Vec<(usize, u64)>) {
     let (mut blocks, mut places) = (Vec::<Block>::new(), Vec::<(usize, u64)>::new());
     for (at, buffer) in lowered.buffers.iter().enumerate() {
-        // What it lies over was there before it.
+        // The buffer that it lies over was placed before it.
         let place = match buffer.over {
             Some((below, start)) => {
                 let (block, below) = places[below.0 as usize];
@@ -210,24 +210,24 @@ fn blocks(lowered: &Lowered) -> (Vec<Block>, Vec<(usize, u64)>) {
     (blocks, places)
 }
 
-/// What is known of a program as far as it was looked at.
+/// What is known of a program up to the current op.
 struct Planning<'a> {
     program: &'a Program,
     lowered: &'a Lowered,
     blocks: (Vec<Block>, Vec<(usize, u64)>),
-    /// By block: where it is in its life.
+    /// By block: its state.
     state: Vec<Life>,
-    /// By block: the device on which work touches it, and whether that was more than a copy.
+    /// By block: the device whose work touches it, and whether any of that was more than a copy.
     used_on: Vec<Option<(DeviceId, bool)>>,
     /// By thread: its current device.
     current: Vec<DeviceId>,
-    /// By per-thread stream: whose it is.
+    /// By per-thread stream: its thread.
     owners: HashMap<StreamId, ThreadId>,
     destroyed: HashSet<StreamId>,
-    /// By flag: what raised it last.
+    /// By flag: the op that raised it last.
     raised: HashMap<FlagId, usize>,
     graphs: HashMap<GraphId, Replayed>,
-    /// By buffer of the caching allocator: the op that freed it, and the streams noted for it.
+    /// By buffer of the caching allocator: the op that freed it, and the streams recorded for it.
     held: HashMap<BufferId, (Option<usize>, Vec<StreamId>)>,
     needs: Vec<Needs>,
 }
@@ -241,7 +241,7 @@ struct Replayed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Unborn,
-    /// `by_stream` if it comes from `malloc_async`.
+    /// `by_stream` if it was allocated by `malloc_async`.
     Lives {
         by_stream: bool,
     },
@@ -281,7 +281,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// The block that an op allocates.
+    /// Returns the block that an op allocates.
     fn allocates(&self, at: usize, op: &Op) -> Option<usize> {
         let buffer = match op.kind {
             Kind::MallocAsync { .. } => op.accesses.first()?.buffer,
@@ -291,7 +291,7 @@ impl Planning<'_> {
         Some(self.blocks.1[buffer.0 as usize].0)
     }
 
-    /// What a name stands for after an op that allocates it: an allocation does not say.
+    /// Returns the buffer of a name after an op that allocates it, since the allocation itself does not identify it.
     fn next_use(&self, at: usize, name: BufferRef) -> Option<BufferId> {
         let later = &self.lowered.commands[at + 1..];
         let mut touched = later.iter().flat_map(|command| match command {
@@ -381,7 +381,7 @@ impl Planning<'_> {
                 use StreamKind::{Legacy, PerThread};
                 let kind = self.lowered.streams[stream.0 as usize].kind;
                 if matches!(kind, Legacy | PerThread) {
-                    return Err("a default stream is always there".into());
+                    return Err("a default stream always exists".into());
                 }
                 if let Kind::DestroyStream { .. } = op.kind {
                     self.destroyed.insert(stream);
@@ -400,7 +400,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// The device of its stream, or of its thread.
+    /// Returns the device of the op's stream or thread.
     fn runs_on(&self, op: &Op) -> DeviceId {
         match op.kind.stream() {
             Some(stream) => self.lowered.streams[stream.0 as usize].device,
@@ -408,7 +408,7 @@ impl Planning<'_> {
         }
     }
 
-    /// CUDA has a per-thread stream for each thread and device, and other threads cannot name it.
+    /// Checks per-thread streams: CUDA has one for each thread and device, and other threads cannot name it.
     fn is_own(&mut self, op: &Op) -> Result<(), String> {
         let named = streams(&op.kind).into_iter().flatten();
         self.own_streams(op.thread, &named.collect::<Vec<_>>())
@@ -446,11 +446,11 @@ impl Planning<'_> {
     fn is_something(&self, op: &Op) -> Result<(), String> {
         match op.accesses.iter().any(|access| access.len_bytes() > 0) {
             true => Ok(()),
-            false => Err("it touches no byte, which the driver does not take".into()),
+            false => Err("it touches no byte, which the driver does not accept".into()),
         }
     }
 
-    /// What an op touches is there, and work on a device can reach it.
+    /// Checks that the memory that an op touches exists, and that work on the device can reach it.
     fn touches(&mut self, op: &Op, device: DeviceId, is_work: bool) -> Result<(), String> {
         for access in &op.accesses {
             let name = self.name(access.buffer);
@@ -464,7 +464,7 @@ impl Planning<'_> {
                 Memory::Managed => return Err(format!("`{name}` is managed memory")),
                 Memory::Pageable if is_work => {
                     return Err(format!(
-                        "a device does not reach `{name}`, which is pageable"
+                        "a device cannot access `{name}`, which is pageable"
                     ));
                 }
                 Memory::Device => self.lies_on(block, device, is_work, &name)?,
@@ -474,7 +474,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// Device memory lies where kernels touch it, and else where it is copied first.
+    /// Determines the device of device memory: where kernels touch it, or otherwise where it is copied first.
     fn lies_on(
         &mut self,
         block: usize,
@@ -484,7 +484,7 @@ impl Planning<'_> {
     ) -> Result<(), String> {
         match self.used_on[block] {
             Some((other, true)) if is_work && other != device => Err(format!(
-                "`{name}` lies on device {}, and work on device {} does not reach it",
+                "`{name}` is on device {}, and work on device {} cannot access it",
                 other.0, device.0
             )),
             Some((_, false)) if is_work => {
@@ -539,7 +539,7 @@ impl Planning<'_> {
     }
 
     fn ends(&mut self, at: usize, op: &Op, device: DeviceId) -> Result<(), String> {
-        // It is a write of the memory, which is there therefore.
+        // Freeing counts as a write, which requires that the memory exists.
         self.touches(op, device, false)?;
         let Some(access) = op.accesses.first() else {
             return Ok(());
@@ -549,7 +549,7 @@ impl Planning<'_> {
         let Block { buffer, memory, .. } = self.blocks.0[block];
         if buffer != access.buffer {
             return Err(format!(
-                "`{name}` lies within another buffer, which would go with it"
+                "`{name}` is within another buffer, which would be freed with it"
             ));
         }
         let wanted = match op.kind {
@@ -564,7 +564,7 @@ impl Planning<'_> {
                 return Err(format!("`{name}` does not come from `malloc_async`"));
             }
             if self.used_on[block].is_some_and(|(on, _)| on != device) {
-                return Err(format!("`{name}` lies on another device than the stream"));
+                return Err(format!("`{name}` is on another device than the stream"));
             }
         }
         self.state[block] = Life::Freed { by: at };
@@ -577,7 +577,7 @@ impl Planning<'_> {
     }
 }
 
-/// The streams that an op does something with; the allocator only notes them.
+/// Returns the streams in which an op does something; the allocator only records them.
 fn streams(kind: &Kind) -> [Option<StreamId>; 2] {
     match *kind {
         Kind::Alloc { .. } | Kind::RecordStream { .. } => [None, None],

@@ -1,4 +1,4 @@
-//! A recorded run under the names of its program.
+//! Converts a recorded run to a trace with the names of its program.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use sidestream::trace::{Trace, Waits, What};
 use super::OWN_STREAM;
 use super::plan::Plan;
 
-/// By operation of the recording: the op of the program in which it was called. Each op is a span,
-/// whose name begins with its number.
+/// Maps each operation of the recording to the op of the program in which it was called. Each op is a span, whose
+/// name begins with the op's number.
 pub(super) fn called(recording: &[u8]) -> Result<HashMap<OpId, usize>, Error> {
     let mut called = HashMap::new();
     let mut within: HashMap<ThreadId, Vec<Option<usize>>> = HashMap::new();
@@ -42,8 +42,8 @@ fn number(span: &str) -> Option<usize> {
     span.split(' ').next()?.parse().ok()
 }
 
-/// The trace of a recording, with the ops, names and threads of the program. What no op has called is
-/// left out.
+/// Returns the trace of a recording, with the ops, names and threads of the program. Operations that no op has called
+/// are dropped.
 pub(super) fn of_program(
     recorded: Trace,
     called: &HashMap<OpId, usize>,
@@ -71,7 +71,7 @@ pub(super) fn of_program(
         if let Some(Waits::Event { recorded_by }) = &mut call.waits {
             *recorded_by = recorded_by.and_then(op_of);
         }
-        // An op that takes several calls shows as one.
+        // An op with several calls is shown as one.
         let before = trace
             .calls
             .iter_mut()

@@ -1,4 +1,4 @@
-//! The key `expect`: what a right answer is.
+//! Reads the key `expect`: the expected result of a check.
 
 use sidestream::check::{RaceKind, Severity};
 
@@ -11,7 +11,7 @@ use crate::yaml::View;
 use super::record::Record;
 use super::scalars;
 
-/// Reads what a program of so many ops expects.
+/// Reads what a program with this many ops expects.
 pub(super) fn read(view: View<'_>, names: &Names<'_>, ops: usize) -> Result<Expect, Fault> {
     let record = Record::read(view, "a mapping with `v`")?;
     let verdict = record.get("v").ok_or_else(|| {
@@ -146,7 +146,7 @@ fn error(record: &Record<'_>, ops: usize) -> Result<Expected, Fault> {
     })?;
     let code = scalars::word(code, &FAILURES, "an error code")?;
     let at = match record.get("at") {
-        // What breaks the format need not be an op.
+        // An error in the format need not belong to an op.
         Some(view) if code == Failure::BadProgram && scalars::is_null(view) => None,
         None if code == Failure::BadProgram => None,
         Some(view) => Some(op_number(view, ops)?),

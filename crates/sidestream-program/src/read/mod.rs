@@ -1,4 +1,4 @@
-//! From text to programs.
+//! Reads programs from text.
 
 mod expect;
 mod op;
@@ -20,11 +20,10 @@ use scalars::described;
 ///
 /// # Errors
 ///
-/// Fails if the text is too long, not YAML, or neither a mapping nor a list of
-/// programs under `cases`. A program that breaks the format is no failure of
-/// the document: it is listed as a [`BadProgram`] among the others.
+/// Fails if the text is too long, not YAML, or neither a mapping nor a list of programs under `cases`. A program that
+/// breaks the format does not make the document fail: it is listed as a [`BadProgram`] among the others.
 pub fn parse(text: &str, limits: &Limits) -> Result<Document, Error> {
-    // Indices into tables and lines are at most the length of the text.
+    // Indices into tables and line numbers are at most the length of the text.
     let longest = limits.input_bytes.min(u32::MAX as usize);
     if text.len() > longest {
         return Err(at_start(format!(
@@ -37,7 +36,7 @@ pub fn parse(text: &str, limits: &Limits) -> Result<Document, Error> {
     read_document(tree.root(), limits)
 }
 
-/// Reads a document from bytes, which have to be UTF-8.
+/// Reads a document from bytes, which must be UTF-8.
 ///
 /// # Errors
 ///
@@ -80,7 +79,7 @@ fn read_document(root: View<'_>, limits: &Limits) -> Result<Document, Error> {
         return Err(error(
             root,
             format!(
-                "{found} stands where a program belongs; a program is a mapping with `name:` \
+                "{found} is given where a program is expected; a program is a mapping with `name:` \
                  and `ops:`, several are a list under `cases:`"
             ),
         ));
@@ -101,11 +100,11 @@ fn read_document(root: View<'_>, limits: &Limits) -> Result<Document, Error> {
         let found = described(cases);
         return Err(error(
             cases,
-            format!("{found} stands where the list of programs under `cases` belongs"),
+            format!("{found} is given where the list of programs under `cases` is expected"),
         ));
     };
 
-    // What is wrong above the programs is wrong with each of them.
+    // An error outside of the programs is reported for each of them.
     let fault = document_fault(&top).err();
     if let (Some(fault), 0) = (&fault, cases_listed.len()) {
         return Err(error(root, fault.message.clone()));
@@ -123,11 +122,11 @@ fn read_document(root: View<'_>, limits: &Limits) -> Result<Document, Error> {
     })
 }
 
-/// What is wrong beside `cases`.
+/// Checks the keys beside `cases`.
 fn document_fault(top: &Record<'_>) -> Result<(), Fault> {
     top.only(
         |key| key == "cases" || key == "version",
-        || "beside `cases` only `version` may stand".to_owned(),
+        || "beside `cases` only `version` is allowed".to_owned(),
     )?;
     program::check_version(top)
 }

@@ -1,4 +1,4 @@
-//! One op: its verb, its fields, and what each field may hold.
+//! Reads one op: its verb, and the values of its fields.
 
 use sidestream::op::{DeviceId, EventId, FlagId, GraphId, Memory, StreamKind, ThreadId};
 
@@ -13,17 +13,16 @@ use crate::yaml::{Kind, View};
 use super::record::Record;
 use super::scalars;
 
-/// Reads ops one after the other, because a name may be known only from an op
-/// further up.
+/// Reads ops one after another, because some names are declared only by an earlier op.
 pub(super) struct Reader<'t, 'p> {
     names: &'p mut Names<'t>,
     program: &'p mut Program,
     limits: &'p Limits,
-    /// The current device of each thread: pool streams are made there.
+    /// Current device of each thread, on which its pool streams are created.
     devices: Vec<DeviceId>,
 }
 
-/// What an op says under `do`, for messages.
+/// Returns the text of an op's `do`, for messages.
 pub(super) fn verb_of(view: View<'_>) -> Option<&str> {
     let Kind::Mapping(items) = view.kind() else {
         return None;
@@ -144,7 +143,7 @@ impl<'t, 'p> Reader<'t, 'p> {
         Ok(())
     }
 
-    /// A tenant lies within its place: the rest of it would be bytes that are nobody's.
+    /// Checks that a tenant fits its place exactly: otherwise the rest of the place would belong to no buffer.
     fn fits(&self, buffer: BufferRef, over: Access) -> Result<(), String> {
         let (start, end) = self.program.range(over);
         let tenant = &self.program.buffers[buffer.0 as usize];
@@ -222,7 +221,7 @@ impl<'t, 'p> Reader<'t, 'p> {
         })
     }
 
-    /// A buffer as a whole, where a range of it makes no sense.
+    /// Reads a buffer, where a range of it makes no sense.
     fn buffer(&mut self, view: View<'t>) -> Result<BufferRef, Fault> {
         let (name, range) = scalars::named_range(view)?;
         if range.is_some() {

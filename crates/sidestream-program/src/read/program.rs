@@ -1,4 +1,4 @@
-//! One program: its keys, its declarations, its list of ops.
+//! Reads one program: its keys, its declarations, its list of ops.
 
 use sidestream::op::{DeviceId, StreamKind};
 
@@ -18,7 +18,7 @@ const KEYS: [&str; 11] = [
     "rules",
 ];
 
-/// A fault and the op that it belongs to.
+/// An error and the op that it belongs to.
 pub(super) struct Located {
     pub(super) at: Option<usize>,
     pub(super) verb: Option<String>,
@@ -35,7 +35,7 @@ impl From<Fault> for Located {
     }
 }
 
-/// Reads a program; `above` is what is already known to be wrong with its document.
+/// Reads a program; `above` is an error of its document, if there is one.
 pub(super) fn read(
     view: View<'_>,
     above: Option<Fault>,
@@ -47,13 +47,13 @@ pub(super) fn read(
         None => read_keys(view, &mut names, limits),
     };
     result.map_err(|Located { at, verb, fault }| {
-        // Best effort: with a mapping that is broken itself there is neither.
+        // Best effort: an invalid mapping has neither.
         let record = Record::read(view, "a program").ok();
         let key = |key| record.as_ref().and_then(|record| record.get(key));
         Box::new(BadProgram {
             name: key("name")
                 .and_then(|name| scalars::text(name, "a name").ok())
-                // A valid name is never cut short: readers match answers by it.
+                // A valid name is never shortened: users match answers by it.
                 .map(|name| match crate::names::is_name(name) {
                     true => name.to_owned(),
                     false => shown(name),
@@ -156,7 +156,7 @@ fn read_ops<'t>(
     Ok(ops)
 }
 
-/// Reads a key, if it is there, and names it in what goes wrong.
+/// Reads a key, if present, and names it in any error.
 fn in_key<'t>(
     record: &Record<'t>,
     key: &str,
@@ -191,7 +191,7 @@ fn rules(view: View<'_>) -> Result<Vec<u32>, Fault> {
         .collect()
 }
 
-/// The entries of a declaration, of which every key has to be a name.
+/// Returns the entries of a declaration, whose keys must all be names.
 fn declared<'t>(view: View<'t>) -> Result<Vec<(&'t str, View<'t>)>, Fault> {
     let record = Record::read(view, "a mapping from names to kinds")?;
     for &(key, value) in &record.entries {
@@ -228,7 +228,7 @@ fn streams<'t>(
                 &words,
             ));
         };
-        // Only a legacy stream is compared: there may be very many others.
+        // Only legacy streams are compared: there may be very many others.
         let legacy = (kind == StreamKind::Legacy).then_some(&program.streams);
         let twin = legacy
             .into_iter()
@@ -251,7 +251,7 @@ fn streams<'t>(
     Ok(())
 }
 
-/// A kind, which stands alone or in a mapping that may have one key more.
+/// Reads a kind, given alone or in a mapping with one optional key.
 fn kind_with<'t>(
     value: View<'t>,
     key: &str,

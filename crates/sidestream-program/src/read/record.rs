@@ -1,4 +1,4 @@
-//! A mapping of which the keys are known beforehand.
+//! Reads mappings with known keys.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use crate::yaml::{Kind, View};
 
 use super::scalars::described;
 
-/// The keys and values of a mapping, every key once.
+/// The keys and values of a mapping without duplicate keys.
 #[derive(Debug)]
 pub(crate) struct Record<'t> {
     pub(crate) line: usize,
@@ -15,12 +15,12 @@ pub(crate) struct Record<'t> {
 }
 
 impl<'t> Record<'t> {
-    /// Reads a mapping; `what` says what it should have been.
+    /// Reads a mapping; `what` describes the expected value for messages.
     pub(crate) fn read(view: View<'t>, what: &str) -> Result<Self, Fault> {
         let Kind::Mapping(items) = view.kind() else {
             return Err(Fault::new(
                 view.line(),
-                format!("{} stands where {what} belongs", described(view)),
+                format!("{} is given where {what} is expected", described(view)),
             ));
         };
         let mut entries = Vec::with_capacity(items.len() / 2);
@@ -29,7 +29,7 @@ impl<'t> Record<'t> {
             let Kind::Scalar(text, _) = key.kind() else {
                 return Err(Fault::new(
                     key.line(),
-                    format!("{} stands where a key belongs", described(key)),
+                    format!("{} is given where a key is expected", described(key)),
                 ));
             };
             entries.push((text, value));
@@ -41,16 +41,16 @@ impl<'t> Record<'t> {
         match record.twice() {
             Some((key, again)) => Err(Fault::new(
                 again.line(),
-                "this key stands twice in one mapping; remove one",
+                "this key appears twice in one mapping; remove one",
             )
             .in_field(key)),
             None => Ok(record),
         }
     }
 
-    /// The first key that stands there for the second time.
+    /// Returns the first duplicate key.
     fn twice(&self) -> Option<(&'t str, View<'t>)> {
-        // Ops have a handful of keys; declarations may have thousands.
+        // Ops have a few keys; declarations may have thousands.
         if self.entries.len() <= 16 {
             let mut at = 0..self.entries.len();
             let at = at.find(|&at| {
@@ -73,7 +73,7 @@ impl<'t> Record<'t> {
             .map(|entry| entry.1)
     }
 
-    /// Fails on the first key that is none of those known.
+    /// Returns an error for the first unknown key.
     pub(crate) fn only(
         &self,
         known: impl Fn(&str) -> bool,

@@ -1,14 +1,14 @@
-//! Single values of a program: names, numbers, words, accesses.
+//! Reads single values of a program: names, numbers, words, accesses.
 //!
-//! The format decides what a scalar is, not YAML: where it wants a name, `on`
-//! is a name, and where it wants a number, a quoted `"1"` is none.
+//! The format determines the type of a scalar, not YAML: where it expects a name, `on` is a name, and where it
+//! expects a number, a quoted `"1"` is not one.
 
 use crate::error::{Fault, shown};
 use crate::names::is_name;
 use crate::words::Words;
 use crate::yaml::{Items, Kind, View};
 
-/// What stands there, for messages about something of another type.
+/// Describes a value, for messages about a wrong type.
 pub(crate) fn described(view: View<'_>) -> String {
     match view.kind() {
         Kind::Scalar("", true) => "nothing".to_owned(),
@@ -24,18 +24,18 @@ pub(crate) fn text<'t>(view: View<'t>, wanted: &str) -> Result<&'t str, Fault> {
         Kind::Scalar(text, _) => Ok(text),
         _ => Err(Fault::new(
             view.line(),
-            format!("{} stands where {wanted} belongs", described(view)),
+            format!("{} is given where {wanted} is expected", described(view)),
         )),
     }
 }
 
-/// "`x` is not …; use …".
+/// Returns the error "`x` is not …; use …".
 pub(crate) fn unknown(view: View<'_>, what: &str, words: &str) -> Fault {
     let found = described(view);
     Fault::new(view.line(), format!("{found} is not {what}; use {words}"))
 }
 
-/// One of the words that the format has for something.
+/// Reads one of the format's words for a type.
 pub(crate) fn word<T: Copy>(view: View<'_>, words: &Words<T>, what: &str) -> Result<T, Fault> {
     let word = text(view, what)?;
     let known = words.find(word);
@@ -47,7 +47,7 @@ pub(crate) fn name(view: View<'_>) -> Result<&str, Fault> {
     checked_name(text, view)
 }
 
-/// A name that may be part of a longer text.
+/// Checks a name that may be part of a longer text.
 fn checked_name<'t>(name: &'t str, view: View<'t>) -> Result<&'t str, Fault> {
     if is_name(name) {
         return Ok(name);
@@ -67,7 +67,7 @@ pub(crate) fn list<'t>(view: View<'t>, of: &str) -> Result<Items<'t>, Fault> {
         _ => Err(Fault::new(
             view.line(),
             format!(
-                "{} stands where a list of {of} belongs; write it in brackets, `[…]`",
+                "{} is given where a list of {of} is expected; write it in brackets, `[…]`",
                 described(view)
             ),
         )),
@@ -92,12 +92,12 @@ pub(crate) fn boolean(view: View<'_>) -> Result<bool, Fault> {
     }
 }
 
-/// A whole number between two bounds, both included.
+/// Reads a whole number between two bounds, both inclusive.
 pub(crate) fn integer(view: View<'_>, least: u64, most: u64) -> Result<u64, Fault> {
     signed(view, least.into(), most.into()).map(|number| number.unsigned_abs() as u64)
 }
 
-/// A whole number, which may be below zero.
+/// Reads a whole number, which may be negative.
 pub(crate) fn signed(view: View<'_>, least: i128, most: i128) -> Result<i128, Fault> {
     let written = match view.kind() {
         Kind::Scalar(text, true) => whole_number(text),
@@ -119,8 +119,8 @@ pub(crate) fn signed(view: View<'_>, least: i128, most: i128) -> Result<i128, Fa
     }
 }
 
-/// A number as the core schema of YAML 1.2 writes it. Numbers too large for
-/// any bound of ours are all alike, and too large.
+/// Parses a number as in the core schema of YAML 1.2. All numbers that exceed the type are read as the largest one,
+/// which is above any bound.
 fn whole_number(text: &str) -> Option<i128> {
     let (digits, radix) = match text.get(..2) {
         Some("0x") => (&text[2..], 16),
@@ -134,10 +134,10 @@ fn whole_number(text: &str) -> Option<i128> {
     Some(if text.starts_with('-') { -size } else { size })
 }
 
-/// A buffer's name and the range of its bytes, as they stand there.
+/// A buffer's name and the range of its bytes, as written.
 pub(crate) type NamedRange<'t> = (&'t str, Option<(u64, u64)>);
 
-/// `A` or `A[lo:hi]`.
+/// Reads `A` or `A[lo:hi]`.
 pub(crate) fn named_range(view: View<'_>) -> Result<NamedRange<'_>, Fault> {
     let text = text(view, "an access")?;
     let Some((name, rest)) = text.split_once('[') else {
@@ -163,7 +163,7 @@ pub(crate) fn named_range(view: View<'_>) -> Result<NamedRange<'_>, Fault> {
     }
 }
 
-/// An offset in a range: digits only, and too large ones are outside anyway.
+/// Parses an offset of a range: digits only. Too large numbers are out of range anyway.
 fn offset(digits: &str) -> Option<u64> {
     let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     number.then(|| digits.parse().unwrap_or(u64::MAX))

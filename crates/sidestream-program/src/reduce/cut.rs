@@ -1,4 +1,4 @@
-//! From a log to the two calls of a race and those that say whose memory they meet on.
+//! Cuts a log to the two calls of a race and the calls that determine the memory of their accesses.
 
 use sidestream::check::Race;
 use sidestream::log::{Error, Reader, Record};
@@ -7,21 +7,21 @@ use sidestream::op::{
     StreamKind,
 };
 
-/// What is kept of a log.
+/// The part of a log that is kept.
 pub struct Cut<'a> {
-    /// Calls that may have to stay, in their order.
+    /// Calls that may be needed, in order.
     pub context: Vec<Op>,
-    /// Streams, by their ids.
+    /// Streams by id.
     pub streams: Vec<Stream>,
-    /// Buffers, by their ids.
+    /// Buffers by id.
     pub buffers: Vec<Buffer>,
-    /// Whether events keep times, by their ids; where a race is about times.
+    /// Whether events have timing, by id, if the race is about times.
     pub events: Vec<bool>,
-    /// Threads, by their ids.
+    /// Threads by id.
     pub threads: Vec<String>,
-    /// Better names for streams than the log's.
+    /// Names for streams that are better than the log's.
     pub called: &'a [(StreamId, String)],
-    /// The later owner of the bytes, where the log has no call that handed them to it.
+    /// The later owner of the bytes, if the log has no call that hands them to it.
     pub unallocated: Option<BufferId>,
     first: Op,
     second: Op,
@@ -37,7 +37,7 @@ pub struct Stream {
 /// A buffer of the log.
 pub struct Buffer {
     pub memory: Memory,
-    /// The buffer with bytes of its own that it lies in, perhaps itself, and where.
+    /// The buffer with bytes of its own that contains it (possibly itself), and the offset.
     pub root: BufferId,
     pub start: u64,
     pub name: String,
@@ -127,8 +127,8 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// The two calls, each with one access, for every two of their accesses that conflict. Calls that conflict without an
-    /// access, once.
+    /// Returns the two calls, each with one access, for every two of their accesses that conflict; once without
+    /// accesses if the calls conflict without any.
     pub fn pairs(&self, race: &Race) -> impl Iterator<Item = (Op, Op)> {
         let with = |op: &Op, access: Option<Access>| Op {
             accesses: access.into_iter().collect(),
@@ -161,7 +161,7 @@ impl<'a> Cut<'a> {
         of_times.into_iter().chain(pairs)
     }
 
-    /// Some of the context and the two, in their order.
+    /// Returns some of the context and the two calls, in order.
     pub fn with<'o>(&'o self, context: &[usize], first: &'o Op, second: &'o Op) -> Vec<&'o Op> {
         let mut ops: Vec<&Op> = context.iter().map(|&at| &self.context[at]).collect();
         let at = ops.partition_point(|op| op.id < first.id);
@@ -170,7 +170,7 @@ impl<'a> Cut<'a> {
         ops
     }
 
-    /// The bytes of an access: the buffer whose own they are, and from where to where in it.
+    /// Returns the bytes of an access: the buffer that owns them, and the range in it.
     pub fn bytes(&self, access: &Access) -> Option<(BufferId, u64, u64)> {
         let buffer = self.buffers.get(access.buffer.0 as usize)?;
         Some((
@@ -181,7 +181,7 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// Reads all records up to an operation, which is the last.
+/// Passes all records up to and including the operation `last` to `take`.
 fn each(log: &[u8], last: OpId, mut take: impl FnMut(&mut Record)) -> Result<(), Error> {
     let mut reader = Reader::new(log)?;
     let mut record = Record::default();
@@ -194,13 +194,13 @@ fn each(log: &[u8], last: OpId, mut take: impl FnMut(&mut Record)) -> Result<(),
     Ok(())
 }
 
-/// What two calls are about.
+/// What the two calls of a race refer to.
 struct Of {
-    /// The second's first, and then the first's if it is another.
+    /// The buffer of the second call, and then that of the first if it differs.
     buffers: Vec<BufferId>,
     events: Vec<EventId>,
     threads: [sidestream::op::ThreadId; 2],
-    /// Whether it matters how the memory was allocated.
+    /// Whether the kind of allocation matters.
     from: bool,
 }
 
@@ -232,7 +232,7 @@ impl Of {
         }
     }
 
-    /// Whether a call may say something of the memory, the events or the device of the two.
+    /// Returns whether a call may affect the memory, the events or the devices of the two calls.
     fn needs(&self, op: &Op) -> bool {
         match op.kind {
             Kind::Alloc {
@@ -249,7 +249,7 @@ impl Of {
             Kind::Record { event, .. } | Kind::CreateEvent { event } => {
                 self.events.contains(&event)
             }
-            // A time is asked of two events, and one of them may be known complete.
+            // An elapsed time has two events, one of which may be known to be complete.
             Kind::SyncEvent { event } | Kind::QueryEvent { event, done: true } => {
                 self.events.contains(&event)
             }

@@ -1,4 +1,4 @@
-//! From operations back to an op each, with names and sizes for people.
+//! Converts operations back to ops, with readable names and sizes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,14 +15,14 @@ use crate::program::{
 };
 use crate::verbs::Verb;
 
-/// A program and where its ops come from.
+/// A program and the origins of its ops.
 pub struct Lifted {
     pub program: Program,
     pub origins: Vec<Option<Recorded>>,
 }
 
 impl Lifted {
-    /// The places of two operations of the log.
+    /// Returns the places of two operations of the log in the program.
     pub fn pair(&self, first: OpId, second: OpId) -> Option<(usize, usize)> {
         let place = |op| {
             let mut origins = self.origins.iter();
@@ -32,7 +32,7 @@ impl Lifted {
     }
 }
 
-/// The operations as a program; none if the format has no words for one of them, or for how its memory is shared.
+/// Converts the operations to a program; none if the format cannot express one of them, or how they share memory.
 pub fn lift(ops: &[&Op], cut: &Cut<'_>) -> Option<Lifted> {
     let mut lift = Lift {
         cut,
@@ -59,13 +59,13 @@ pub fn lift(ops: &[&Op], cut: &Cut<'_>) -> Option<Lifted> {
     })
 }
 
-/// The bytes that are touched, made few: what met before meets now, and what did not does not.
+/// Maps the touched bytes to smaller offsets, so that accesses overlap exactly if they did before.
 struct Bytes {
     /// By buffer with bytes of its own: the bounds of all accesses to it, ascending.
     bounds: HashMap<BufferId, Vec<u64>>,
 }
 
-/// Sizes that people can tell apart, by the number of parts.
+/// Readable offsets, by the number of parts.
 const PARTS: [&[u64]; 4] = [&[0], &[0, 1024], &[0, 512, 1024], &[0, 256, 768, 1024]];
 
 impl Bytes {
@@ -82,7 +82,7 @@ impl Bytes {
         })
     }
 
-    /// Where a bound lies now, and how many bytes there are in all.
+    /// Returns the new offset of a bound, and the new size of the buffer.
     fn place(&self, root: BufferId, bound: u64) -> Option<(u64, u64)> {
         let bounds = self.bounds.get(&root)?;
         let at = bounds.binary_search(&bound).ok()?;
@@ -109,7 +109,7 @@ struct Lift<'a> {
     buffers: HashMap<BufferId, BufferRef>,
     events: HashMap<EventId, EventId>,
     threads: HashMap<ThreadId, ThreadId>,
-    /// By buffer with bytes of its own: the buffer that has them now.
+    /// For each buffer with bytes of its own: the current owner of the bytes.
     owners: HashMap<BufferId, BufferId>,
     freed: Vec<BufferId>,
 }
@@ -142,7 +142,7 @@ impl Lift<'_> {
         self.origins.push(origin);
     }
 
-    /// Sees to it that a buffer may be used: it has its bytes first, or was given them by an `alloc`.
+    /// Makes sure that a buffer owns its bytes: it is their first owner, or an `alloc` handed them to it.
     fn owned(&mut self, op: &Op, buffer: BufferId) -> Option<()> {
         let root = self.cut.buffers.get(buffer.0 as usize)?.root;
         match self.owners.get(&root) {
@@ -164,7 +164,7 @@ impl Lift<'_> {
         }
     }
 
-    /// A buffer is handed out, on the bytes of an earlier one if there is one.
+    /// Returns the fields of an allocation, on the bytes of an earlier buffer if there is one.
     fn alloc(
         &mut self,
         buffer: BufferId,
@@ -179,7 +179,7 @@ impl Lift<'_> {
         };
         let named = self.buffer(buffer)?;
         self.owners.insert(root, buffer);
-        // The cache looks at the events of the free before it hands memory on.
+        // The cache checks the events of the free before it hands out the memory again.
         let looked = saw_events || over.is_some_and(|over| self.freed.contains(&over));
         Some(Fields {
             buffer: Some(named),
@@ -203,7 +203,7 @@ impl Lift<'_> {
         let mut fields = self.named(op.kind)?;
         match op.kind.class() {
             Class::Copy { from, to, .. } => self.both_sides(op, from, to, &mut fields)?,
-            // The life of all of a buffer begins or ends.
+            // The call allocates or frees a whole buffer.
             Class::MallocAsync | Class::FreeAsync | Class::Free => {
                 fields.buffer = Some(self.buffer(op.accesses.first()?.buffer)?);
             }
@@ -223,7 +223,7 @@ impl Lift<'_> {
         Some((verb, fields))
     }
 
-    /// What a call names, and what it was answered.
+    /// Returns the fields for the names and results of a call.
     fn named(&mut self, mut kind: Kind) -> Option<Fields> {
         let mut fields = Fields {
             yes: match kind {
@@ -240,7 +240,7 @@ impl Lift<'_> {
                 Named::Buffer(id) => fields.buffer = Some(self.buffer(*id)?),
                 Named::Graph(id) => fields.graph = Some(self.graph(*id)),
                 Named::Device(id) => fields.device = Some(*id),
-                // No race needs it.
+                // No race needs a flag.
                 Named::Flag(_) => {}
             }
             Some(())
@@ -249,7 +249,7 @@ impl Lift<'_> {
         Some(fields)
     }
 
-    /// The allocator hands a buffer out.
+    /// Returns the fields of an allocation by the caching allocator.
     fn handed_out(
         &mut self,
         buffer: BufferId,
@@ -269,7 +269,7 @@ impl Lift<'_> {
         self.alloc(buffer, stream, over, saw)
     }
 
-    /// A copy has two sides, and the race knows one.
+    /// Fills in both sides of a copy, of which the race has only one.
     fn both_sides(&mut self, op: &Op, from: Memory, to: Memory, fields: &mut Fields) -> Option<()> {
         let known = op.accesses.first()?;
         let used = self.access(known)?;
@@ -366,7 +366,7 @@ impl Lift<'_> {
         BufferRef(self.program.buffers.len() as u32 - 1)
     }
 
-    /// A name of one letter, by which a buffer needs no declaration.
+    /// Returns a name of one letter, with which a buffer needs no declaration.
     fn free_letter(&self, memory: Memory) -> String {
         let letters: &[&str] = match memory {
             Memory::Pinned => &["H"],
@@ -417,7 +417,7 @@ impl Lift<'_> {
         if let Some(&known) = self.threads.get(&id) {
             return known;
         }
-        // The first to call is the thread without a name.
+        // The thread that calls first is the one without a name.
         let new = ThreadId(self.threads.len() as u32);
         if new.0 > 0 {
             let given = self
@@ -435,7 +435,7 @@ impl Lift<'_> {
     }
 }
 
-/// What the format calls it; none if no race needs it, as it orders or makes and does nothing else.
+/// Returns the verb of an operation; none if it only orders or creates something, which no race needs.
 fn verb(op: &Op) -> Option<Verb> {
     Some(match op.kind {
         Kind::Kernel { .. } => Verb::Kernel,
@@ -479,7 +479,7 @@ fn verb(op: &Op) -> Option<Verb> {
     })
 }
 
-/// The first of `s1`, `s2`, … that is not taken.
+/// Returns the first of `s1`, `s2`, … that is not taken.
 fn numbered(start: &str, taken: &[&str]) -> String {
     let mut names = (1..).map(|n: u32| format!("{start}{n}"));
     names

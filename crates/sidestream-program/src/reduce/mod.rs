@@ -1,10 +1,11 @@
-//! The shortest stream program that still has a race of a recorded run.
+//! Reduces a recorded run to the shortest stream program that still has one of its races.
 //!
-//! The race is kept as its report tells it: the same two calls, what each does to the other, how sure CUDA makes it, and
-//! the call that mends it. Everything else goes. [`cut`] reads the log and keeps the two calls, each with the one access that
-//! meets the other's, and the calls that say whose memory it is; [`shortest`] leaves out what the race does
-//! without, with the checker as the judge; [`lift`] says the rest in the words of the format. A wait can only order more, so
-//! none is needed for two accesses to race; only where a time is asked of two events may one say that it is the other that races.
+//! The race must remain as reported: the same two calls, kind of conflict and severity, and the same call as the fix.
+//! Everything else may be dropped. [`cut`] reads the log and keeps the two calls, each with the one access that
+//! conflicts with the other's, and the calls that determine whose memory it is. [`shortest`] drops what the race does
+//! not need, with the checker as the judge. [`lift`] expresses the rest in the format. A wait only adds order, so two
+//! racing accesses need none; only for an elapsed time of two events may a wait be needed, to show that it is the
+//! other event that races.
 
 mod cut;
 mod lift;
@@ -30,53 +31,53 @@ use shortest::shortest;
 /// A race of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair {
-    /// The operation called earlier.
+    /// The operation that was called earlier.
     pub first: OpId,
-    /// The operation called later.
+    /// The operation that was called later.
     pub second: OpId,
-    /// The memory, as the second knows it.
+    /// The buffer in which the second operation accesses the memory.
     pub buffer: Option<BufferId>,
 }
 
-/// Of which operation of the log an op is what is left.
+/// The operation of the log from which an op was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recorded {
-    /// Its number in the log.
+    /// Number in the log.
     pub op: OpId,
-    /// Where it was called.
+    /// Call site.
     pub site: SiteId,
-    /// How many bytes of the two meet here; none if the op touches nothing.
+    /// Number of bytes in which the two accesses overlap; none if the op touches no memory.
     pub bytes: Option<u64>,
 }
 
-/// What is left of a run.
+/// The result of reducing a run.
 #[derive(Clone, Debug)]
 pub struct Reduced {
-    /// The program. Its `expect` names the race.
+    /// The program, whose `expect` names the race.
     pub program: Program,
-    /// By op of the program: what it stands for. None for an op that no call of the log stands for: it gives later
-    /// memory its place.
+    /// By op of the program: its operation in the log. None for an op without a call in the log, which hands the
+    /// bytes to a later buffer.
     pub origins: Vec<Option<Recorded>>,
     /// The race in the log.
     pub pair: Pair,
-    /// How many operations of the log were checked to find it.
+    /// Number of operations that were checked during the search.
     pub operations: u64,
-    /// Whether no op can be left out. Otherwise the search ended before it knew.
+    /// Whether no op can be dropped. Otherwise the search reached its limit before.
     pub is_shortest: bool,
-    /// The call sites of the log by their ids; empty, or missing, where there is no name for one.
+    /// Call sites of the log by id; empty or missing where a site has no name.
     pub sites: Vec<String>,
-    /// The call that mends the race, as text.
+    /// The fix of the race, as text.
     fix: String,
 }
 
-/// Why a run was not reduced.
+/// Why a run could not be reduced.
 #[derive(Debug)]
 pub enum CannotReduce {
     /// The log cannot be read.
     Log(Error),
-    /// The race that was asked for is none of the log's.
+    /// The log does not have the requested race.
     NotThere,
-    /// No program that was tried shows it.
+    /// No program that was tried has the race.
     Unsayable,
 }
 
@@ -85,10 +86,10 @@ impl fmt::Display for CannotReduce {
         match self {
             CannotReduce::Log(error) => error.fmt(f),
             CannotReduce::NotThere => {
-                f.write_str("the log has no such race; give one of its report")
+                f.write_str("the log has no such race; give one from its report")
             }
             CannotReduce::Unsayable => f.write_str(
-                "no stream program shows this race as the log has it, for instance because an old name is used behind a new one; the report of the log stands",
+                "no stream program shows this race as the log has it, for instance because an old name is used after a new one; the report of the log is still valid",
             ),
         }
     }
@@ -96,18 +97,18 @@ impl fmt::Display for CannotReduce {
 
 impl std::error::Error for CannotReduce {}
 
-/// So many operations are checked at most while the shortest program is looked for.
+/// Maximum number of operations that are checked during the search.
 const CHECKED: u64 = 20_000_000;
-/// So many pairs of accesses of the two operations are tried.
+/// Maximum number of pairs of accesses that are tried.
 const TRIED: usize = 1_000;
 
-/// Cuts the log of a run to the shortest program that still has one of its races: the one that is asked for, else
-/// the first that the report shows. None if there is no race. The same log gives the same program.
+/// Reduces the log of a run to the shortest program that still has one of its races: the requested one, or otherwise
+/// the first that the report shows. Returns none if there is no race. Equal logs give equal programs.
 ///
-/// `called` has names for streams that are better than the log's. `memory_bytes` is what the check of the log may hold.
+/// `called` has names for streams that are better than the log's. `memory_bytes` limits the memory of the check.
 ///
 /// # Errors
-/// [`CannotReduce`]. A log that was cut off is no error: what is there of it is looked at.
+/// [`CannotReduce`]. A truncated log is not an error: its complete part is used.
 pub fn reduce(
     log: &[u8],
     asked: Option<Pair>,
@@ -161,15 +162,15 @@ fn pair_of(race: &Race) -> Pair {
     }
 }
 
-/// The race to keep: the first of which the report speaks, and not one that CUDA leaves open if there are others.
+/// Chooses the race to keep: the first in the report, preferring errors over races that CUDA leaves open.
 fn chosen(report: &Report, asked: Option<Pair>) -> Result<Option<&Race>, CannotReduce> {
     if let Some(asked) = asked {
         let mut races = report.races.iter();
         let race = races.find(|race| pair_of(race) == asked);
         return race.map(Some).ok_or(CannotReduce::NotThere);
     }
-    let mends = report.mends(|race| race.fix);
-    let shown = || mends.iter().flat_map(|mend| &mend.races);
+    let fixes = report.mends(|race| race.fix);
+    let shown = || fixes.iter().flat_map(|fix| &fix.races);
     let shown = || shown().filter_map(|&at| report.races.get(at));
     let error = shown().find(|race| race.severity == Severity::Error);
     Ok(error.or_else(|| shown().next()))
@@ -180,7 +181,7 @@ fn find(report: &Report, (first, second): (usize, usize)) -> Option<&Race> {
     races.find(|race| (race.first.0 as usize, race.second.0 as usize) == (first, second))
 }
 
-/// What a report says of a race, without the numbers: what has to stay.
+/// The properties of a race that must remain, without the numbers.
 #[derive(PartialEq)]
 struct Face {
     kind: RaceKind,
@@ -214,7 +215,7 @@ impl Face {
 }
 
 impl Reduced {
-    /// Writes into the program what it is there to show, and holds it against what a reader of its text will find.
+    /// Writes the expected race into the program, and checks the text as a reader will read it.
     fn state(&mut self, race: &Race) -> Result<(), CannotReduce> {
         let place = |op: OpId| {
             let mut origins = self.origins.iter();
@@ -241,8 +242,8 @@ impl Reduced {
             },
             lints: lints.into_iter().collect(),
         });
-        self.fix = mended(&checked, found);
-        // What comes back from the text is what was judged.
+        self.fix = fix_text(&checked, found);
+        // The program that is read back from the text must be the one that was checked.
         let text = self.text("reduced", |_| String::new());
         let read = parse(&text, &Limits::default()).map_err(|_| CannotReduce::Unsayable)?;
         let Some(Ok(read)) = read.programs.into_iter().next() else {
@@ -256,8 +257,8 @@ impl Reduced {
         }
     }
 
-    /// The program as text, with a remark behind each op that stands for a call of the log: its number there, and what
-    /// `told` says of its place.
+    /// Returns the program as text, with a comment after each op that has a call in the log: its number, and the
+    /// place that `told` returns.
     pub fn text(&self, name: &str, told: impl Fn(&Recorded) -> String) -> String {
         let mut program = self.program.clone();
         program.name = crate::names::as_name(name).unwrap_or_else(|| "reduced".to_owned());
@@ -292,8 +293,8 @@ impl Reduced {
     }
 }
 
-/// The call that mends a race, for people, as the report has it.
-fn mended(checked: &Checked, race: &Race) -> String {
+/// Returns the fix of a race as the report shows it.
+fn fix_text(checked: &Checked, race: &Race) -> String {
     let fix = race.fix.text(&checked.names);
     match checked.to_declare(&race.fix)[..] {
         [] => format!("fix: {fix}"),

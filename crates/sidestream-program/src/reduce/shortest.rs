@@ -1,8 +1,9 @@
-//! Delta debugging: leaves out what is not needed, large parts first (Zeller and Hildebrandt, "Simplifying and Isolating
-//! Failure-Inducing Input", 2002, without its steps to a part alone, which rarely help where most can go).
+//! Delta debugging: drops what is not needed, large parts first (Zeller and Hildebrandt, "Simplifying and Isolating
+//! Failure-Inducing Input", 2002, without its steps that keep a single part, which rarely help where most items can
+//! be dropped).
 
-/// The items without which it no longer holds, and whether that is certain: `limit` bounds the items that are looked at,
-/// in all. It has to hold for all of them.
+/// Returns a minimal part of `kept` for which `holds` is true, and whether it is certainly minimal: `limit` bounds
+/// the total number of items that are tested. `holds` must be true for all of `kept`.
 pub fn shortest(
     mut kept: Vec<usize>,
     limit: u64,
@@ -25,7 +26,7 @@ pub fn shortest(
                 at = end;
             }
         }
-        // One by one until nothing goes: what is gone may have needed what was kept.
+        // Repeat with single items until none can be dropped: an item may be droppable once another is gone.
         part = match part {
             1 if !is_less => 0,
             1 => 1,
@@ -40,7 +41,7 @@ mod tests {
     use super::shortest;
 
     #[test]
-    fn what_is_needed_together_stays() {
+    fn items_that_are_needed_together_are_kept() {
         let needed = [3, 400, 401, 999];
         let all: Vec<usize> = (0..1_000).collect();
         let mut tries = 0;
@@ -54,7 +55,7 @@ mod tests {
 
     #[test]
     fn an_item_that_needs_another_goes_before_it() {
-        // Each needs the one behind it to go first.
+        // Each item can be dropped only after the next one.
         let holds = |items: &[usize]| {
             items.windows(2).all(|two| two[1] == two[0] + 1)
                 && items.first().is_none_or(|&first| first == 0)
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_ends_where_it_is_told_to() {
+    fn the_search_ends_at_its_limit() {
         let (kept, is_shortest) = shortest((0..100).collect(), 1_000, |items| items.len() > 90);
         assert!(!is_shortest && kept.len() > 90);
     }

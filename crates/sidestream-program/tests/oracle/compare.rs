@@ -1,4 +1,4 @@
-//! Is what a checker printed right? The page leaves a checker some freedom; this is all of it.
+//! Judges a checker's output. The format leaves a checker some freedom; all of it is defined here.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub struct PrintedRace {
     pub severity: String,
 }
 
-/// What a checker prints about one program.
+/// The output of a checker for one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Printed {
     pub verdict: String,
@@ -25,7 +25,7 @@ pub struct Printed {
 }
 
 impl Printed {
-    /// What a checker prints that reports every unordered pair.
+    /// Returns the output of a checker that reports every unordered pair.
     pub fn of(answer: &Answer) -> Printed {
         Printed {
             verdict: answer.outcome.word().to_string(),
@@ -57,12 +57,12 @@ fn severity(race: &Race) -> &'static str {
     }
 }
 
-/// Everything in which the printed answer is wrong, one line each; empty if it is right.
+/// Returns everything in which the output is wrong, one line each; empty if it is right.
 ///
-/// - Verdict, error and lints have to be the oracle's.
-/// - Every printed race has to be an unordered pair, of a kind that fits it and with its severity, in op order, and no
-///   two may be alike in kind, buffer and both sites.
-/// - For every pair that has an adjacent conflict there has to be an entry alike in buffer and both sites, for this pair
+/// - Verdict, error and lints must be the oracle's.
+/// - Every printed race must be an unordered pair, of a kind that fits it and with its severity, in op order, and no
+///   two may be equal in kind, buffer and both sites.
+/// - For every pair with an adjacent conflict there must be an entry with equal buffer and both sites, for this pair
 ///   or an earlier one, of a kind that fits the pair and is at least as strong as the adjacent conflict's.
 pub fn faults(answer: &Answer, printed: &Printed) -> Vec<String> {
     let mut faults = Vec::new();

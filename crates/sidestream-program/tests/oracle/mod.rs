@@ -6,8 +6,8 @@ pub mod model;
 pub mod prog;
 pub mod vary;
 
-/// How many random programs a test tries: some more than notice every mistake on its list, and many more in
-/// `cargo xtask nightly`, whose figures docs/developers/reliability.md states.
+/// Returns the number of random programs that a test tries: slightly more than are needed to notice every mistake on
+/// its list, and many more in `cargo xtask nightly`, whose figures docs/developers/reliability.md states.
 pub fn programs(every_day: u64, nightly: u64) -> u64 {
     match std::env::var_os("SIDESTREAM_NIGHTLY") {
         Some(_) => nightly,

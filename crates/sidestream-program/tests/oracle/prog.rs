@@ -1,12 +1,12 @@
-//! The oracle's own picture of a stream program.
+//! The oracle's own representation of a stream program.
 //!
-//! It says the same as the syntax tree of the crate, with names instead of indices. The oracle reads it, the generator
+//! It has the contents of the crate's syntax tree, with names instead of indices. The oracle reads it, the generator
 //! writes it, and [`Prog::to_yaml`] turns it into the text that the reader under test parses.
 
 mod text;
 mod tree;
 
-/// What sort of stream a name stands for.
+/// The kind of stream that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
     NonBlocking,
@@ -16,13 +16,13 @@ pub enum StreamKind {
 }
 
 impl StreamKind {
-    /// Does the stream take part in the order of the legacy stream (R14, R15, R18)?
+    /// Returns whether the stream takes part in the order of the legacy stream (R14, R15, R18).
     pub fn is_blocking(self) -> bool {
         matches!(self, StreamKind::Blocking | StreamKind::PerThread)
     }
 }
 
-/// Where the bytes of a buffer live.
+/// The kind of memory of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemKind {
     Dev,
@@ -31,18 +31,18 @@ pub enum MemKind {
     Managed,
 }
 
-/// What sort of event a name stands for.
+/// The kind of event that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Timing on, may be recorded on any device.
+    /// With timing; may be recorded on any device.
     Plain,
-    /// Timing off.
+    /// Without timing.
     NoTiming,
     /// Created on this device.
     Device(u32),
 }
 
-/// A buffer or a part of it: `lo` to `hi - 1`, the whole buffer without a range.
+/// A buffer or a part of it: bytes `lo` to `hi - 1`, or the whole buffer without a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub buf: String,
@@ -58,7 +58,7 @@ impl Part {
     }
 }
 
-/// What an op does. The fields are those of the format.
+/// The call of an op. The fields are those of the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     Kernel {
@@ -248,7 +248,7 @@ impl Prog {
         }
     }
 
-    /// Kind and device of a stream; undeclared ones are non-blocking streams of device 0.
+    /// Returns kind and device of a stream; undeclared ones are non-blocking streams of device 0.
     pub fn stream(&self, name: &str) -> (StreamKind, u32) {
         self.streams
             .iter()
@@ -256,7 +256,8 @@ impl Prog {
             .map_or((StreamKind::NonBlocking, 0), |&(_, kind, dev)| (kind, dev))
     }
 
-    /// Kind and size of a buffer; undeclared ones have 1024 bytes and go by their first letter.
+    /// Returns kind and size of a buffer; undeclared ones have 1024 bytes, and their first letter determines the
+    /// kind.
     pub fn buffer(&self, name: &str) -> (MemKind, u64) {
         if let Some(&(_, kind, bytes)) = self.buffers.iter().find(|(n, _, _)| n == name) {
             return (kind, bytes);

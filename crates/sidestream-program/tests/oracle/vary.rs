@@ -1,13 +1,13 @@
-//! Random programs, changed where the generator is too tidy.
+//! Changes random programs where the generator is too tidy.
 //!
-//! It never lets two ranges overlap by a single byte, waits for a flag right after raising it, and
-//! seldom uses an event again that was destroyed. Each change here leaves a valid program; whether it
-//! is still ordered is for the oracle to say.
+//! The generator never lets two ranges overlap by a single byte, waits for a flag right after raising it, and seldom
+//! uses an event again that was destroyed. Each change here leaves a valid program; the oracle decides whether it is
+//! still ordered.
 
 use super::generate::Rng;
 use super::prog::{Act, Part, Prog};
 
-/// The program with some of its ops changed, drawn from the seed.
+/// Returns the program with some of its ops changed, drawn from the seed.
 pub fn varied(prog: &Prog, seed: u64) -> Prog {
     let mut rng = Rng::new(seed ^ 0x7a21_ed00_1f2e_3d4c);
     let mut prog = prog.clone();
@@ -28,7 +28,7 @@ pub fn varied(prog: &Prog, seed: u64) -> Prog {
             Act::HostFunc {
                 sets: Some(flag), ..
             } => raised.push(flag.clone()),
-            // What it waited for may have been renamed.
+            // The flag that it waited for may have been renamed.
             Act::WaitFlag { flag }
                 if !raised.is_empty() && (!raised.contains(flag) || rng.percent(30)) =>
             {
@@ -52,7 +52,7 @@ pub fn varied(prog: &Prog, seed: u64) -> Prog {
     prog
 }
 
-/// A range gets one byte more at one of its ends, where the buffer has one.
+/// Extends a range by one byte at one of its ends, where the buffer has one.
 fn widen(part: &mut Part, size: u64, at_the_end: bool) {
     if let Some((lo, hi)) = &mut part.range
         && lo < hi
@@ -70,7 +70,7 @@ fn reuse(flag: &mut String, raised: &[String], rng: &mut Rng) {
     }
 }
 
-/// The accesses of an op, but for those that begin or end a life: these are of whole buffers.
+/// Returns the accesses of an op, except those that begin or end a life, which are always of whole buffers.
 fn parts_mut(act: &mut Act) -> Vec<&mut Part> {
     match act {
         Act::Kernel { r, w, .. } | Act::HostFunc { r, w, .. } | Act::GraphLaunch { r, w, .. } => {

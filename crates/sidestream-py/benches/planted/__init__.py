@@ -1,1 +1,1 @@
-"""Programs that tests and benches have in common: racy ones, each with its repaired twin, and right ones."""
+"""Programs that tests and benchmarks share: racy ones, each with its fixed twin, and correct ones."""

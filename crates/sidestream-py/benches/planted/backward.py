@@ -1,4 +1,4 @@
-"""Mistakes of backward over several streams, each with its repaired twin: for `check_gpu.py planted`."""
+"""Mistakes in backward over several streams, each with its fixed twin: for `check_gpu.py planted`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def what_the_forward_saved(right: bool) -> None:
 
 @planted
 def a_gradient_that_a_leaf_adds_to(right: bool) -> None:
-    """Nobody handed it over: it was there."""
+    """The leaf's existing gradient was not passed by another node."""
     side, main = side_and_main()
     w = weights()
     with torch.cuda.stream(side):
@@ -44,7 +44,7 @@ def a_gradient_that_a_leaf_adds_to(right: bool) -> None:
 
 @planted
 def augmentation_beside_training(right: bool) -> None:
-    """A blog's loop of two streams, with backward: the batch is recorded on the stream that made it."""
+    """A blog's loop with two streams and backward: the batch is recorded on the stream that made it."""
     transform, train = torch.cuda.Stream(), torch.cuda.Stream()
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)).cuda()
     optimizer = torch.optim.SGD(model.parameters())
@@ -145,7 +145,8 @@ def an_optimizer_in_backward_without_a_wait(right: bool) -> None:
 
 
 def offload(waits: bool = True, notes: bool = True, notes_the_source: bool = True) -> None:
-    """What the forward saves goes to the host on a stream of its own, and comes back in backward."""
+    """The tensors that forward saves are offloaded to the host on a separate stream, and restored in
+    backward."""
     side, main = side_and_main()
 
     def pack(tensor: Any) -> Any:
@@ -191,7 +192,7 @@ def an_offload_whose_result_is_freed(right: bool) -> None:
 
 
 def gathers(waits: bool, frees_in_order: bool) -> None:
-    """Weights are gathered on a stream of their own, the next layer's while this one's backward runs."""
+    """Weights are gathered on a separate stream, the next layer's while this one's backward runs."""
     side = torch.cuda.Stream()
     whole: dict[int, Any] = {}
 
@@ -238,7 +239,8 @@ def weights_gathered_and_freed_too_early(right: bool) -> None:
 
 @planted
 def a_gradient_past_the_engine(right: bool) -> None:
-    """What a node returns is noted where it goes; what it leaves for another node to find is not."""
+    """A gradient that a node returns is recorded for its use; one that it leaves for another node is
+    not."""
     side = torch.cuda.Stream()
     left: list[Any] = []
 
@@ -267,8 +269,8 @@ def a_gradient_past_the_engine(right: bool) -> None:
 
 @planted
 def gradients_that_are_added_up(right: bool) -> None:
-    """Two branches on streams of their own: the engine adds up what they give on a third, and notes it
-    there.
+    """Two branches on separate streams: the engine adds their gradients on a third, and records it for
+    them.
     """
     one, two, main = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()
     given: list[Any] = []

@@ -1,4 +1,4 @@
-"""Right programs of many kinds, for ``check_gpu.py loops``: of none may a report come."""
+"""Correct programs of many kinds, for ``check_gpu.py loops``: none may be reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def loader(shape: tuple[int, ...], classes: int, steps: int) -> Any:
 
 
 def mlp_loop(steps: int) -> None:
-    """Pinned batches copied without waiting, and gradients of four steps together."""
+    """Pinned batches copied without blocking, and gradients accumulated over four steps."""
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for at, (x, y) in enumerate(loader((64,), 10, steps)):
@@ -38,7 +38,7 @@ def mlp_loop(steps: int) -> None:
 
 
 def cnn_loop(steps: int) -> None:
-    """The next batch is copied on a stream of its own."""
+    """The next batch is copied on a separate stream."""
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3),
         nn.BatchNorm2d(8),
@@ -68,7 +68,7 @@ def cnn_loop(steps: int) -> None:
 
 
 def transformer_loop(steps: int) -> None:
-    """Mixed precision with a scaler, and results that are fetched without waiting."""
+    """Mixed precision with a scaler, and results that are fetched without blocking."""
     layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
     model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(32, 10)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -94,7 +94,7 @@ def transformer_loop(steps: int) -> None:
 
 
 def streams_loop(steps: int) -> None:
-    """Two branches on streams of their own, forward and backward, and memory that moves between them."""
+    """Two branches on separate streams, forward and backward, and memory that moves between them."""
     left, right = nn.Linear(64, 64).cuda(), nn.Linear(64, 64).cuda()
     head = nn.Linear(128, 1).cuda()
     parameters = [*left.parameters(), *right.parameters(), *head.parameters()]
@@ -138,7 +138,7 @@ def graph_loop(steps: int) -> None:
 
 
 def thread_loop(steps: int) -> None:
-    """A thread uploads, and hands over tensors with the event behind them."""
+    """A thread uploads, and hands over tensors with an event that follows them."""
     ready: queue.Queue[Any] = queue.Queue(2)
     side = torch.cuda.Stream()
 
@@ -168,7 +168,7 @@ def prefetch_loop(steps: int) -> None:
     batches = [(torch.full((16, 64), float(at % 5)), torch.arange(16)) for at in range(steps)]
     double = lambda batch: (batch[0] * 2, batch[1])
     prefetch: Any = getattr(sidestream, "prefetch")
-    # A new prefetcher each epoch, of what the one before has left, and one that is left early.
+    # A new prefetcher each epoch, with the memory that the previous one left, and one that is left early.
     for leave in (3, steps):
         for x, y in prefetch(iter(batches[:leave + 5]), "cuda", depth=2, transform=double):
             x.add_(1)
@@ -192,7 +192,7 @@ class _Numbers(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def recurrent_loop(steps: int) -> None:
-    """Sequences of different lengths, packed, with a state that is handed on from step to step."""
+    """Packed sequences of different lengths, with a state that is passed from step to step."""
     model, head = nn.LSTM(16, 32, num_layers=2).cuda(), nn.Linear(32, 5).cuda()
     parameters = [*model.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam(parameters)
@@ -211,7 +211,7 @@ def recurrent_loop(steps: int) -> None:
 
 
 def embedding_loop(steps: int) -> None:
-    """Rows are gathered by indices that a side stream uploads, masks pick among them, and gradients are
+    """Rows are gathered by indices that a side stream uploads, masks select among them, and gradients are
     sparse.
     """
     table = nn.Embedding(1000, 32, sparse=True).cuda()
@@ -236,7 +236,7 @@ def embedding_loop(steps: int) -> None:
 
 
 def checkpoint_loop(steps: int) -> None:
-    """Activations are computed again in backward, under mixed precision."""
+    """Activations are recomputed in backward, under mixed precision."""
     blocks = nn.ModuleList(
         nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1)) for _ in range(4)
     ).cuda()
@@ -252,7 +252,8 @@ def checkpoint_loop(steps: int) -> None:
 
 
 def offload_loop(steps: int) -> None:
-    """What the forward saves goes to pinned memory on a stream of its own, and comes back in backward."""
+    """The tensors that forward saves are offloaded to pinned memory on a separate stream, and restored in
+    backward."""
     side = torch.cuda.Stream()
     model = nn.Sequential(*[layer for _ in range(3) for layer in (nn.Linear(128, 128), nn.Tanh())]).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -287,7 +288,7 @@ def offload_loop(steps: int) -> None:
 
 
 def loader_loop(steps: int) -> None:
-    """Two workers, and the thread of the loader that pins their batches."""
+    """Two workers, and the loader's thread that pins their batches."""
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = torch.utils.data.DataLoader(_Numbers(steps * 16), batch_size=16, num_workers=2, pin_memory=True)

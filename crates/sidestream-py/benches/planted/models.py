@@ -1,4 +1,4 @@
-"""Small models, and a step of training."""
+"""Small models, and a training step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import nn
 
 
 def perceptron(layers: int, width: int, classes: int | None = None) -> nn.Sequential:
-    """Layers of one width, each with a ReLU behind it, and a last one for so many classes."""
+    """Layers of one width, each followed by a ReLU, and a last one for `classes` classes."""
     inner = [part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())]
     return nn.Sequential(*inner, *([] if classes is None else [nn.Linear(width, classes)]))
 
 
 def trained(model: Any, optimizer: Any, criterion: Any = None) -> Callable[..., Any]:
-    """A step of training, which gets a batch, and its labels where there is a criterion. Without one the
-    loss is the mean of squares.
+    """Make a training step that takes a batch, and its labels if there is a criterion. Without one the loss
+    is the mean of squares.
     """
 
     def step(x: Any, *y: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the planted programs share. Each file of them has a list of its own."""
+"""Code that the planted programs share. Each file of them has its own list."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-#: The numbers of a tensor that is large enough to show.
+#: The number of elements of a tensor that is large enough for races to show.
 N = 1 << 20
 
 
 def into(programs: list[Any]) -> Callable[[Any], Any]:
-    """A decorator that adds a program to a list."""
+    """Return a decorator that adds a program to a list."""
 
     def add(program: Any) -> Any:
         programs.append(program)
@@ -26,7 +26,7 @@ def side_and_main() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
 
 
 def side_after_main() -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Of these the side stream is ordered after what the main one has by now."""
+    """Return both streams; the side stream is ordered after the work enqueued so far in the main one."""
     side, main = side_and_main()
     side.wait_stream(main)
     return side, main
@@ -37,7 +37,7 @@ def weights(count: int = N) -> Any:
 
 
 def use_again(*homes: torch.cuda.Stream, count: int = N) -> None:
-    """The next to allocate on these streams gets what was freed there."""
+    """Allocate on these streams, which reuses the memory that was freed there."""
     for home in homes:
         with torch.cuda.stream(home):
             for _ in range(8):
@@ -45,7 +45,7 @@ def use_again(*homes: torch.cuda.Stream, count: int = N) -> None:
 
 
 class Doubles(torch.autograd.Function):  # type: ignore[misc]
-    """A function whose backward is a program's own."""
+    """A function whose backward is written by the program."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Racy programs and their repaired twins, and right programs, of what is no operator: kernels of Triton,
-compiled functions, collectives, threads.
+"""Racy programs with their fixed twins, and correct programs, with work that is not an operator: Triton
+kernels, compiled functions, collectives, threads.
 
-``check_gpu.py`` runs them. Those of Triton need a GPU; the others run on a simulated one as well.
+``check_gpu.py`` runs them. Those with Triton need a GPU; the others run on a simulated one as well.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import nn
 
 PLANTED: list[Callable[[bool], None]] = []
 planted = into(PLANTED)
-#: Right programs, which take a number of steps.
+#: Correct programs, which take a number of steps.
 LOOPS: list[Callable[[int], None]] = []
 right = into(LOOPS)
-#: Those that a simulated GPU refuses.
+#: The programs that a simulated GPU refuses.
 PLANTED_ON_GPU: list[Callable[[bool], None]] = []
 LOOPS_ON_GPU: list[Callable[[int], None]] = []
 
@@ -31,11 +31,12 @@ LOOPS_ON_GPU: list[Callable[[int], None]] = []
 
 
 @planted
-def a_thread_that_nobody_told(right: bool) -> None:
-    """A warning: on one stream, in the order in which two threads happened to call."""
+def a_thread_handover_that_is_not_reported(right: bool) -> None:
+    """A warning: two threads call on one stream, in the order in which they happened to run."""
     x = torch.zeros(N, device="cuda")
     done: queue.Queue[int] = queue.Queue()
-    # The interpreter's own lock, which nobody hears: the order is the same in both, and told in one.
+    # The interpreter's own lock is not observed: the order is the same in both variants, and reported in
+    # one.
     lock = _thread.allocate_lock()
     lock.acquire()
 
@@ -55,7 +56,7 @@ def a_thread_that_nobody_told(right: bool) -> None:
 
 @planted
 def a_thread_that_waits_for_the_device(right: bool) -> None:
-    """A warning: the wait is another thread's, and nobody waits for that."""
+    """A warning: the wait is another thread's, and is not waited for."""
     x = torch.zeros(N, device="cuda")
     side, main = side_after_main()
     event = threading.Event()
@@ -93,7 +94,7 @@ def a_pool_that_is_not_asked(right: bool) -> None:
 
 @right
 def pool_loop(steps: int) -> None:
-    """Workers of a pool make batches on streams of their own, and hand over an event behind each."""
+    """Workers of a pool make batches on separate streams, and hand over an event after each."""
     main = torch.cuda.current_stream()
     streams = threading.local()
     weights = torch.randn(64, 64, device="cuda")
@@ -120,7 +121,7 @@ def pool_loop(steps: int) -> None:
 
 @right
 def ring_loop(steps: int) -> None:
-    """A ring of pinned buffers and of the device's, between two threads, by semaphores and a lock round a
+    """A ring of pinned and device buffers, shared by two threads with semaphores, and a lock around a
     shared sum.
     """
     depth = 3
@@ -171,7 +172,7 @@ def shrunk(x: Any, w: Any) -> Any:
 
 
 def compiled() -> Any:
-    # Not once for all programs: each is to find the same on a GPU of its own.
+    # Not once for all programs: each must give equal findings on a GPU of its own.
     return torch.compile(shrunk)
 
 
@@ -220,8 +221,7 @@ def a_compiled_gradient_read_too_early(right: bool) -> None:
 
 @right
 def compiled_loop(steps: int) -> None:
-    """A model that is compiled, forward and backward, and batches that are copied ahead on a stream of their
-    own.
+    """A compiled model, forward and backward, and batches that are copied ahead on a separate stream.
     """
     side, main = side_and_main()
     model: Any = torch.compile(
@@ -248,7 +248,7 @@ def compiled_loop(steps: int) -> None:
 
 
 def group() -> Any:
-    """A group of this process alone: NCCL's, or Gloo's where the GPU is simulated."""
+    """Make a group of this process alone: NCCL's, or Gloo's if the GPU is simulated."""
     from torch import distributed
 
     if not distributed.is_initialized():
@@ -260,7 +260,7 @@ def group() -> Any:
 
 
 @planted
-def a_collective_that_nobody_waits_for(right: bool) -> None:
+def a_collective_that_is_not_waited_for(right: bool) -> None:
     distributed = group()
     x = torch.ones(N, device="cuda")
     work = distributed.all_reduce(x, async_op=True)
@@ -297,8 +297,8 @@ def a_collective_waited_for_on_another_stream(right: bool) -> None:
 
 @right
 def collectives_loop(steps: int) -> None:
-    """Gradients that are added up over all ranks while backward's next step is not there yet, and weights
-    that are gathered ahead.
+    """Gradients are summed over all ranks while backward's next step is pending, and weights are gathered
+    ahead.
     """
     distributed = group()
     model = nn.Linear(64, 64).cuda()
@@ -322,7 +322,7 @@ def collectives_loop(steps: int) -> None:
 
 
 def doubled(x: Any, out: Any, count: int, first: int = 0) -> None:
-    """Two times the numbers from the first on, so many of them."""
+    """Double `count` numbers from index `first` on."""
     from planted.triton_kernel import double
 
     double[(-(-count // 1024),)](x, out, first + count, first, BLOCK=1024)
@@ -330,7 +330,7 @@ def doubled(x: Any, out: Any, count: int, first: int = 0) -> None:
 
 @into(PLANTED_ON_GPU)
 def a_result_of_triton_read_too_early(right: bool) -> None:
-    """A warning: how far the kernel goes is not known."""
+    """A warning: how far the kernel reaches is not known."""
     x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
     side, main = side_after_main()
     with torch.cuda.stream(side):
@@ -355,7 +355,7 @@ def a_source_of_triton_filled_again(right: bool) -> None:
 
 @into(PLANTED_ON_GPU)
 def two_kernels_of_triton_on_one_tensor(right: bool) -> None:
-    """On halves that they are handed as such it is none, and one warning where they find them by a number."""
+    """With views of two halves there is no race, and one warning if they find the halves by a number."""
     x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
     side, main = side_after_main()
     for _ in range(3):
@@ -370,7 +370,7 @@ def two_kernels_of_triton_on_one_tensor(right: bool) -> None:
 
 @into(LOOPS_ON_GPU)
 def triton_loop(steps: int) -> None:
-    """A kernel on a stream of its own between two of PyTorch's."""
+    """A kernel on a separate stream between two of PyTorch's."""
     side, main = side_and_main()
     x, out = torch.ones(4096, device="cuda"), torch.empty(4096, device="cuda")
     for at in range(steps):

@@ -1,5 +1,5 @@
-"""Racy programs of one thread or two and their repaired twins, by streams, memory, graphs and the host's own
-accesses: for ``check_gpu.py planted``.
+"""Racy programs of one or two threads and their fixed twins, with streams, memory, graphs and the host's
+own accesses: for ``check_gpu.py planted``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def transform_recorded_on_its_own_stream(right: bool) -> None:
                 model.wait_stream(transform)
                 (transformed * 2).sum()
         with torch.cuda.stream(transform):
-            # The name is given up before the next is made, so the memory is used again at once.
+            # The name is dropped before the next tensor is made, so the memory is reused at once.
             old, transformed = transformed, None
             if old is not None:
                 old.record_stream(model if right else transform)
@@ -332,7 +332,7 @@ def gradients_read_too_early(right: bool) -> None:
 
 @planted
 def statistics_of_batch_norm(right: bool) -> None:
-    """They are written by an operator whose schema does not say so."""
+    """They are written by an operator whose schema does not show it."""
     norm = nn.BatchNorm2d(8).cuda()
     x = torch.ones(4, 8, 16, 16, device="cuda")
     side, main = side_after_main()
@@ -393,7 +393,7 @@ def gathered_by_an_index(right: bool) -> None:
 
 @planted
 def graphs_captured_on_one_stream(right: bool) -> None:
-    """`torch.cuda.graph` captures on one stream of its own, whose cuBLAS workspace both graphs keep.
+    """`torch.cuda.graph` captures on one stream that it creates, whose cuBLAS workspace both graphs keep.
 
     The products are too small to use it: with larger ones the results would be wrong
     (`real_gpu.py workspaces`).
@@ -454,7 +454,7 @@ def filled_again_by_c(right: bool) -> None:
 
 @planted
 def filled_again_from_a_file(right: bool) -> None:
-    """The contents are compared as well: a call that failed would leave zeros."""
+    """The contents are compared as well: a failed call would leave zeros."""
     host = torch.zeros(N, pin_memory=True)
     x = torch.empty(N, device="cuda")
     data = torch.arange(N, dtype=torch.float32)
@@ -495,7 +495,7 @@ def a_small_source_filled_again_by_numpy(right: bool) -> None:
 
 @planted
 def a_registered_source_filled_again(right: bool) -> None:
-    """Memory of the program's own that is pinned where it is."""
+    """The program's own memory, pinned in place."""
     host = torch.zeros(N)
     runtime = torch.cuda.cudart()
     runtime.cudaHostRegister(host.data_ptr(), 4 * N, 0)

@@ -1,4 +1,4 @@
-"""The kernel of ``programs.py``. Triton wants it in a file, with its own names at hand."""
+"""The kernel of ``programs.py``. Triton requires it in a file, with its names in scope."""
 
 # mypy: ignore-errors
 import triton

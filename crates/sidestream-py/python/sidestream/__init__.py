@@ -1,12 +1,26 @@
 """Overlapping work on GPUs, beside PyTorch.
 
 ``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``Batcher`` serves requests,
-``check`` finds what is not ordered in a program of PyTorch, ``diagnose`` and ``profile`` say why a GPU idled,
-``benchmark`` times, ``compare`` says which is faster, ``overlap`` says what streams would be worth. Importing
-this needs neither a GPU nor PyTorch nor numpy.
+``check`` finds accesses of a PyTorch program that nothing orders, ``diagnose`` and ``profile`` say why a GPU
+idled, ``benchmark`` times a function, ``compare`` says which of two is faster, and ``overlap`` what streams
+would be worth. Importing the package needs neither a GPU nor PyTorch nor numpy; a call that needs one of them
+raises an error that says so.
 
-``sidestream.ray`` and ``sidestream.lightning`` are for those libraries. The classes of results, such as
-``sidestream.Diagnosis``, are here to be named in annotations, and are not listed.
+A ``device`` is one of these:
+
+- ``"cuda:1"``, ``1`` or a ``torch.device``: that GPU. ``"cuda"``: PyTorch's current GPU once PyTorch uses
+  CUDA, otherwise the first.
+- ``"cpu"``: the processor, for ``prefetch``, ``Pipeline``, ``benchmark`` and ``compare``.
+- ``"sim:h200"``, ``"sim:FILE.toml"``: a simulated GPU, for ``prefetch``, ``Stream``, ``Event``, ``caps``,
+  ``overlap`` and ``roofline``.
+- ``"auto"``: what ``"cuda"`` is, or ``"sim:h200"`` where that cannot be opened; for the functions of
+  ``"sim:h200"``.
+
+Calls that block or compute let Python's other threads run. Results are values: they can be pickled. Streams,
+events, pipelines, batchers, and what ``check`` and ``profile`` return, cannot; use their ``to_dict()``.
+
+``sidestream.ray``, ``sidestream.lightning`` and ``sidestream.images`` are separate modules. The classes of
+results, such as ``sidestream.Diagnosis``, are here to be named in annotations, and are not listed.
 """
 
 from typing import TYPE_CHECKING
@@ -98,8 +112,7 @@ from sidestream._together import (
 )
 from sidestream._unprofiled import Unprofiled as Unprofiled
 
-#: What people call and catch. What calls return is named without being listed, so that help and completion
-#: stay short.
+#: What users call and catch. The classes of results are not listed, so that help and completion stay short.
 __all__ = [
     "Batcher",
     "DeviceError",
@@ -139,7 +152,7 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Say what there is instead of a name that is not there."""
+        """Raise an error that suggests a name, for a name that does not exist."""
         text = f"module 'sidestream' has no attribute {name!r}"
         if name in ("images", "lightning"):
             text += f"; import sidestream.{name}"

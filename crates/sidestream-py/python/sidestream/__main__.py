@@ -1,4 +1,4 @@
-"""``python -m sidestream`` and ``sidestream``: the command, from the wheel."""
+"""``python -m sidestream`` and ``sidestream``: the command line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sidestream import __version__, _sidestream
 
 def main() -> int:
     """Run the command with the arguments of the process, and return its exit code."""
-    # Python would only take a note of Ctrl-C, and the command would go on.
+    # Python would only record Ctrl-C, and the command would continue.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stdout.flush()
     verb, rest = sys.argv[1:2], sys.argv[2:]
     if verb == ["check"]:
-        # The programs of a text run where this package is, unless an option says otherwise.
+        # Programs in a text run with this interpreter, unless an option names another.
         named = any(option == "--python" or option.startswith("--python=") for option in rest)
         rest = rest if named else [f"--python={sys.executable}", *rest]
     return _sidestream.command(["sidestream", *verb, *rest])

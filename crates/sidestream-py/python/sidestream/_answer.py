@@ -1,4 +1,5 @@
-"""Answers of a `Batcher`: futures for threads and event loops, and how those who wait for one are woken."""
+"""Answers of a `Batcher`: futures for threads and event loops, and how waiting threads and tasks are woken.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ NOTHING: list[Any] = []
 
 
 class RequestRefused(RuntimeError):
-    """A request that was not taken, or that waited when the batcher was closed: ``reason`` is ``"full"``,
-    ``"late"`` or ``"closed"``.
+    """A request was not accepted, or waited when the batcher was closed. ``reason`` is ``"full"``, ``"late"``
+    or ``"closed"``.
 
-    It is made of that and a text. A server that is behind makes many of these, so it has no ``__init__`` of
-    its own.
+    Its arguments are the reason and a text. An overloaded server raises many of these, so the class has no
+    ``__init__``.
     """
 
     @property
     def reason(self) -> str:
-        """Why, in a word."""
+        """``"full"`` (too many requests wait), ``"late"`` (the deadline cannot be kept) or ``"closed"``."""
         return str(self.args[0])
 
     def __str__(self) -> str:
@@ -38,13 +39,11 @@ class RequestRefused(RuntimeError):
 
 
 class RequestExpired(TimeoutError):
-    """A request whose deadline passed while it waited."""
+    """The deadline of a request passed while it waited."""
 
 
 class Answer(Generic[Value]):
-    """What a request will be answered with: a future for threads, which can be awaited too.
-    ``Batcher.submit`` makes these.
-    """
+    """The future answer of a request, for threads and for ``await``. ``Batcher.submit`` makes these."""
 
     __slots__ = (
         "_batcher",
@@ -61,32 +60,32 @@ class Answer(Generic[Value]):
     )
 
     def __init__(self, batcher: Batcher[Value], leaves: list[Any], loop: Any, of: int) -> None:
-        """Begin as one that waits."""
+        """Begin as the answer of a waiting request."""
         self._batcher = batcher
         self._leaves: list[Any] = leaves
-        #: The number of its class.
+        #: The number of its class of requests.
         self._of = of
         self._has_ended = False
         self._value: Any = None
         self._error: BaseException | None = None
         self._loop = loop
-        #: Of tasks and of threads that wait for it, and what is called when it ends. Few have more than one
-        #: of these, so none is made before it is needed.
+        #: Futures of waiting tasks, locks of waiting threads, and callbacks. Few answers have more than one
+        #: of these, so the lists are made when they are needed.
         self._futures: list[Any] | None = None
         self._locks: list[Any] | None = None
         self._calls: list[Callable[[Answer[Any]], object]] | None = None
 
     def done(self) -> bool:
-        """Return whether it has ended, by an answer or otherwise. Never waits."""
+        """Return whether the request has ended, with an answer or otherwise. Never blocks."""
         return self._has_ended
 
     def cancelled(self) -> bool:
-        """Return whether it was taken back."""
+        """Return whether the request was cancelled. Never blocks."""
         return isinstance(self._error, CancelledError)
 
     def cancel(self) -> bool:
-        """Take the request back, and return whether it will not be computed: false if its batch has been
-        launched.
+        """Cancel the request, and return whether it was cancelled: False once its batch has been launched.
+        Never blocks.
         """
         if not self._batcher._requests.cancel(self._of, self):
             return False
@@ -96,8 +95,10 @@ class Answer(Generic[Value]):
         return True
 
     def add_done_callback(self, call: Callable[[Answer[Any]], object]) -> None:
-        """Call with this answer when it has ended, from a thread of the batcher or an event loop that asks
-        it: at once if it has. What it raises is logged.
+        """Call ``call`` with this answer when the request has ended, and at once if it has.
+
+        It is called by a thread of the batcher, or by an event loop in which a request is submitted. What it
+        raises is logged.
         """
         with self._batcher._lock:
             has_ended = self._has_ended
@@ -107,24 +108,31 @@ class Answer(Generic[Value]):
             _called(call, self)
 
     def result(self, timeout: float | None = None) -> Value:
-        """Wait for the answer and return it, in pinned memory that stays as it is while it is held.
+        """Block until the request has ended, and return the answer, in pinned memory that is kept while a row
+        of the batch is held.
+
+        Args:
+            timeout: Seconds to wait at most; by default without a limit.
 
         Raises:
-            TimeoutError: It has not ended after so many seconds. It goes on, and can be waited for again.
-            CancelledError: It was taken back.
-            RequestExpired: Its deadline passed.
+            TimeoutError: The request has not ended within ``timeout`` seconds. It continues, and can be
+                waited for again.
+            CancelledError: The request was cancelled.
+            RequestExpired: Its deadline passed while it waited.
             RequestRefused: The batcher was closed while it waited.
-            Exception: What the model raised, if that fails with this request alone too.
+            RuntimeError: The event loop that submitted the request calls this, which would block it; await
+                instead.
+            Exception: What the model raised, if the request fails alone too.
         """
         if not self._has_ended and self._loop is not None and running_loop() is self._loop:
             raise RuntimeError(
-                "this would stop the event loop that has to launch the batch; await the answer instead"
+                "this would block the event loop that has to launch the batch; await the answer instead"
             )
         lock: Any = None
-        # Also where it has ended: the lock is what orders this thread behind the one that wrote the answer.
+        # Taken even if it has ended: the lock orders this thread after the one that wrote the answer.
         with self._batcher._lock:
             if not self._has_ended:
-                # In a child of a fork that raises: nobody there ends it.
+                # Raises in a child of a fork, where no thread would end the request.
                 _ = self._batcher._requests.settle
                 lock = threading.Lock()
                 lock.acquire()
@@ -136,7 +144,7 @@ class Answer(Generic[Value]):
         return self._value  # type: ignore[no-any-return]
 
     def _sleep(self, lock: Any, timeout: float) -> bool:
-        """Wait for a lock that whoever ends this lets go of, and return whether it has ended."""
+        """Wait for a lock that is released when the request ends, and return whether it has ended."""
         batcher = self._batcher
         try:
             lock.acquire(timeout=timeout)
@@ -153,8 +161,8 @@ class Answer(Generic[Value]):
         return has_ended
 
     def __await__(self) -> Generator[Any, None, Value]:
-        """Let the other tasks of the event loop go on until it has ended. A task that is cancelled takes its
-        request back.
+        """Let other tasks of the event loop run until the request has ended. A task that is cancelled cancels
+        its request.
         """
         if not self._has_ended:
             future = asyncio.get_running_loop().create_future()
@@ -168,14 +176,16 @@ class Answer(Generic[Value]):
                 except asyncio.CancelledError:
                     self.cancel()
                     raise
-                # The loop was told of it, which orders this behind the thread that wrote it.
+                # The loop was woken by the thread that wrote the answer, which orders this after it.
                 if self._error is not None:
                     raise self._error
                 return self._value  # type: ignore[no-any-return]
         return self.result()
 
     def _end(self, value: Any, error: BaseException | None) -> None:
-        """Note how it ended. The batcher's lock is held, and it has not ended before."""
+        """Record how the request ended. The caller holds the batcher's lock, and the request has not ended
+        before.
+        """
         self._value, self._error, self._leaves = value, error, NOTHING
         self._has_ended = True
 
@@ -190,15 +200,15 @@ def tell(
     tick: Callable[[Class], None] | None = None,
     told: Callable[[], None] | None = None,
 ) -> None:
-    """Wake those who wait, each event loop once, and have a class looked at in its loop. Without the
-    batcher's lock, since it calls code of others.
+    """Wake the waiting threads and tasks, each event loop once, and let a loop look at a class. Call this
+    without the batcher's lock, since it runs callbacks of others.
 
     Args:
-        answers: What has ended.
-        each: The class that is looked at.
-        loop: In which loop; that of its oldest request.
-        tick: What looks.
-        told: Is called when all have been told: in an event loop behind the tasks that have gone on.
+        answers: Answers whose requests have ended.
+        each: The class to look at.
+        loop: The event loop that looks: that of the oldest request of the class.
+        tick: What it calls to look.
+        told: Called when all have been told; in an event loop after the tasks that were woken.
     """
     loops: dict[Any, list[Any]] = {}
     for answer in answers:
@@ -221,7 +231,7 @@ def tell(
         if one is here:
             _wake(*what)
             continue
-        # Of a loop that is closed nobody waits.
+        # No task of a closed loop waits.
         with contextlib.suppress(RuntimeError):
             one.call_soon_threadsafe(_wake, *what)
 
@@ -230,7 +240,7 @@ def _called(call: Callable[[Answer[Any]], object], answer: Answer[Any]) -> None:
     try:
         call(answer)
     except BaseException as error:
-        # As `concurrent.futures` does, and with the traceback.
+        # As in `concurrent.futures`, with the traceback.
         logging.getLogger("sidestream").exception(
             "a callback of an answer raised %s, which was ignored", type(error).__name__
         )
@@ -242,11 +252,11 @@ def _wake(
     each: Class | None,
     tick: Callable[[Class], None] | None,
 ) -> None:
-    """Go on in an event loop."""
+    """Wake the tasks of an event loop, in that loop."""
     for future in futures:
         if not future.done():
             future.set_result(None)
-    # Behind the tasks that go on, which may ask again.
+    # After the tasks that were woken, which may submit again.
     if told is not None:
         running_loop().call_soon(told)
     if tick is not None:

@@ -1,6 +1,4 @@
-"""What every function says of an argument that means nothing: its name, what it is, and what to give
-instead.
-"""
+"""Checks of arguments. Each error has the name of the argument, its value, and what to give instead."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ from typing import Any
 
 
 def whole(name: str, value: Any, least: int, give: str) -> int:
-    """Return a whole number that is at least so much.
+    """Return a whole number that is at least ``least``.
 
     Raises:
-        TypeError: It is no whole number.
+        TypeError: The value is not a whole number.
         ValueError: It is less.
     """
     text = f"{name} is {value!r}; give {give}, {least} or more"
-    # Numbers of numpy are such, too. True is one to Python, and a mistake here.
+    # Integers of numpy are accepted. True is an integer in Python, and a mistake here.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(text)
     number: int = value.__index__()
@@ -31,10 +29,10 @@ def whole(name: str, value: Any, least: int, give: str) -> int:
 
 
 def positive(name: str, value: Any, give: str) -> float:
-    """Return a number above 0 that is not infinite.
+    """Return a finite number above 0.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: The value is not a number.
         ValueError: It is not above 0, or infinite.
     """
     text = f"{name} is {value!r}; give {give}, more than 0, or leave it out"
@@ -50,11 +48,11 @@ def positive(name: str, value: Any, give: str) -> float:
 
 
 def items(name: str, value: Any) -> None:
-    """Refuse what gives no items, or others than are meant: one tensor, whose rows would be the items, a
-    dictionary, or a model.
+    """Refuse a value that cannot be iterated over, or whose items are probably not meant: one tensor, whose
+    rows would be the items, a dictionary, or a model.
 
     Raises:
-        TypeError: It is such a thing.
+        TypeError: The value is one of these.
     """
     kind = type(value)
     if hasattr(value, "__dlpack__"):
@@ -69,7 +67,7 @@ def items(name: str, value: Any) -> None:
         )
     module: Any = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
     own = getattr(kind, "__iter__", None)
-    # A module of somebody's own may be a source of batches.
+    # A user's own module may be a source of batches.
     if (
         module is not None
         and isinstance(value, module)
@@ -87,7 +85,7 @@ def items(name: str, value: Any) -> None:
 
 
 def warn_of_samples(value: Any, stacklevel: int) -> None:
-    """Warn of a data set where batches are asked for."""
+    """Warn if a data set is given where batches are expected."""
     data: Any = sys.modules.get("torch.utils.data")
     if data is not None and isinstance(value, data.Dataset) and not isinstance(value, data.IterableDataset):
         kind = type(value).__name__
@@ -99,7 +97,7 @@ def warn_of_samples(value: Any, stacklevel: int) -> None:
 
 
 def truth(name: str, value: Any) -> bool:
-    """Return True or False, which the value is.
+    """Return the value, which is True or False.
 
     Raises:
         TypeError: It is something else.
@@ -110,7 +108,7 @@ def truth(name: str, value: Any) -> bool:
 
 
 def file_name(name: str, value: Any) -> Any:
-    """Return what names a file: a text or a path.
+    """Return the value, which names a file: a string or a path.
 
     Raises:
         TypeError: It is something else.
@@ -121,10 +119,10 @@ def file_name(name: str, value: Any) -> Any:
 
 
 def one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
-    """Refuse a value that is none of these names.
+    """Refuse a value that is not one of these names.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: It is not.
     """
     if value not in names:
         *most, last = (f'"{one}"' for one in names)

@@ -1,4 +1,4 @@
-"""A batch of a `Batcher`, and what it runs on: streams, memory and graphs."""
+"""A batch of a `Batcher`, and its slot: streams, memory and graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sidestream._answer import Answer
 
 
 class _Bytes:
-    """Memory of a device, as PyTorch takes it without owning it."""
+    """Memory of a device that PyTorch uses without owning it."""
 
     def __init__(self, address: int, count: int) -> None:
         self.__cuda_array_interface__ = {
@@ -25,21 +25,21 @@ class _Bytes:
 
 
 def lent(torch: Any, made: Any) -> Any:
-    """Return what a graph computes without holding its memory, so that the next capture of the slot puts its
-    results there.
+    """Return the results of a graph without holding their memory, so that the next capture of the slot reuses
+    it.
 
-    A graph's pool stays as long as the graph. Of one slot no two graphs are at work at once, and results
-    leave a slot before it has another batch.
+    The pool of a graph lives as long as the graph. A slot runs one graph at a time, and results leave the
+    slot before its next batch.
     """
     leaves, shape = _tree.tensors_of(made)
     used = getattr(torch._C, "_storage_Use_Count", None)
-    # A check follows whose memory a tensor is, and this would be nobody's.
+    # A check tracks the memory of tensors, and would not know this memory.
     hooks = sys.modules.get("sidestream._check_hooks")
     if used is None or getattr(torch.cuda, "is_simulated", False) or (hooks is not None and hooks._listening):
         return made
 
     def is_plain(leaf: Any) -> bool:
-        # Where a bit of the tensor says that it is conjugated or negated, its memory does not.
+        # The memory of a conjugate or negative view has other values than the tensor.
         return (
             type(leaf) is torch.Tensor
             and leaf.is_cuda
@@ -53,8 +53,8 @@ def lent(torch: Any, made: Any) -> Any:
     for at, storage in storages.items():
         leaf = leaves[at]
         own = sum(other._cdata == storage._cdata for other in storages.values())
-        # One more than the tensors is the storage that is asked. What somebody else holds, such as a model
-        # its last result, may not be of the pool.
+        # One use more than the tensors is that of `storage`. A tensor with other owners, such as a model that
+        # keeps its last result, may not be from the pool.
         if used(storage._cdata) > own + 1:
             continue
         count = 1 + sum((length - 1) * step for length, step in zip(leaf.shape, leaf.stride()))
@@ -66,9 +66,10 @@ def lent(torch: Any, made: Any) -> Any:
 
 
 class Slot:
-    """Two streams with the memory of a batch, and its graphs, which share a pool and never run at once.
+    """Two streams with the memory of a batch, and the graphs of the slot, which share a pool and never run at
+    once.
 
-    The slot is idle again when the host has waited for the download, so nothing else has to be ordered behind
+    The slot is idle again when the host has waited for the download, so nothing else has to be ordered after
     it.
     """
 
@@ -76,10 +77,10 @@ class Slot:
         self, torch: Any, device: Any, priority: int, largest: int, like: list[Any], has_graphs: bool
     ) -> None:
         self.stream = torch.cuda.Stream(device, priority=priority)
-        # Never captured: where a caller lets go of results, PyTorch records an event in the stream that
-        # downloaded them.
+        # Never captured: when a caller drops results, PyTorch records an event in the stream that downloaded
+        # them.
         self.down = torch.cuda.Stream(device, priority=priority)
-        # The model was made there.
+        # The model's weights were written on that stream.
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream):
             self.device = [
@@ -88,9 +89,9 @@ class Slot:
         self.host = [torch.zeros((largest, *leaf.shape), dtype=leaf.dtype, pin_memory=True) for leaf in like]
         self.points = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         self.pool = torch.cuda.graph_pool_handle() if has_graphs else None
-        #: By size: a graph and what it computes.
+        #: By size: a graph and its results.
         self.graphs: dict[int, tuple[Any, Any]] = {}
-        #: By size: the rows on the device with those on the host.
+        #: By size: the rows on the device, with those on the host.
         self.rows: dict[int, list[tuple[Any, Any]]] = {}
 
     def rows_of(self, size: int) -> list[tuple[Any, Any]]:
@@ -106,14 +107,14 @@ class Class:
     """Requests of one priority."""
 
     def __init__(self, number: int, name: str, priority: int) -> None:
-        #: To `Requests`.
+        #: The number of the class in `Requests`.
         self.number = number
         self.name = name
         self.priority = priority
         self.slots: list[Slot] = []
         #: Batches that were launched, for the thread that waits for them.
         self.launched: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        #: The same, for whoever finds one over first.
+        #: Those of them that have not ended, for the thread or loop that first finds one complete.
         self.running: deque[Batch] = deque()
 
 
@@ -122,13 +123,21 @@ class Batch:
 
     def __init__(self, answers: list[Answer[Any]], number: int, slot: Slot, size: int, due: float) -> None:
         self.answers = answers
-        #: Of the slot.
+        #: The number of the slot.
         self.number = number
         self.slot = slot
         self.size = size
-        #: When it was to leave.
+        #: When the batch was due.
         self.due = due
         self.results: Any = None
         self.error: BaseException | None = None
-        #: Whether somebody ends it already.
+        #: Whether a thread or an event loop ends it already.
         self.is_over = False
+
+
+def described(leaves: list[Any]) -> str:
+    """Return the types and shapes of tensors, for a message."""
+    return (
+        ", ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" for leaf in leaves)
+        or "no tensor"
+    )

@@ -1,19 +1,20 @@
-"""Requests of many callers, run as batches on streams and graphs.
+"""Requests of many callers, run as batches on streams and CUDA graphs.
 
-PyTorch's calls let go of the interpreter's lock and take it again, and a thread that takes it from a busy
-event loop may wait for 5 ms each time. So a batch whose requests come from an event loop is packed and
-launched by the loop itself; a thread of the batcher does that for requests of threads. Another waits for the
-device, and needs the lock twice a batch: after the wait it ends the requests, frees the slot and wakes the
-loop, which is where the lock may be lost again, in that sequence. A loop that is asked meanwhile looks for
-itself which batches are over, and ends them without a change of threads. What happens for each request is
-little, and what can be done once a batch is done once a batch.
+PyTorch's calls release the interpreter's lock and take it again, and a thread that takes it from a busy event
+loop may wait for 5 ms each time. So an event loop packs and launches the batches of its own requests, and a
+thread of the batcher those of requests from threads. Another thread waits for the device. It needs the lock
+twice for each batch: after the wait, it ends the requests and frees the slot; then it wakes the loop, where
+it may lose the lock again. A loop in which a request is submitted meanwhile looks itself which batches are
+complete, and ends them without a change of threads. Little happens for each request; what can be done once
+for a batch is done once.
 
-What waits, when a batch leaves, who may launch it, what is refused and what is counted is decided by
-`Requests`, Rust's machine: one call for a request, or two if it has a deadline, and a handful for a batch.
-What it gives back has been claimed and counted: nobody else ends that, and its caller is told after that.
+`Requests`, a state machine in Rust, decides what waits, when a batch leaves, who may launch it, what is
+refused and what is counted: with one call for a request, or two if it has a deadline, and a handful for a
+batch. What it returns has been claimed and counted: only the receiver ends it, and its caller is told after
+that.
 
-The threads hold the batcher only while they work for it, so that one that nobody holds, and that has nothing
-to do, ends them.
+The threads hold the batcher only while they work for it. So they end when a batcher that has nothing to do is
+no longer referenced.
 """
 
 from __future__ import annotations
@@ -29,66 +30,54 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NoReturn, cast
+from typing import Any, Generic, NoReturn
 
 from sidestream import _tree
 from sidestream._answer import NOTHING, Answer, RequestExpired, RequestRefused, Value, running_loop, tell
 from sidestream._arguments import truth, whole
-from sidestream._batch import Batch, Class, Slot, lent
+from sidestream._batch import Batch, Class, Slot, described, lent
+from sidestream._batcher_fork import MADE, Forked
 from sidestream._sidestream import BatcherStatistics, DeviceError, Requests
 
-#: By how much a batch is overdue when a thread launches it that an event loop was to launch, if requests of
-#: others wait behind it; ten times as much if not.
+#: Seconds after which a thread launches a batch that is due in an event loop, if requests of others wait
+#: behind it; ten times this if not.
 _GRACE_S = 0.005
-#: How many of the threads whose requests have ended are awake at once. With 64 of them 4 took half the time
-#: of all at once (`benches/requests_host.py`), and fewer left in smaller batches.
+#: How many of the threads whose requests have ended are woken at once. Of 64 threads, waking 4 at once took
+#: half the time of waking all (`benches/requests_host.py`); waking fewer made batches smaller.
 _AWAKE = 4
-#: After how long threads are woken that others were to wake.
+#: Seconds after which threads are woken that another thread should have woken.
 _PATIENCE_S = 0.05
 
 
-class _Forked:
-    """What a batcher of the parent asks in a child of a fork, where its threads and its device are not."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise DeviceError(
-            "the Batcher was made before the fork, and a child has neither the threads nor the device of its "
-            "parent; use it in the process that made it, or start this one anew instead of forking it"
-            ' (multiprocessing\'s method "spawn")'
-        )
-
-
-#: Those that a child of a fork has to disown.
-_made: weakref.WeakSet[Batcher[Any]] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for one in _made:
-        # Their locks may be held by threads that are not here.
-        one._requests = cast(Requests, _Forked())
-        one._lock = threading.Lock()
-        one._end.detach()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
-
-
 class Batcher(Generic[Value]):
-    """Runs the requests of many callers as batches, several at once, each on a stream of its own.
+    """Runs the requests of many callers as batches, several at once on separate streams.
 
-    ``model`` is called with tensors on the device whose first dimension is the batch, in the structure that
-    requests have, and returns tensors with the same first dimension, in any structure. A request is one row:
-    what ``submit`` is given without that dimension.
+    ``model`` is called with tensors on the device, in the structure that requests have, whose first dimension
+    is the batch. It returns tensors with the same first dimension, in any structure. A request is one row:
+    what ``submit`` is given, without that dimension. All requests have the shapes, types and structure of
+    ``like``, or of the first one that is answered; numbers beside the tensors are part of the structure.
+    PyTorch and a GPU are needed; ``check(simulate=True)`` has a simulated one.
 
-    A batch leaves when a slot is free and there are as many requests as the largest size, or when the oldest
-    has waited for ``max_delay`` seconds. It is filled up with zeros to the next size. The first batch of a
-    size in a slot runs the model as it is; meanwhile a thread captures it into a CUDA graph as soon as the
-    slot is idle, and later batches replay that. A model that cannot be captured runs as it is;
-    ``Batcher.not_captured`` says why.
+    **When a batch leaves.** When a slot is free, and there are as many requests as the largest size or the
+    oldest has waited for ``max_delay`` seconds. The batch is filled up with zeros to the next size, uploaded
+    as one copy of each tensor, computed, and downloaded on the streams of its slot. The first batch of a size
+    runs the model as it is; then each slot captures that size into a CUDA graph when it is idle, and later
+    batches replay it. A model that cannot be captured runs as it is, and ``not_captured`` says why, by size.
 
-    Each request ends exactly once. Where a batch fails, its requests are run again one by one, so that one
-    that fails does so alone.
+    **Threads.** Any thread and any event loop may submit. An event loop launches the batches of its own
+    requests; a thread of the batcher launches those of threads, and those of a loop that is busy or gone: 5
+    ms after the batch was due if requests of others wait behind it, otherwise 50 ms after. A batcher that is
+    no longer referenced and has nothing to do ends its threads. In a forked child it raises a
+    ``DeviceError``.
+
+    **How requests end.** Each ends once: answered, cancelled, with ``RequestExpired``, ``RequestRefused``, or
+    with what the model raised. If a batch fails, its requests are run again one by one, so that one that
+    fails does so alone. A ``KeyboardInterrupt`` in a batch that an event loop launches also stops that loop.
+    A request is counted before its caller is told. ``with`` and ``async with`` close the batcher at the end;
+    after an exception ``with`` does not drain it.
+
+    Attributes:
+        not_captured: Why a size was not captured into a CUDA graph, by size.
     """
 
     def __init__(
@@ -105,26 +94,30 @@ class Batcher(Generic[Value]):
         device: Any = None,
         **others: NoReturn,
     ) -> None:
-        """Begin to serve.
+        """Start the threads of the batcher.
 
         Args:
-            model: What computes a batch. It has to be on the device.
-            sizes: The rows that a batch may have.
-            max_delay: How many seconds the oldest request waits for others, if a slot is free. 0: a batch is
-                what came while the slots were busy.
-            slots: How many batches of a class are on the device at once.
-            max_queue: How many requests of a class may wait. More are refused.
-            classes: Names of classes of requests with the priorities of their streams, of which lower is more
-                urgent; one of priority 0 without this. Priority decides whose blocks go next as room becomes
-                free, and does not stop a kernel that runs.
+            model: Computes a batch, in inference mode. Its weights have to be on the device.
+            sizes: The numbers of rows that a batch may have.
+            max_delay: Seconds that the oldest request waits for others while a slot is free, less than an
+                hour. With 0 a batch has the requests that came while the slots were busy.
+            slots: Number of batches of a class that are on the device at once.
+            max_queue: Number of requests of a class that may wait. More are refused.
+            classes: Names of classes of requests with the priorities of their streams, such as ``{"usual": 0,
+                "urgent": -1}``. A lower priority leaves first where several batches are due, and its thread
+                blocks go first where room becomes free; it does not stop a running kernel. By default one
+                class of priority 0.
             graphs: Whether batches become CUDA graphs.
-            like: A request, as ``submit`` takes it, or a tuple if that takes several values: all are like it.
-                Without it they are like the first one that is answered.
-            device: The GPU; PyTorch's current one without this.
+            like: A request as ``submit`` takes it, or a tuple if that takes several values: all have to be
+                like it. The memory of the slots is then allocated at once. Without it they have to be like
+                the first one that is answered.
+            device: The GPU; by default PyTorch's current one.
 
         Raises:
-            TypeError, ValueError: An argument means nothing.
-            RuntimeError: There is no GPU.
+            TypeError: ``model`` cannot be called, or an argument has the wrong type or an unknown name.
+            ValueError: A figure is out of range, ``sizes`` or ``classes`` is empty, or the weights are on the
+                host.
+            RuntimeError: There is no GPU, or PyTorch has not been imported.
         """
         for name in others:
             instead = (
@@ -169,9 +162,9 @@ class Batcher(Generic[Value]):
                     f"the weights of the model are on the host, and batches are on {self._device}; give "
                     f"model.to({str(self._device)!r})"
                 )
-        #: Held for moments: while answers are told and waited for.
+        #: Held briefly, while answers are written and waited for.
         self._lock = threading.Lock()
-        #: The event loop that will look which batches are over.
+        #: The event loop that will look which batches are complete.
         self._looking: Any = None
         self._classes = [Class(at, *each) for at, each in enumerate((classes or {"default": 0}).items())]
         self._by_name = {each.name: each for each in self._classes}
@@ -186,19 +179,20 @@ class Batcher(Generic[Value]):
         )
         self._shape: Any = None
         self._like: list[Any] = []
-        #: The shapes and types that requests have.
+        #: The shape and type of each tensor of a request.
         self._kinds: list[tuple[Any, Any]] = []
-        #: Whether a request is nothing but one tensor, which need not be taken apart.
+        #: Whether a request is a single tensor, which need not be flattened.
         self._is_bare = False
-        #: Who says what all requests are like. Before one is answered the next may be otherwise.
+        #: Where the shapes of requests come from, for error texts. Empty until one is answered; until then
+        #: the next may differ.
         self._said_by = ""
         self._lost: BaseException | None = None
-        #: By size: why it was not captured.
+        #: Why a size was not captured, by size.
         self.not_captured: dict[int, str] = {}
         self._to_capture: queue.SimpleQueue[tuple[Class, int] | None] = queue.SimpleQueue()
         self._asked: set[tuple[str, int]] = set()
-        #: Locks of threads whose requests have ended. Each that is woken wakes the next: all at once they
-        #: would only wait for the interpreter's lock, and push each other aside there.
+        #: Locks of threads whose requests have ended. Each thread that wakes wakes the next: all at once they
+        #: would only contend for the interpreter's lock.
         self._sleepers: deque[Any] = deque()
         self._end = weakref.finalize(self, _end, self._requests, self._classes, self._to_capture)
         self._end.atexit = False
@@ -212,7 +206,7 @@ class Batcher(Generic[Value]):
         ]
         if graphs:
             self._threads.append(self._thread("batcher graphs", _capture, self._to_capture))
-        _made.add(self)
+        MADE.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -222,21 +216,27 @@ class Batcher(Generic[Value]):
     # ------------------------------------------------------------------------------------------ requests
 
     def submit(self, *values: Any, of: str | None = None, deadline: float | None = None) -> Answer[Value]:
-        """Queue a request, and return its answer: a future that can be awaited. Does not wait.
+        """Queue a request, and return its answer: a future that can be awaited. Never blocks.
 
         Args:
-            values: What the model takes, without the batch's dimension: tensors of the host, arrays of numpy,
-                and structures of them. Not copied before the batch leaves, so leave them as they are until
+            values: What the model takes, without the batch's dimension: tensors of the host, numpy arrays,
+                and structures of them. They are copied when the batch leaves, so leave them unchanged until
                 the answer is there.
-            of: The class; the first one without this.
-            deadline: In how many seconds the answer is of no more use. Looked at now, by what batches took
-                lately, and before the batch leaves.
+            of: The class of the request; by default the first.
+            deadline: Seconds after which the answer is of no use, counted from this call. It is compared now
+                with what the last batches took, until the last of their callers had the answer, and again
+                before the batch leaves. Pass what is left since the request reached you; 0 or less is refused
+                at once.
+
+        Returns:
+            The ``Answer``, with ``result()``, ``done()``, ``cancel()`` and ``add_done_callback()``.
 
         Raises:
-            RequestRefused: Too many wait, the deadline cannot be kept, or the batcher is closed.
-            ValueError: There is no such class, or it is not like the first request that was answered: in
-                shapes, types and structure.
-            TypeError: A value is on a device.
+            RequestRefused: Too many requests wait, the deadline cannot be kept, or the batcher is closed.
+            ValueError: There is no such class, the request has no tensor, or its shapes, types or structure
+                differ from those of this batcher.
+            TypeError: A value is on a device, or ``deadline`` is not a number.
+            DeviceError: This is a forked child of the process that made the batcher.
         """
         try:
             each = self._classes[0] if of is None else self._by_name[of]
@@ -245,11 +245,11 @@ class Batcher(Generic[Value]):
                 f"there is no class {of!r}; there is {', '.join(map(repr, self._by_name))}"
             ) from None
         if deadline is not None:
-            # First of all: where a loop is behind with what arrives, it catches up by refusing, which has to
-            # cost next to nothing.
+            # This comes first: a loop that cannot keep up with arrivals catches up by refusing, which has to
+            # be cheap.
             if type(deadline) is not float:
                 deadline = _deadline(deadline)
-            # Of NaN neither is true.
+            # Also true for NaN.
             if not deadline > 0:
                 self._refuse_late(each, deadline, None)
             expected = self._requests.late(each.number, time.perf_counter(), deadline)
@@ -274,9 +274,9 @@ class Batcher(Generic[Value]):
         loop = running_loop()
         answer = Answer(self, leaves, loop, each.number)
         home = None if loop is None else id(loop)
-        # A check hears of this lock who handed what to whom, and not of the extension's.
+        # A check observes the order between threads by this lock; it does not see the extension's.
         with self._lock:
-            # Whatever waits and runs is like what the slots have room for.
+            # The slots have memory for the shapes of the requests that wait or run.
             if not (is_like and self._said_by) and not self._is_like(leaves, shape, is_bare):
                 counts = self._requests.statistics()
                 if self._said_by or counts.waiting or counts.in_flight:
@@ -306,8 +306,8 @@ class Batcher(Generic[Value]):
         raise RequestRefused("closed", "the batcher is closed") from self._lost
 
     def _refuse_late(self, each: Class, deadline: float, expected: float | None) -> NoReturn:
-        """Refuse a request that would be answered too late. Late answers are worth nothing and hold up those
-        behind them.
+        """Refuse a request that would be answered too late. Its answer would be worth nothing and delay those
+        behind it.
         """
         if math.isnan(deadline):
             raise ValueError("deadline is nan; give seconds, or leave it out")
@@ -317,7 +317,7 @@ class Batcher(Generic[Value]):
             expected = self._requests.late(each.number, time.perf_counter(), 0.0)
             if expected is None:
                 self._refuse(0)
-            raise RequestRefused("late", "its deadline is over")
+            raise RequestRefused("late", "its deadline has passed")
         raise RequestRefused(
             "late",
             f"the answer would take {expected:.6f} s by what batches took lately and max_delay, which is past"
@@ -325,7 +325,7 @@ class Batcher(Generic[Value]):
         )
 
     def _taken_apart(self, values: tuple[Any, ...]) -> tuple[list[Any], Any, bool]:
-        """Return the tensors of a request, its shape, and whether it is nothing but one tensor."""
+        """Return the tensors of a request, its shape, and whether it is a single tensor."""
         leaves, shape = _tree.flatten(values)
         if not leaves:
             raise ValueError(
@@ -352,7 +352,7 @@ class Batcher(Generic[Value]):
         return is_bare or self._shape.is_same(shape)
 
     def _unlike(self, leaves: list[Any]) -> str:
-        said, own = _said(self._like), _said(leaves)
+        said, own = described(self._like), described(leaves)
         by = self._said_by or "as the one before it has, which is not answered yet"
         if said == own:
             return (
@@ -365,7 +365,7 @@ class Batcher(Generic[Value]):
         )
 
     def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
-        """Have each slot get memory for requests like this one. Nothing is with the device."""
+        """Allocate the memory of each slot, for requests like this one. No batch is on the device."""
         made = [
             [
                 Slot(self._torch, self._device, each.priority, self._sizes[-1], leaves, self._graphs)
@@ -373,7 +373,7 @@ class Batcher(Generic[Value]):
             ]
             for each in self._classes
         ]
-        # All, or none.
+        # All slots get memory, or none does.
         for each, slots in zip(self._classes, made):
             each.slots[:] = slots
         self._shape = shape
@@ -384,12 +384,12 @@ class Batcher(Generic[Value]):
     # ------------------------------------------------------------------------------------------ batches
 
     def _tick(self, each: Class) -> None:
-        """Launch what is due, in the event loop."""
+        """Launch the batches that are due, in the event loop."""
         while self._leave(each):
             pass
         due = self._requests.due(each.number, time.perf_counter())
         loop = running_loop()
-        # If nobody waits, or no slot is free, whoever frees one looks again.
+        # If no request waits or no slot is free, the thread that frees a slot looks again.
         if due is not None and loop is not None:
             loop.call_later(due, self._tick, each)
 
@@ -410,27 +410,28 @@ class Batcher(Generic[Value]):
         return True
 
     def _on_device(self) -> None:
-        """Make the device that of this thread, which libraries of CUDA ask for."""
+        """Make the batcher's device the current one of this thread, since libraries use the current device.
+        """
         self._torch.cuda.set_device(self._device)
 
     def _launch(self, each: Class, batch: Batch) -> None:
-        """Pack and submit a batch, and hand it to the thread that waits for it."""
+        """Pack and submit a batch, and pass it to the thread that waits for the device."""
         try:
             batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
         except BaseException as error:
             batch.error = error
-        # Under the lock, so that a check hears that the launch came before whatever the loop does that finds
-        # it here.
+        # Under the lock, so that a check orders the launch before what an event loop does that finds the
+        # batch here.
         with self._lock:
             each.running.append(batch)
         each.launched.put(batch)
-        # That is how a loop is stopped; the batch is in good hands.
+        # Ctrl-C stops the loop; the thread that waits for the device ends the batch.
         if isinstance(batch.error, KeyboardInterrupt) and running_loop() is not None:
             raise batch.error
 
     def _submit(self, slot: Slot, size: int, requests: list[list[Any]]) -> list[Any]:
-        """Submit rows to a slot that is idle, and return the rows of its results, which are there when its
-        last event is over.
+        """Submit rows to an idle slot, and return the rows of the results, which are valid once the slot's
+        last event is complete.
         """
         torch = self._torch
         many = len(requests)
@@ -439,7 +440,7 @@ class Batcher(Generic[Value]):
             if many < size:
                 slab[many:size].zero_()
         points = slot.points
-        # The context of a stream makes its device the current one too, and brings both back.
+        # The context of a stream also makes its device current, and restores both.
         with torch.inference_mode(), torch.cuda.stream(slot.stream):
             points[0].record(slot.stream)
             for device, slab in slot.rows_of(size):
@@ -465,7 +466,7 @@ class Batcher(Generic[Value]):
                 host = torch.empty((many, *leaf.shape[1:]), dtype=leaf.dtype, pin_memory=True)
                 columns.append(host.copy_(leaf if many == size else leaf[:many], non_blocking=True))
             points[3].record(slot.down)
-            # While the device works.
+            # Done while the device works.
             unbound = [column.unbind(0) for column in columns]
             if len(leaves) == 1 and leaves[0] is made:
                 return list(unbound[0])
@@ -478,7 +479,7 @@ class Batcher(Generic[Value]):
     # ------------------------------------------------------------------------------------------ ends
 
     def _finished(self, each: Class, batch: Batch) -> None:
-        """Wait for a batch, and end it unless somebody else has."""
+        """Wait for a batch, and end it unless another thread has."""
         error = batch.error
         if error is None and not batch.is_over:
             try:
@@ -495,7 +496,7 @@ class Batcher(Generic[Value]):
             self._over(each, batch)
 
     def _is_mine(self, each: Class, batch: Batch) -> bool:
-        """Tell whether a batch that is over is to be ended by who asks: the first one."""
+        """Return whether the calling thread ends a batch that is complete: the first that asks does."""
         with self._lock:
             is_mine = not batch.is_over
             batch.is_over = True
@@ -504,15 +505,17 @@ class Batcher(Generic[Value]):
         return is_mine
 
     def _look_soon(self, loop: Any) -> None:
-        """Have an event loop look in its next turn what is over. One that is busy is there before a thread,
-        which has to wait for the interpreter's lock.
+        """Make an event loop look in its next turn which batches are complete. A busy loop gets there before
+        a thread, which has to wait for the interpreter's lock.
         """
         if loop is not None and loop is not self._looking:
             self._looking = loop
             loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """End what is over, in an event loop. What failed is left to the thread, since it runs again."""
+        """End the batches that are complete, in an event loop. A failed batch is left to the thread, which
+        runs its requests again.
+        """
         self._looking = None
         for each in self._by_urgency:
             while True:
@@ -523,17 +526,17 @@ class Batcher(Generic[Value]):
                 try:
                     if not batch.slot.points[3].query():
                         break
-                    # Which does not wait now, and says of what stands before it that it is over, too.
+                    # Does not block now. It tells a check that all work before the event is complete.
                     batch.slot.points[3].synchronize()
                 except Exception:
-                    # The thread hears of it too.
+                    # The thread that waits for the device gets the error too.
                     break
                 if not self._is_mine(each, batch):
                     break
                 self._over(each, batch)
 
     def _over(self, each: Class, batch: Batch) -> None:
-        """Give the answers and the slot back, and see to it that whoever has to launches the next batch."""
+        """Hand out the answers, free the slot, and wake whatever launches the next batch."""
         answers = batch.answers if batch.error is None else []
         requests, number = self._requests, batch.number
         if answers:
@@ -564,7 +567,7 @@ class Batcher(Generic[Value]):
         )
 
     def _succeeded(self, each: Class, batch: Batch) -> None:
-        """What was answered says what requests are like, and is worth a graph."""
+        """Take the shapes of requests from an answered batch, and have its size captured."""
         if not self._said_by:
             self._said_by = "as the first that was answered"
         asked = each.name, batch.size
@@ -578,7 +581,7 @@ class Batcher(Generic[Value]):
             self._to_capture.put((each, batch.size))
 
     def _told(self, each: Class, batch: Batch) -> None:
-        """Note what a batch took, with what it took to tell everybody: the last of them waited for that
+        """Record how long a batch took until all callers were told, since the last of them waited for that
         too.
         """
         self._requests.told(each.number, batch.due, time.perf_counter())
@@ -590,7 +593,7 @@ class Batcher(Generic[Value]):
             lock.release()
 
     def _again(self, each: Class, batch: Batch) -> None:
-        """Run the requests of a batch that failed one by one; what fails alone has failed."""
+        """Run the requests of a failed batch one by one, so that only those fail that fail alone."""
         error = batch.error
         try:
             batch.slot.stream.synchronize()
@@ -615,20 +618,20 @@ class Batcher(Generic[Value]):
             tell([answer])
 
     def _lose(self, error: BaseException) -> None:
-        """The device is lost: nothing runs there any more."""
+        """Note that the device is lost, and refuse all waiting requests."""
         self._lost = error
         self._refuse_what_waits(error)
 
     # ------------------------------------------------------------------------------------------ graphs
 
     def _capture_all(self, each: Class, size: int) -> None:
-        """Capture a size in each slot of a class as it becomes idle."""
+        """Capture a size in each slot of a class as the slot becomes idle."""
         for number, slot in enumerate(each.slots):
             if size in self.not_captured or not self._requests.claim(each.number, number):
                 return
             try:
                 with self._lock:
-                    # Behind whoever used the slot, as a check hears it.
+                    # Orders the capture after the last use of the slot, as a check observes it.
                     pass
                 slot.graphs[size] = self._captured(slot, size)
             except BaseException as error:
@@ -640,12 +643,12 @@ class Batcher(Generic[Value]):
     def _captured(self, slot: Slot, size: int) -> tuple[Any, Any]:
         torch = self._torch
         with torch.inference_mode(), torch.cuda.stream(slot.stream):
-            # What libraries make at their first call in a thread cannot be captured.
+            # Libraries initialize at their first call in a thread, which cannot be captured.
             self._run(slot, size)
             slot.stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            # Not `torch.cuda.graph`, which waits for the device and empties the cache. The calls of other
-            # threads are theirs.
+            # Not `torch.cuda.graph`, which synchronizes the device and empties the cache. Calls of other
+            # threads are allowed meanwhile.
             graph.capture_begin(pool=slot.pool, capture_error_mode="thread_local")
             try:
                 made = self._run(slot, size)
@@ -660,19 +663,23 @@ class Batcher(Generic[Value]):
 
     @property
     def statistics(self) -> BatcherStatistics:
-        """What has become of the requests so far, as a copy."""
+        """A copy of the counts and times so far: how requests ended, ``batches`` by size, ``padding_rows``,
+        and the times ``queue``, ``upload``, ``compute``, ``download`` and ``total``.
+
+        Its ``prometheus("model")`` returns them as text, with the names of Triton Inference Server's metrics.
+        """
         return self._requests.statistics()
 
     def refuse(self) -> None:
-        """Take no more requests. Those that were taken are answered."""
+        """Refuse further requests. Those that were accepted are answered. Never blocks."""
         self._requests.close(True)
 
     def close(self, drain: bool = True) -> BatcherStatistics:
-        """Take no more requests, wait until those that were taken have ended, and return the statistics.
+        """Refuse further requests, block until the accepted ones have ended, and return the statistics.
 
         Args:
-            drain: Whether what waits is computed; without it that ends as refused, and only what is with the
-                device is waited for.
+            drain: Whether waiting requests are computed. If not, they end as refused, and only those on the
+                device are waited for.
         """
         if drain:
             self.refuse()
@@ -684,7 +691,7 @@ class Batcher(Generic[Value]):
         self._to_capture.put(None)
         for thread in self._threads:
             thread.join()
-        # An event loop may be about to end a batch.
+        # An event loop may be ending a batch.
         self._requests.settle()
         return self.statistics
 
@@ -698,7 +705,7 @@ class Batcher(Generic[Value]):
         tell(ended)
 
     async def aclose(self) -> BatcherStatistics:
-        """Close without stopping the event loop."""
+        """Close as ``close()`` does, without blocking the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def __enter__(self) -> Batcher[Value]:
@@ -715,7 +722,7 @@ class Batcher(Generic[Value]):
 
     def __repr__(self) -> str:
         requests: Any = self._requests
-        what = "of another process" if isinstance(requests, _Forked) else repr(self.statistics)
+        what = "of another process" if isinstance(requests, Forked) else repr(self.statistics)
         return f"<Batcher on {self._device}: {what}>"
 
 
@@ -728,13 +735,13 @@ def _thread(run: Callable[..., None], one: weakref.ref[Batcher[Any]], *what: Any
     except BaseException as error:
         batcher = one()
         if batcher is not None:
-            # Nobody does its work any more.
+            # No thread does this work from now on.
             batcher._lose(error)
         raise
 
 
 def _dispatch(one: weakref.ref[Batcher[Any]], requests: Requests) -> None:
-    """Launch what threads have asked for, and event loops that are busy or gone."""
+    """Launch the batches of threads, and those of event loops that are busy or gone."""
     while (number := requests.wait(time.perf_counter())) is not None:
         batcher = one()
         if batcher is not None:
@@ -744,7 +751,7 @@ def _dispatch(one: weakref.ref[Batcher[Any]], requests: Requests) -> None:
 
 
 def _finish(one: weakref.ref[Batcher[Any]], each: Class, sleepers: deque[Any]) -> None:
-    """Wait for the batches of a class, in the sequence in which they were launched."""
+    """Wait for the batches of a class, in the order in which they were launched."""
     is_last = False
     while not is_last:
         batch: Batch | None = None
@@ -756,14 +763,14 @@ def _finish(one: weakref.ref[Batcher[Any]], each: Class, sleepers: deque[Any]) -
             batcher._on_device()
             batcher._finished(each, batch)
         elif batcher is not None:
-            # Whoever was to wake them was interrupted.
+            # The thread that should have woken them was interrupted.
             batcher._wake_threads(len(sleepers))
-        # Who waits holds nothing.
+        # The waiting thread holds no reference to the batcher.
         del batcher, batch
 
 
 def _capture(one: weakref.ref[Batcher[Any]], wanted: queue.SimpleQueue[tuple[Class, int] | None]) -> None:
-    """Make graphs of what has been computed without one."""
+    """Capture the sizes that have been computed without a graph."""
     while (what := wanted.get()) is not None:
         batcher = one()
         if batcher is not None:
@@ -773,7 +780,9 @@ def _capture(one: weakref.ref[Batcher[Any]], wanted: queue.SimpleQueue[tuple[Cla
 
 
 def _end(requests: Requests, classes: list[Class], to_capture: queue.SimpleQueue[Any]) -> None:
-    """End the threads of a batcher that nobody holds: no request waits, or its answer would hold it."""
+    """End the threads of a batcher that is no longer referenced. No request waits, since its answer would
+    hold the batcher.
+    """
     requests.close(False)
     for each in classes:
         each.launched.put(None)
@@ -781,14 +790,7 @@ def _end(requests: Requests, classes: list[Class], to_capture: queue.SimpleQueue
 
 
 def _deadline(given: Any) -> float:
-    """Return seconds that are not a ``float``."""
+    """Return a deadline in seconds that is not a ``float`` as one."""
     if isinstance(given, (bool, str)):
         raise TypeError(f"deadline is {given!r}; give seconds, or leave it out")
     return float(given)
-
-
-def _said(leaves: list[Any]) -> str:
-    return (
-        ", ".join(f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" for leaf in leaves)
-        or "no tensor"
-    )

@@ -1,4 +1,4 @@
-"""How long a function takes on the device, and how long the host takes to ask for it."""
+"""``benchmark``: the device's time of a function, and the host's time to submit it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sidestream._devices import device_name, of_torch, on_torch
 from sidestream._leaves import name_of
 from sidestream._results import Result
 
-#: A sample takes about so long, so that the time between two events is long against what they take
-#: themselves.
+#: Nanoseconds of a sample, roughly: long against what its two events take.
 SAMPLE_NS = 1_000_000
-#: The driver takes about a thousand launches before it makes the host wait, and a call may be several.
+#: Most calls of a sample. The driver queues about a thousand launches before it blocks the host, and a call
+#: may have several.
 MOST_CALLS = 200
 MOST_CALLS_ON_HOST = 100_000
-#: The device is kept from starting for at most so long while the host submits a sample.
+#: Longest time that the device is held back while the host submits a sample.
 LONGEST_HOLD_NS = 200_000_000
-#: So often is tried whether a function waits for the device, on a machine that is busy with something else.
+#: Most tries to find whether a function waits for the device, on a machine that is busy with other work.
 MOST_TRIES = 20
-#: What is measured, for the text of an error.
+#: What is measured, for error texts.
 RUNS = "a function of Python"
-#: No kernel is shorter than this between two events.
+#: The shortest time of a kernel between two events.
 LEAST_NS = 500
 
 
@@ -51,44 +51,50 @@ def benchmark(
     """Measure ``fn(*args, **kwargs)``: the device's time by events, and the host's time to submit it.
 
     The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for
-    it: work on a side stream that nobody joins is not seen. Short calls are made several times in a sample.
-    While the host submits a sample, the device is held back, so that the device's time does not contain the
-    host's (unless ``fn`` itself waits for the device). If a call takes the host longer than the device, the
-    host is the part to shorten. Between two samples the host waits for one event; nothing else is
-    synchronised.
+    it: work on a side stream that is never joined is not seen. Short calls are made several times in a
+    sample. While the host submits a sample, the device is held back, so that the device's time does not
+    contain the host's. If ``fn`` itself waits for the device (``.item()``), the device is not held back, and
+    ``includes_host`` says that its time contains the host's. If a call takes the host longer than the device,
+    ``is_launch_bound`` is True, and the host is the part to shorten. Between two samples the host waits for
+    one event; nothing else is synchronized.
 
-    On the processor both are one time, measured by the clock.
+    On the processor both are one time, measured by the host's clock.
 
     Where less than half of the roofline is reached, ``fn`` is called once more under PyTorch's profiler, and
-    ``far_off`` says what the launch of its longest kernel tells: too few blocks, a last round of them that is
-    nearly empty, few warps for the sake of registers or shared memory.
+    ``far_off`` says what the launch of its longest kernel tells: too few blocks, a last round of blocks that
+    is nearly empty, or few warps because of registers or shared memory.
 
     Args:
-        fn: What to measure. What it returns is dropped.
+        fn: The function. What it returns is dropped.
         args: Its arguments.
-        warmup: Calls before the first sample.
-        repeat: Samples.
+        warmup: Number of calls before the first sample.
+        repeat: Number of samples.
         flops: Multiplications and additions of one call, for the share of the roofline.
-        bytes: Bytes of device memory that one call has to move, for the same.
-        peak_flops: What the device computes at most a second, instead of what its profile says of ``dtype``.
+        bytes: Bytes of device memory that one call has to move, for the share of the roofline.
+        peak_flops: Multiplications and additions that the device computes a second at most, instead of the
+            peak for ``dtype`` in its profile (``sidestream devices --sources``).
         dtype: The type of the numbers, for that peak: ``"fp32"``, and with tensor cores ``"tf32"``,
             ``"bf16"``, ``"fp16"`` and others, or a ``torch.dtype``. Products of float32 run as ``"tf32"``
             where PyTorch allows it.
         device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default
-            PyTorch's current device where PyTorch is imported and has CUDA, and else the processor.
-        kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``: those of ``benchmark`` have names of
-            their own.
+            PyTorch's current device where PyTorch is imported and has CUDA, otherwise the processor.
+        kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``, since ``benchmark`` has named
+            arguments itself.
+
+    Returns:
+        A ``Benchmark``, whose ``median_ns`` and ``host_ns`` are the times of one call in nanoseconds.
 
     Raises:
-        TypeError: ``fn`` cannot be called, an argument is no number, or ``kwargs`` is no mapping with texts
-            as keys.
-        ValueError: ``fn`` put nothing on the device, takes no time that can be measured, a figure is no
-            figure, ``peak_flops`` stands without ``flops``, or the device is simulated or ``"auto"``.
+        TypeError: ``fn`` cannot be called, an argument is not a number, or ``kwargs`` is not a mapping with
+            strings as keys.
+        ValueError: ``fn`` put nothing on the current stream or takes no time that can be measured, a figure
+            is out of range, ``peak_flops`` is given without ``flops``, or the device is simulated or
+            ``"auto"``.
         DeviceError: There is no such device.
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """
     if not callable(fn):
-        raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments behind it")
+        raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments after it")
     if kwargs is not None and not (
         isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
     ):
@@ -135,17 +141,17 @@ def benchmark(
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time that the device needs for the work, and what part of the median that is.
+    """The least time that the device needs for the stated work, and the share of it that was reached.
 
     Attributes:
         floor_ns: The least time of a call, in nanoseconds.
-        bound: ``memory`` or ``arithmetic``.
-        share: The floor divided by the median: 1 is all that the device can do.
-        peak_flops_per_s: What the device can compute, in operations per second; none where nobody knows.
-        peak_bytes_per_s: What its memory can move, in bytes per second; none where nobody knows.
-        intensity: Operations for each byte; none where only one of the two was stated.
-        ridge: The intensity from which on arithmetic is the limit; none where a peak is not known.
-        dtype: The type of numbers that the peak is of; none where the peak was given.
+        bound: What sets it: ``memory`` or ``arithmetic``.
+        share: The least time divided by the median: 1 is all that the device can do.
+        peak_flops_per_s: Peak of multiplications and additions per second; None where it is not known.
+        peak_bytes_per_s: Peak bandwidth of device memory, in bytes per second; None where it is not known.
+        intensity: Operations for each byte; None where only one of the two was stated.
+        ridge: The intensity from which arithmetic is the limit; None where a peak is not known.
+        dtype: The type of numbers that the peak is for; None where the peak was given.
     """
 
     floor_ns: float
@@ -160,21 +166,21 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Benchmark(Result):
-    """What a call takes. ``print`` shows it.
+    """The times of a function. ``print`` shows them.
 
     Attributes:
-        name: What the function is called.
+        name: The name of the function.
         device: ``cuda:0``, or ``cpu``.
-        device_name: The device as its maker calls it.
-        calls: How many calls a sample was.
+        device_name: The vendor's name of the device.
+        calls: Number of calls in a sample.
         samples_ns: The device's time of one call, for each sample, in nanoseconds.
         host_samples_ns: The host's time to submit one call, for each sample, in nanoseconds.
-        includes_host: The device's time contains what the host took in between: the function waits for the
-            device, asks for more than the driver queues, or takes the host too long to hold the device back.
-        roofline: The least time for the work that was stated, where the device's peaks are known.
+        includes_host: Whether the device's time contains the host's: the function waits for the device,
+            submits more than the driver queues, or takes the host too long to hold the device back.
+        roofline: The least time for the stated work, where the device's peaks are known.
         roofline_unknown: Why there is no roofline although work was stated.
-        far_off: Where less than half of the roofline is reached, what one call under PyTorch's profiler tells
-            of that.
+        far_off: Where less than half of the roofline was reached, sentences on the launch of the longest
+            kernel, from one call under PyTorch's profiler.
     """
 
     name: str
@@ -190,27 +196,27 @@ class Benchmark(Result):
 
     @property
     def median_ns(self) -> float:
-        """Half of the samples took at most this."""
+        """The median of the samples: the device's time of one call, in nanoseconds."""
         return quantile(self.samples_ns, 0.5)
 
     @property
     def quartiles_ns(self) -> tuple[float, float]:
-        """A quarter of the samples took at most the first, and a quarter at least the second."""
+        """The first and the third quartile of the samples, in nanoseconds."""
         return (quantile(self.samples_ns, 0.25), quantile(self.samples_ns, 0.75))
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return len(self.samples_ns)
 
     @property
     def host_ns(self) -> float:
-        """The median of the host's time to submit a call."""
+        """The median of the host's time to submit a call, in nanoseconds."""
         return quantile(self.host_samples_ns, 0.5)
 
     @property
     def is_launch_bound(self) -> bool:
-        """Whether the host takes longer to submit a call than the device to do it."""
+        """Whether the host takes longer to submit a call than the device to run it."""
         return self.device != "cpu" and not self.includes_host and self.host_ns > self.median_ns
 
     def to_dict(self) -> dict[str, Any]:
@@ -307,7 +313,7 @@ class _Taken:
 
 
 def gpu(device: Any) -> Any:
-    """The GPU to measure on as a ``torch.device``, or none for the processor."""
+    """Return the GPU to measure on as a ``torch.device``, or None for the processor."""
     if device is None and "torch" not in sys.modules:
         return None
     name = None if device is None else device_name(device)
@@ -328,7 +334,7 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
     one = min(_submitted_ns(fn, args, 1) for _ in range(3))
     calls = _fitting(one, MOST_CALLS_ON_HOST)
     samples = [_submitted_ns(fn, args, calls) / calls for _ in range(repeat)]
-    # A call alone takes some ten nanoseconds: what takes no more is nothing.
+    # An empty call takes some ten nanoseconds; only a short one is compared with it.
     if (calls == MOST_CALLS_ON_HOST or one < 1_000) and _is_nothing(fn, args):
         raise ValueError(
             f"a call of {fn!r} takes {units.time(min(samples))} on the processor, no more than an empty call;"
@@ -338,10 +344,10 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
 
 
 def _is_nothing(fn: Callable[..., object], args: tuple[Any, ...]) -> bool:
-    """Say whether a call takes what a call of nothing takes.
+    """Return whether a call takes as long as a call of an empty function.
 
-    Both are measured in turn, so that a processor that is slow for a while is slow for both, and each time so
-    briefly that some of the times nothing else comes in between.
+    Both are measured in turn, so that a processor that is slow for a while is slow for both, and so briefly
+    that some of the measurements are not interrupted.
     """
     calls, rounds = 500, 40
     pairs = [(_submitted_ns(fn, args, calls), _submitted_ns(_nothing, args, calls)) for _ in range(rounds)]
@@ -373,7 +379,7 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
 
 
 def _took_no_time(calls: int, fn: object, device: Any) -> str:
-    # Arguments that were bound to it are not what it is called.
+    # The name is that of the function, without the arguments that were bound to it.
     fn = getattr(fn, "func", fn)
     return (
         f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
@@ -384,8 +390,8 @@ def _took_no_time(calls: int, fn: object, device: Any) -> str:
 def _waits(
     stopwatch: _Stopwatch, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold: float
 ) -> bool:
-    """Say whether a function waits for the device: then it finds it let go each time, however long it was
-    held back.
+    """Return whether a function waits for the device: then the device has started each time, however long it
+    was held back.
     """
     alone = 0
     for _ in range(MOST_TRIES):
@@ -393,7 +399,7 @@ def _waits(
         stopwatch.take(fn, args, calls, hold)
         if not stopwatch.was_let_go:
             return False
-        # A host that was taken from the program meanwhile was late without waiting for anything.
+        # A preempted thread is late although the function does not wait.
         alone += _preemptions() == before
         if alone == 3:
             break
@@ -401,19 +407,19 @@ def _waits(
 
 
 def _preemptions() -> int:
-    """How often the system took the processor from this thread and gave it to another one."""
+    """Return how often the system has taken the processor from this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 class _Stopwatch:
-    """Times on the current stream of the current device."""
+    """Measures times on the current stream of the current device."""
 
     def __init__(self, torch: Any) -> None:
-        """Learn how long the device sleeps for a cycle."""
+        """Measure how long the device sleeps for one cycle."""
         self._cuda = torch.cuda
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._cycles_per_ns = 0.0
-        #: Whether the device had begun with the last sample when all of it was submitted.
+        #: Whether the device had started the last sample when all of it was submitted.
         self.was_let_go = False
         cycles = 2_000_000
         for _ in range(2):  # The first one loads the kernel.
@@ -423,8 +429,8 @@ class _Stopwatch:
     def take(
         self, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold_ns: float
     ) -> tuple[float, float]:
-        """Return the nanoseconds of the device and of the host for so many calls, the device held back so
-        long.
+        """Return the nanoseconds of the device and of the host for ``calls`` calls, with the device held back
+        for ``hold_ns``.
         """
         if hold_ns > 0:
             self._cuda._sleep(int(hold_ns * self._cycles_per_ns))
@@ -437,7 +443,9 @@ class _Stopwatch:
 
 
 def _hold(host_ns: float) -> float:
-    """How long the device is held back, for a sample that takes the host so long; 0 if that is too long."""
+    """Return how long to hold the device back for a sample that takes the host ``host_ns``; 0 if that is too
+    long.
+    """
     hold = 2 * host_ns + 50_000
     return hold if hold <= LONGEST_HOLD_NS else 0
 
@@ -451,19 +459,19 @@ def _submitted_ns(fn: Callable[..., object], args: tuple[Any, ...], calls: int) 
 
 
 class InTurn:
-    """Samples of several functions, in the sequence in which somebody asks for them."""
+    """Samples of several functions, in an order that the caller chooses."""
 
     def __init__(self, device: Any, functions: Sequence[Callable[[], object]], sample_ns: int) -> None:
-        """Find out how many calls of each take so long, and whether the device can be held back while they
-        are submitted.
+        """Find how many calls of each function a sample has, and whether the device can be held back while
+        they are submitted.
 
         Args:
-            device: A GPU, or none for the processor.
+            device: A GPU, or None for the processor.
             functions: What is measured.
-            sample_ns: About so long a sample of each takes.
+            sample_ns: Nanoseconds that a sample takes, roughly.
 
         Raises:
-            ValueError: One of them puts nothing on the device.
+            ValueError: One of the functions puts nothing on the device.
         """
         self._functions = functions
         self._gpu = device
@@ -499,7 +507,7 @@ class InTurn:
                 self._holds = [0.0 for _ in functions]
 
     def sample(self, which: int) -> float:
-        """Return the nanoseconds of one call of a function, in the mean of a sample."""
+        """Return the nanoseconds of one call of a function, as the mean of a sample."""
         fn, calls = self._functions[which], self.calls[which]
         if self._stopwatch is None:
             return _submitted_ns(fn, (), calls) / calls
@@ -566,8 +574,8 @@ def _why_no_roofline(
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed; between two of them in proportion."""
-    # The module `statistics` would double the time that `import sidestream` takes.
+    """Return the value that this share of all values does not exceed, interpolated between two of them."""
+    # Importing the module `statistics` would double the time of `import sidestream`.
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)

@@ -1,18 +1,18 @@
-"""Branches of a model on streams of their own, with what autograd needs.
+"""Branches of a model on separate streams, with what autograd needs.
 
-Which memory is safe why. `current` is the stream of the caller, `side` that of a branch.
+Why the memory of each tensor is safe. `current` is the caller's stream, `side` that of a branch.
 
 - What a branch reads: `side` waits for `current` at the fork, and `current` for `side` at the join. So memory
-  of `current` that is let go behind the join is behind its uses in the forward pass. The backward pass of a
-  branch runs on `side` too and may let go of what was saved as soon as it is issued: so where gradients are
-  recorded, `record_stream` notes `side` for the inputs.
-- What a branch returns has memory of `side`, and is used on `current`: `record_stream` notes that.
-- Gradients: PyTorch's engine waits for the streams that they come from and notes them, and at the end lets
-  the stream that called it wait for the streams of all parameters. The next branch on `side` begins behind
-  `current`, and so behind the optimizer.
-- What autocast keeps of weights in half precision would be shared by all streams, so inside the branches it
-  keeps nothing.
-- The workspaces of libraries, such as cuBLAS, are one for each stream.
+  of `current` that is freed after the join is freed after its uses in the forward pass. The backward pass of
+  a branch runs on `side` too, and may free what was saved as soon as it is enqueued. So where gradients are
+  recorded, `record_stream` records `side` for the inputs.
+- What a branch returns has memory of `side` and is used on `current`, which `record_stream` records.
+- Gradients: PyTorch's engine waits for the streams that gradients come from and records them, and at the end
+  makes the stream that called it wait for the streams of all parameters. The next branch on `side` is ordered
+  after `current`, and so after the optimizer.
+- autocast's cache of weights in half precision would be shared by all streams, so it is off inside the
+  branches.
+- Libraries such as cuBLAS have one workspace for each stream.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ import torch
 from sidestream._pipeline._choice import SERIAL, STREAMS, Choice, Chooser
 from sidestream._tree import tensors_of
 
-#: The streams by device, depth of nesting and place of the branch. Few, since PyTorch keeps memory for each.
+#: The streams by device, depth of nesting and number of the branch. They are reused, since PyTorch keeps
+#: memory for each stream.
 _streams: dict[tuple[int, int, int], Any] = {}
 
-#: Calls that do not count before the first segment of a mode.
+#: Calls before the first segment of a mode, which do not count.
 _SETTLE = 4
 _SEGMENTS = 5
 
@@ -46,12 +47,12 @@ Results = TypeVar("Results")
 
 
 class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
-    """Branches that are given the same arguments and run side by side. ``sidestream.parallel`` makes
+    """Branches that are called with the same arguments and run concurrently. ``sidestream.parallel`` makes
     these.
     """
 
     def __init__(self, branches: tuple[Any, ...], mode: str) -> None:
-        """Take the branches. Those that are modules are modules of this one, by their places."""
+        """Take the branches. Those that are modules become submodules, named by their numbers."""
         super().__init__()
         self._functions: dict[int, Any] = {}
         self._count = len(branches)
@@ -66,7 +67,7 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         self.remeasure()
 
     def remeasure(self) -> None:
-        """Forget what was measured, and measure again from the next call on."""
+        """Forget the measurement, and measure again from the next call on."""
         modes = (SERIAL, STREAMS) if self._mode == "auto" else (self._mode,)
         #: With gradients and without them.
         self._choosers = {with_grad: Chooser(modes, _SEGMENTS, _SETTLE) for with_grad in (True, False)}
@@ -76,7 +77,8 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
     __call__: Callable[..., Results]
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return what each branch returns for these arguments, for work on the current stream."""
+        """Return the tuple of what each branch returns for these arguments, for work on the current stream.
+        """
         inputs, _ = tensors_of((args, kwargs))
         self._device = device = next((tensor.get_device() for tensor in inputs if tensor.is_cuda), None)
         self._has_run = True
@@ -88,14 +90,14 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
     def _mode_of(self, device: int) -> str:
         with_grad = torch.is_grad_enabled()
         if with_grad is not self._latest:
-            # The time between calls of one kind is not to hold calls of the other.
+            # Calls of the other kind would lie in the time between two calls of this kind.
             self._choosers[self._latest].begin_run()
             self._latest = with_grad
         chooser = self._choosers[with_grad]
         if not chooser.measuring:
             return chooser.mode
         if torch.cuda.is_current_stream_capturing():
-            # Nothing can be measured in a capture, and a graph of branches costs the host no more than one
+            # Nothing can be measured in a capture, and a graph with branches costs the host no more than one
             # without.
             return STREAMS
         while chooser.measuring and chooser.due(time.perf_counter()):
@@ -119,8 +121,8 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         results: list[Any] = []
         begun: list[Any] = []
         _nesting.depth = depth + 1
-        # autocast keeps the half precision of weights that it has made once, and the stream of another branch
-        # would not wait for that.
+        # autocast caches weights that it has converted, and the stream of another branch would not wait for
+        # the conversion.
         keeps = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
@@ -145,8 +147,8 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
 
     @property
     def choice(self) -> Choice:
-        """How the branches run now, and why. ``print`` shows it. Calls with gradients and without them are
-        measured apart: of these the last.
+        """How the branches run now, and why. ``print`` shows it. Calls with gradients and calls without are
+        measured separately; this is about the kind of the last call.
         """
         chooser = self._choosers[self._latest]
         mode, reason = chooser.mode, chooser.reason()
@@ -167,7 +169,7 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         )
 
     def extra_repr(self) -> str:
-        """Say what is no module, and how the branches run."""
+        """Return the branches that are not modules, and the mode."""
         names = [
             f"{at}: {getattr(call, '__name__', type(call).__name__)}" for at, call in self._functions.items()
         ]
@@ -176,7 +178,7 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
 
 def _side_stream(device: int, depth: int, at: int) -> Any:
     side = _streams.get((device, depth, at))
-    # A check that simulates GPUs has streams of its own.
+    # A check that simulates GPUs has its own class of streams.
     if side is None or type(side) is not torch.cuda.Stream:
         side = _streams[(device, depth, at)] = torch.cuda.Stream(device)
     return side

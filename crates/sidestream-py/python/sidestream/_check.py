@@ -1,4 +1,4 @@
-"""Races in a program of PyTorch that runs."""
+"""``check``: finds the races of a running PyTorch program."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from sidestream._checked import (
 from sidestream._results import Result
 from sidestream._sidestream import Recorder, printable
 
-#: What a check may hold in memory: 1 GiB.
+#: Bytes of memory that a check may use: 1 GiB.
 MEMORY_BYTES = 1 << 30
-#: So many GPUs can be simulated.
+#: Most GPUs that can be simulated.
 MOST_DEVICES = 64
 
 
@@ -55,12 +55,17 @@ def check(
 ) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find the pairs of accesses of a PyTorch program that nothing orders.
 
-    Inside the block, PyTorch's operators, streams, events and memory, and the host's own uses of tensors that
-    take part in asynchronous copies, are heard and judged by CUDA's documented rules: a race is found even
-    where it happens not to bite. No waits are added, and results do not change. Threads that start meanwhile
-    are heard as well. docs/guide/python.md says what cannot be seen.
+    Inside the block the check observes PyTorch's operators, streams, events and memory, launches of Triton's
+    and CuPy's kernels, collectives that Python calls, what threads hand over to each other, and the host's
+    own loads and stores of pinned memory in asynchronous copies. It judges them by CUDA's documented rules,
+    so it finds a race that had no effect in this run, and reports no pair that is ordered. It adds no waits
+    and changes no results. Threads that start inside the block are observed too; what ran before is not, nor
+    are other processes. Work on the processor is not checked: a program that put nothing on a GPU is clean
+    with 0 ``operations``. What cannot be seen is never reported, right or wrong.
 
-    The object that it gives fills while the block runs, and stays valid afterwards.
+    The returned object fills while the block runs, and stays valid afterwards. Each call of ``check`` makes
+    one block, which is entered once, and left on the thread that entered it. As a decorator it checks each
+    call of the function. One check is entered at a time in a process.
 
     ::
 
@@ -69,28 +74,32 @@ def check(
         print(found)
 
     Args:
-        on_race: ``"report"`` keeps races for the report. ``"raise"`` raises ``RaceError`` from the operator
-            that is the second of a race, after it was launched; one that CUDA leaves open does not raise.
-        stacks: Whether the places in the program are noted.
-        memory: What the check may hold in memory, in bytes. When that is reached the check ends, and
+        on_race: ``"report"`` keeps races for the report. ``"raise"`` raises a ``RaceError`` from the operator
+            that is the second of a race, after it was launched; a race that is only a warning does not raise.
+        stacks: Whether the places in the program are recorded.
+        memory: Bytes that the check may use, 1 GiB by default. When it has used them it ends, and
             ``CheckedRun.ended`` says so.
-        suppress: A file of findings that are known to be harmless: ``FILE:LINE REASON``, one per line. A race
-            with that line in one of its stacks is not reported; a suppression that matches nothing is.
-        host: Whether the host's own loads and stores of pinned memory are heard, also those of numpy and
-            other libraries. To that end, pages that an asynchronous copy uses are protected until the host
-            has waited for it.
-        simulate: Whether the processor stands in for a GPU, so that none is needed; a number says for how
-            many. The check hears what it would hear on a GPU.
+        suppress: A file of findings that are known to be harmless: a line ``FILE:LINE REASON`` for each,
+            where ``FILE`` is the end of a path. A race with that line in one of its stacks is not reported.
+            The report names the suppressions that were used, and those that matched nothing.
+        host: Whether the host's own loads and stores of pinned memory are observed, including those of numpy
+            and other libraries. For that, pages that an asynchronous copy uses are protected until the host
+            has waited for the copy.
+        simulate: Whether the processor simulates a GPU, so that none is needed; a number simulates several.
+            PyTorch must not have used a GPU in the process before. The same calls are observed as on a GPU.
+
+    Returns:
+        A context manager that gives a ``CheckedRun``.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one, entered twice, or left on another thread than the
             one that entered it; or a GPU is to be simulated where PyTorch uses one already.
-        TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` no whole
-            number.
+        TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` is not a
+            whole number.
         ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is negative or
-            more than 64, or a line of ``suppress`` is no suppression.
+            more than 64, or a line of ``suppress`` is not a suppression.
         OSError: The file ``suppress`` cannot be read.
     """
     one_of("on_race", on_race, ("report", "raise"))
@@ -110,7 +119,7 @@ def check(
 
 
 class _Once(contextlib.ContextDecorator, contextlib.AbstractContextManager["CheckedRun"]):
-    """A block that is entered once. As a decorator it is made anew for each call."""
+    """A block that is entered once. As a decorator it makes a new block for each call."""
 
     def __init__(self, make: Callable[[], contextlib.AbstractContextManager[CheckedRun]]) -> None:
         self._make = make
@@ -165,13 +174,14 @@ def checking(
 
     Args:
         raises: Whether a race raises.
-        stacks: As of ``check``.
-        memory: As of ``check``.
-        pretend: Whether the processor stands for a GPU, so that operators are heard where there is none.
-        suppress: What is not reported. With ``raises`` it is raised all the same.
-        steps: Which steps are checked; all of the block without.
-        host: As of ``check``.
-        log: Whether a log is kept, of which one race can be cut out. It takes as much memory as the check
+        stacks: As for ``check``.
+        memory: As for ``check``.
+        pretend: Whether the processor counts as a GPU, so that operators are observed where there is none.
+        suppress: Findings that are not reported. With ``raises`` they are raised all the same.
+        steps: The steps that are checked; by default all of the block.
+        host: As for ``check``.
+        simulate: Number of GPUs to simulate.
+        log: Whether a log is kept, from which one race can be cut out. It takes as much memory as the check
             may.
     """
     if not _entered.acquire(blocking=False):
@@ -206,13 +216,13 @@ _entered = threading.Lock()
 
 
 def _simulated(count: int) -> contextlib.AbstractContextManager[Any]:
-    """The simulated GPUs, if there are to be any."""
+    """Return the context of the simulated GPUs, if there are to be any."""
     if not count:
         return contextlib.nullcontext()
     try:
         from sidestream._simulated import simulated
     except ImportError as error:
-        raise ModuleNotFoundError("check hears PyTorch, which is not installed; pip install torch") from error
+        raise ModuleNotFoundError("check needs PyTorch, which is not installed; pip install torch") from error
     return simulated(count)
 
 
@@ -224,11 +234,11 @@ def _mode(
     memory: int,
     pretend: bool,
 ) -> Any:
-    """The recorder, as PyTorch's mode."""
+    """Return the recorder, as a dispatch mode of PyTorch."""
     try:
         import torch
     except ImportError as error:
-        raise ModuleNotFoundError("check hears PyTorch, which is not installed; pip install torch") from error
+        raise ModuleNotFoundError("check needs PyTorch, which is not installed; pip install torch") from error
     from torch.utils._python_dispatch import TorchDispatchMode
 
     global _Mode
@@ -242,16 +252,16 @@ def _mode(
 
             @classmethod
             def ignore_compile_internals(cls) -> bool:
-                # What was compiled is what runs, and is heard then.
+                # The compiled program runs under the mode, which observes it then.
                 return True
 
         _Mode = Mode
     cuda = not pretend and torch.cuda.is_available()
     hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
     hidden += [contextlib.__file__, threading.__file__]
-    # What is logged the program's line prints.
+    # A line of the program that logs a value counts as the line that prints it.
     hidden.append(os.path.dirname(logging.__file__) + os.sep)
-    # What torch.compile writes is nobody's line.
+    # Code that torch.compile generates is not a line of the program.
     hidden.append(
         os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_")
     )
@@ -283,7 +293,7 @@ _Mode: Any = None
 
 
 class CheckedRun(Result):
-    """What a check found. ``print`` shows it with the repair of each race."""
+    """What a check found. ``print`` shows it by the calls that fix the races, each race with both lines."""
 
     _style = ' style="white-space:pre-wrap"'
 
@@ -303,65 +313,67 @@ class CheckedRun(Result):
 
     @property
     def races(self) -> tuple[CheckedRace, ...]:
-        """The races, those of equal places once."""
+        """The races; those at the same two places once."""
         return self._found.races
 
     @property
     def mends(self) -> tuple[Mend, ...]:
-        """The calls that mend the races, in the order in which they stand in the program; one does for
-        several.
-        """
+        """The calls that fix the races, in source order. One call may fix several."""
         return self._found.mends
 
     def patch(self) -> str:
-        """The calls as a unified diff of the program's files, for ``patch -p0``. Nothing is written.
+        """Return the calls as a unified diff of the program's files, for ``patch -p0``. No file is written.
 
-        What cannot be placed safely is in front of it, a line each that starts with ``#``, and says why.
+        A call that cannot be placed safely comes first, as a line that begins with ``# not placed`` and says
+        why. A superfluous wait costs overlap and nothing else, but read the patch before you apply it.
         """
         return _check_fix.patch(self.mends, self.races)
 
     @property
     def lints(self) -> tuple[Remark, ...]:
-        """What is worth hearing though nothing races for it."""
+        """Remarks on calls that race with nothing and do not do what they seem to. They do not make a run
+        unclean.
+        """
         return self._found.lints
 
     @property
     def suppressed(self) -> tuple[Suppression, ...]:
-        """The suppressions that something was found for."""
+        """The suppressions that matched a finding."""
         return self._found.suppressed
 
     @property
     def operations(self) -> int:
-        """How many operators, copies and host accesses were checked."""
+        """Number of operators, copies and host accesses that were checked."""
         return self._found.operations
 
     @property
     def ended(self) -> str | None:
-        """Why the check ended before the block did, if it did: the report is about what came before."""
+        """Why the check ended before the block, if it did: the report is about what came before. Otherwise
+        None.
+        """
         return self._found.ended
 
     @property
     def streams(self) -> tuple[NamedStream, ...]:
-        """The streams, by their names in the report."""
+        """The streams, with the names that the report gives them."""
         return self._found.streams
 
     @property
     def host(self) -> HostAccesses:
-        """What was heard of the host's own loads and stores."""
+        """How much of the pinned memory in copies was watched for the host's own loads and stores."""
         host = self._found.host
         return replace(host, problem=self._unheard[0]) if self._unheard else host
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What the program asked of a simulated GPU and did not get, each with its line; nothing on a real
-        one.
+        """What the program asked of a simulated GPU and did not get, each with its line; empty on a real GPU.
         """
         return () if self._simulation is None else self._simulation.skipped
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is no race and the check did not end early. Warnings do not count. True where nothing
-        ran on a GPU: see ``operations``.
+        """Whether no race is certain and the check did not end early. Warnings do not count. True where
+        nothing ran on a GPU: ``operations`` is 0 then.
         """
         return self.ended is None and not any(race.severity == "error" for race in self.races)
 
@@ -381,7 +393,7 @@ class CheckedRun(Result):
         return tuple(place_of(code, at) for code, at in self._recorder.frames(stack))
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, as values of JSON."""
+        """Return the report as new dictionaries and lists, of the schema ``sidestream.checked/1``."""
         return {
             "schema": "sidestream.checked/1",
             "races": plain(self.races),
@@ -399,7 +411,7 @@ class CheckedRun(Result):
         return self.text()
 
     def text(self, unused: bool = True) -> str:
-        """The report. ``unused`` says whether suppressions that nothing was found for are named."""
+        """Return the report as text. ``unused`` says whether suppressions that matched nothing are named."""
         found = self._found
         count = len(found.races)
         certain = sum(race.severity == "error" for race in found.races)
@@ -423,13 +435,13 @@ class CheckedRun(Result):
                 ] += "; where there is none, `--simulate` and `check(simulate=True)` have a simulated one"
         if found.mends:
             parts[0] += (
-                f"; {len(found.mends)} calls mend them"
+                f"; {len(found.mends)} calls fix them"
                 if len(found.mends) > 1
-                else f"; one call mends {'it' if count == 1 else 'them'}"
+                else f"; one call fixes {'it' if count == 1 else 'them'}"
             )
         mended = {at for mend in found.mends for at in mend.races}
         for mend in found.mends:
-            # Operators of one line that do the same are told once.
+            # Operators of one line that do the same are shown once.
             shown = dict.fromkeys(found.races[at]._short() for at in mend.races)
             lines = [mend._line(), *list(shown)[:_SHOWN]]
             if len(shown) > _SHOWN:
@@ -445,7 +457,7 @@ class CheckedRun(Result):
             parts.append("streams: " + ", ".join(streams))
         if found.suppressed:
             parts.append("suppressed: " + ", ".join(str(one) for one in found.suppressed))
-        # A run that checked nothing, or not all, says nothing of what is not there.
+        # A run that checked nothing, or not all, cannot tell that a suppression is unused.
         left = [one for one in self._suppress if one not in found.suppressed]
         if unused and left and found.operations and found.ended is None:
             parts.append(
@@ -467,5 +479,5 @@ class CheckedRun(Result):
         )
 
 
-#: So many races of one call are shown.
+#: Most races of one call that are shown.
 _SHOWN = 4

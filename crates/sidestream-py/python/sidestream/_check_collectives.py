@@ -1,8 +1,8 @@
-"""Collectives of torch.distributed: what they read and write, and who waits for them.
+"""Collectives of torch.distributed: what they read and write, and what waits for them.
 
-NCCL runs a collective on a stream of its own, behind what the current stream held when it was called. Only
-`wait()` on the work that the call gives orders the current stream behind it; so until then whoever stores to
-its buffers, or loads what it writes, races with it.
+NCCL runs a collective on its own stream, after the work that the current stream had at the call. Only
+`wait()` on the returned work orders the current stream after it. Until then, a store to its buffers, or a
+load of what it writes, races with it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from sidestream._sidestream import Recorder
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
-#: A tensor, whether it is read and written, and the name of an argument of which less may be touched.
+#: A tensor, whether it is read and written, and the name of the argument if only a part of it may be touched.
 Given = list[tuple[Any, bool, bool, str | None]]
 
-#: No handle of an event is as large.
+#: The first number for events of collectives. No handle of an event is as large.
 _EVENTS = 3 << 62
-#: The results first, then what they are made of.
+#: Collectives whose arguments are the results first, then the inputs.
 _FROM_TO = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -50,7 +50,7 @@ _BETWEEN_TWO = {"send": (True, False), "recv": (False, True), "recv_anysource": 
 
 
 def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, the recorder hears of the collectives that Python calls."""
+    """While the stack is open, the recorder observes the collectives that Python calls."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return
@@ -62,7 +62,7 @@ def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put)
     if hasattr(group, "_end_coalescing"):
         put(stack, group, "_start_coalescing", heard.starting(group._start_coalescing))
         put(stack, group, "_end_coalescing", heard.ending(group._end_coalescing))
-    # Who asks for the future is taken to wait for that: what it orders is not heard.
+    # Asking for the future counts as a wait, since its effect on order is not observed.
     for name in ("wait", "synchronize", "block_current_stream", "get_future"):
         if plain := getattr(work, name, None):
             put(stack, work, name, heard.waiting(plain))
@@ -71,7 +71,7 @@ def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put)
 
 
 class _Together(threading.local):
-    """The collectives that a thread calls between the start and the end of a coalescing."""
+    """The collectives that a thread calls between the start and the end of coalescing."""
 
     given: Given | None = None
 
@@ -131,7 +131,7 @@ class _Collectives:
             weakref.finalize(work, self._free.append, event).atexit = False
             return
         if is_on_device:
-            # There is nothing to wait for: it is in the order of the current stream.
+            # Without work to wait for, the collective is in the order of the current stream.
             self._recorder.collective_waited(event)
         self._free.append(event)
 
@@ -171,7 +171,7 @@ def _muted() -> Iterator[None]:
 
 
 def _given(name: str, group: Any, args: tuple[Any, ...]) -> Given:
-    """What a collective reads and writes."""
+    """Return what a collective reads and writes."""
     if name == "barrier" or not args:
         return []
     if name in _FROM_TO:
@@ -181,7 +181,7 @@ def _given(name: str, group: Any, args: tuple[Any, ...]) -> Given:
     elif name in ("broadcast", "reduce"):
         root = getattr(args[1], "rootRank", None) if len(args) > 1 else None
         is_root = root is None or root == group.rank()
-        # The root sends what the others receive, and the other way round.
+        # In a broadcast the root sends and the others receive; in a reduction the other way round.
         pairs = [(args[0], is_root, not is_root) if name == "broadcast" else (args[0], True, is_root)]
     else:
         pairs = [(args[0], True, True)]
@@ -197,8 +197,8 @@ def _flat(given: Any) -> Iterator[Any]:
 
 
 def _host_waits(group: Any) -> bool:
-    """Whether `wait` holds up the host: what is not NCCL's does. A simulated GPU has Gloo in the place of
-    NCCL.
+    """Return whether `wait` blocks the host, as it does for all but NCCL. A simulated GPU uses Gloo in the
+    place of NCCL.
     """
     import torch
 

@@ -1,9 +1,9 @@
-"""Programs that torch.compile makes: they run under the check as they are.
+"""Programs that torch.compile makes: they run under the check as they were compiled.
 
-PyTorch leaves a compiled function aside while a dispatch mode is entered, unless the mode says that it takes
-no part in compiling. The recorder says so, where PyTorch asks. What a compiled program calls by operators is
-then heard as ever; the kernels that were generated for it are no operators and are heard where they are
-launched: Triton's in `_check_triton`, those in C++ for the processor here.
+PyTorch does not run a compiled function while a dispatch mode is entered, unless the mode says that it takes
+no part in compiling. The recorder says so, if PyTorch asks. The operators of a compiled program are then
+observed as usual. The kernels that were generated for it are not operators, and are observed at their launch:
+Triton's in `_check_triton`, those in C++ for the processor here.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sidestream._sidestream import Recorder
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
 
-#: The parameters of a generated function: pointers to what is read, and to what is written as well.
+#: The parameters of a generated function: const pointers are read, others are also written.
 _FUNCTION = re.compile(r'extern "C"\s+void\s+(\w+)\s*\(([^)]*)\)')
 _PARAMETER = re.compile(r"(const\s+)?[\w:]+\s*(\*)?\s*(?:__restrict__\s+)?(\w+)\s*$")
 
 
 def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, kernels in C++ that are generated are heard when they run. They stand for a
-    GPU's where the processor does.
+    """While the stack is open, generated kernels in C++ are observed when they run. They take the place of a
+    GPU's kernels where the GPU is simulated.
     """
     _listening.append(recorder)
     stack.callback(_listening.remove, recorder)
@@ -48,7 +48,8 @@ def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) ->
     when_imported({"torch._inductor.async_compile": changes}, stack, put)
 
 
-#: A function that was compiled in an earlier check is heard in a later one.
+#: The recorders that are entered: a function that was compiled in an earlier check is observed in a later
+#: one.
 _listening: list[Recorder] = []
 
 
@@ -65,7 +66,7 @@ class _Kernel:
             if read := _PARAMETER.search(parameter.strip()):
                 self._names.append(read[3])
                 if read[2]:
-                    # What it only stores to is named as a result.
+                    # A pointer that is only stored to has the name of a result.
                     self._pointers[read[3]] = (
                         bool(read[1]) or not read[3].startswith("out_ptr"),
                         not read[1],

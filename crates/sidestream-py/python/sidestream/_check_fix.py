@@ -1,4 +1,4 @@
-"""Where a call that mends races belongs in the program, and the change as a patch."""
+"""Where a call that fixes races belongs in the program, and the change as a patch."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ if TYPE_CHECKING:
 Handle = tuple[int, int]
 
 
-#: Where what is installed lies.
+#: The folders of installed code.
 LIBRARIES = [sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 
 
 @functools.cache
 def is_library(file: str) -> bool:
-    """Whether this is code that is installed, and not of the program: what it calls is not the program's to
-    change.
-    """
+    """Return whether a file is installed code, which the program cannot change."""
     parts = Path(file).parts
     return file.startswith(("<frozen", *LIBRARIES)) or "site-packages" in parts or "dist-packages" in parts
 
 
 def own(stack: Sequence[Place]) -> Place | None:
-    """The innermost line of the program's own; of a program that is all installed, the innermost."""
+    """Return the innermost line of the program's own; if the whole program is installed code, the innermost
+    line.
+    """
     return next((place for place in stack if not is_library(place.file)), stack[0] if stack else None)
 
 
 def shown(file: str) -> str:
-    """A path as it is short: from the current folder, if it lies below it."""
+    """Return a path in its short form: relative, if it is below the current folder."""
     short = os.path.relpath(file) if os.path.isabs(file) else file
     return printable(file if short.startswith("..") else short)
 
 
 def line(place: Place) -> str:
-    """The file and the line, as it is short."""
+    """Return the file and the line in short form."""
     return f"{shown(place.file)}:{place.line}"
 
 
 def source(place: Place) -> str:
-    """What stands in the line; empty where it cannot be read."""
+    """Return the text of the line; empty if it cannot be read."""
     return linecache.getline(place.file, place.line).strip()
 
 
 def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[str | None, str | None]]:
-    """Makes what says, where a race is found, by which names the program knows two streams there."""
+    """Return a function that returns, where a race is found, the program's names of two streams."""
 
     def called(first: Handle | None, second: Handle | None) -> tuple[str | None, str | None]:
         try:
             frame: FrameType | None = sys._getframe(1)
         except ValueError:
-            # A thread of the engine runs no Python.
+            # A thread of the autograd engine has no Python frame.
             return None, None
         while frame is not None:
             file = frame.f_code.co_filename
@@ -81,10 +81,11 @@ def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[s
 
 @contextlib.contextmanager
 def _locals(frame: FrameType) -> Iterator[dict[str, Any]]:
-    """The local variables of a frame.
+    """Give the local variables of a frame.
 
     Before Python 3.13 those of a function are copied into a dictionary that the frame keeps, so that a tensor
-    would outlive its ``del`` and what happens to its memory would be another story: it is emptied.
+    would outlive its ``del`` and its memory would be freed later than without the check. So the dictionary is
+    emptied.
     """
     names = frame.f_locals
     try:
@@ -127,8 +128,8 @@ def _name(stream: Handle | None, frame: FrameType, names: dict[str, Any]) -> str
 
 
 def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
-    """The calls as a unified diff of the program's files, with what could not be placed in front, as
-    comments.
+    """Return the calls as a unified diff of the program's files, after comments on the calls that could not
+    be placed.
     """
     calls: dict[str, dict[tuple[int, int], list[str]]] = {}
     notes = []
@@ -145,8 +146,8 @@ def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
             placed = by_event
         elif in_loop:
             notes.append(
-                f"# {shown(file)}:{line}: `{call}` holds up the host each time, and the next check will say "
-                "SYNC_IN_LOOP of it; to queue work ahead, use the memory one step later, or two pieces in "
+                f"# {shown(file)}:{line}: `{call}` blocks the host each time, and the next check will report "
+                "it as SYNC_IN_LOOP; to queue work ahead, use the memory one step later, or two pieces in "
                 "turn\n"
             )
         for at_line, call in placed:
@@ -176,7 +177,7 @@ class _Unplaced(Exception):
 
 
 def call_by(names: tuple[str | None, str | None], kind: str) -> str | None:
-    """The call in the words of the program, where the second access is called; none if no variable there
+    """Return the call with the program's names where the second access is made; None if no variable there
     holds the streams.
     """
     first, second = names
@@ -188,7 +189,7 @@ def call_by(names: tuple[str | None, str | None], kind: str) -> str | None:
 
 
 def _placed(mend: Mend, race: CheckedRace) -> tuple[str, tuple[int, int], str]:
-    """The file, the line in front of which the call belongs, with the column if it is within the line, and
+    """Return the file, the line before which the call belongs, with the column if it is within the line, and
     the call.
     """
     if mend.kind == "record_stream":
@@ -197,7 +198,7 @@ def _placed(mend: Mend, race: CheckedRace) -> tuple[str, tuple[int, int], str]:
             "reference dies"
         )
     if mend.call == "work.wait()":
-        raise _Unplaced("the check does not know which variable holds the work that the collective gave")
+        raise _Unplaced("the check does not know which variable holds the work that the collective returned")
     if mend.place is None:
         raise _Unplaced("the place in the program is not known")
     call = call_by(race.names, mend.kind)
@@ -215,11 +216,11 @@ def _is_in_loop(file: str, line: int) -> bool:
 
 
 def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[tuple[int, int], str]] | None:
-    """An event behind the device's accesses, and the wait for it in front of this line: the host does not
-    wait for what the stream is given in between.
+    """Return two calls: a record of an event after the device's accesses, and the wait for it before this
+    line. So the host does not wait for work that is submitted in between.
 
-    None if nothing is in between, or if not all of these accesses come in front of the line each time that it
-    is reached.
+    None if nothing is in between, or if not all of these accesses come before the line each time that it is
+    reached.
     """
     source = Path(file).read_text(encoding="utf-8")
     around = [
@@ -244,7 +245,7 @@ def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[
     behind = max((-1 if index is None else index for index in indices), default=-1)
     if None in indices or behind + 1 >= at:
         return None
-    # In front of the next statement, which stands on a line of its own as that of the wait does.
+    # Before the next statement, which has to begin a line, as the wait does.
     following = block[behind + 1]
     before = source.splitlines()[following.lineno - 1][: following.col_offset]
     if before.strip() or hasattr(following, "decorator_list"):
@@ -259,7 +260,7 @@ def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[
 
 
 def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    """The statements that come one after the other."""
+    """Yield the lists of statements that run one after the other."""
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             block = getattr(node, field, None)
@@ -268,8 +269,8 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def _start(place: Place) -> tuple[int, int]:
-    """The first line of the statement, if something may stand in front of it, and the column where it has to
-    be within the line.
+    """Return the first line of the statement, if a call can be inserted before it, and the column if it
+    begins within the line.
     """
     try:
         source = Path(place.file).read_text(encoding="utf-8")
@@ -282,16 +283,16 @@ def _start(place: Place) -> tuple[int, int]:
         if isinstance(node, ast.stmt) and node.lineno <= place.line <= (node.end_lineno or node.lineno)
     ]
     if not around:
-        raise _Unplaced("no statement stands there; has the file changed since?")
+        raise _Unplaced("no statement is there; has the file changed since?")
     statement = max(around, key=lambda node: (node.lineno, node.col_offset))
-    # Of several that share a line the call stands before the first: which one it was is not known.
+    # If several statements share a line, the call goes before the first: which one it was is not known.
     block = next(block for block in _blocks(tree) if statement in block)
     statement = next(each for each in block if each.lineno == statement.lineno)
     text = source.splitlines()[statement.lineno - 1]
     before = text.encode()[: statement.col_offset].decode()
     is_header = isinstance(statement, (ast.With, ast.If)) or not hasattr(statement, "body")
     if not is_header:
-        raise _Unplaced("it is the head of a loop or a definition, in front of which a call runs once only")
+        raise _Unplaced("it is the head of a loop or a definition, before which a call would run only once")
     if before.strip():
         return statement.lineno, len(before)
     if isinstance(statement, ast.If) and not text.lstrip().startswith("if"):

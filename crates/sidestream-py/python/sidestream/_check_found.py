@@ -1,5 +1,5 @@
-"""Programs of Python in a text whose blocks are not marked: found by what parses, with the indentation
-rebuilt where it was lost.
+"""Finds Python programs in a text whose code blocks are not marked: lines that parse, with lost indentation
+rebuilt.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-#: What begins a statement with a suite.
+#: The beginning of a statement with a suite.
 _HEAD = re.compile(r"(?:async +)?(?:for|while|with|if|elif|else|try|except|finally|def|class)\b")
 _DEFINES = re.compile(r"(?:async +)?def\b|class\b|@")
-#: Behind these nothing follows in the same suite.
+#: Statements after which nothing follows in the same suite.
 _ENDS = re.compile(r"(?:return|break|continue|raise)\b")
-#: Where prose is glued to the end of a line of code.
+#: Positions at which prose is glued to the end of a line of code.
 _GLUED = re.compile(r"(?<=[)\]\"'])(?=[A-Za-z(])|(?<=\bpass)(?=[A-Z])|(?<=\bbreak)(?=[A-Z])")
-#: And a heading to that of a comment.
+#: A comment with a heading glued to its end.
 _GLUED_HEADING = re.compile(r"#.*[a-z][A-Z][a-z]+ \w+:$")
-#: So many lines one statement has at most.
+#: Most lines of a statement.
 _MOST_LINES = 60
 
 
 def found(text: str) -> list[tuple[int, str]]:
-    """The programs that name torch, each with the number of lines before it."""
+    """Return the programs that use torch, each with the number of lines before it."""
     lines = list(_unmarked(text.expandtabs(4).splitlines()))
     programs: list[tuple[int, str]] = []
     at = 0
@@ -40,8 +40,8 @@ def found(text: str) -> list[tuple[int, str]]:
 
 
 def _unmarked(lines: list[str]) -> Iterator[str]:
-    """The lines without the blocks that are marked as of another language; a line that is no code stands for
-    each of theirs.
+    """Yield the lines, with those of blocks that are marked as another language replaced by a line that is
+    not code.
     """
     marked, inside = False, False
     for line in lines:
@@ -61,7 +61,7 @@ def _parses(source: str) -> ast.Module | None:
 
 
 def _is_code(source: str, inside: bool) -> bool:
-    """Whether a statement says something to a computer. A word of prose parses, too."""
+    """Return whether a statement does something. A word of prose parses, too."""
     if re.search(r";\s*$", source):
         return False
     head = source.rstrip().endswith(":") and _HEAD.match(source)
@@ -72,7 +72,7 @@ def _is_code(source: str, inside: bool) -> bool:
     )
     tree = _parses(f"{start}{source}\n    pass" if head else source)
     if tree is None:
-        # These are right inside of something alone.
+        # Statements that are valid inside a function or loop only.
         return (
             inside
             and bool(_ENDS.match(source) or source.startswith(("@", "nonlocal ")))
@@ -89,14 +89,14 @@ def _is_code(source: str, inside: bool) -> bool:
 
 
 class _Run:
-    """Lines of code, one behind the other, with comments and blank lines between them."""
+    """Consecutive lines of code, with comments and blank lines between them."""
 
     def __init__(self, lines: list[str], start: int) -> None:
         self._lines = lines
         self._start = self.end = start
-        #: Of each statement its first line, one past its last, and its text.
+        #: For each statement its first line, one past its last, and its text.
         self.statements: list[tuple[int, int, str]] = []
-        #: What is left of a line behind which prose is glued.
+        #: The code of a line to which prose is glued.
         self._cut: dict[int, str] = {}
         at = start
         while at < len(lines):
@@ -129,7 +129,7 @@ class _Run:
         return None
 
     def source(self) -> str:
-        """The program: as it stands, or with its indentation rebuilt."""
+        """Return the program as it is, or with its indentation rebuilt."""
         lines = [self._cut.get(at, self._lines[at]) for at in range(self._start, self.end)]
         kept = textwrap.dedent("\n".join(lines)) + "\n"
         return kept if _parses(kept) else self._rebuilt(lines)
@@ -143,7 +143,7 @@ class _Run:
             level = indents.level(number, gap)
             inner = 0
             for line in range(last, end):
-                # Text in quotes that spans lines stays as far in as its statement.
+                # The further lines of a statement are indented by one level more.
                 inner = int(line > at)
                 bare = lines[line - self._start].strip()
                 lines[line - self._start] = bare and "    " * (level + inner) + bare
@@ -156,16 +156,15 @@ def _named(text: str) -> set[str]:
 
 
 class _Indents:
-    """How far in each statement stands, where that was lost.
+    """The indentation of each statement, where it was lost.
 
-    A suite goes on until something speaks against it: a blank line, a `return`, a method or function that
-    begins, a statement of the same sort as the one that opened it, or one that waits for the stream that the
-    suite is for.
+    A suite continues until one of these: a blank line, a `return`, the beginning of a method or function, a
+    statement of the same kind as the one that opened it, or a wait for the stream that the suite uses.
     """
 
     def __init__(self, statements: list[str]) -> None:
         self._all = statements
-        #: The statements whose suites are open, by number.
+        #: The numbers of the statements whose suites are open.
         self._open: list[int] = []
 
     def level(self, number: int, gap: int) -> int:
@@ -197,7 +196,7 @@ class _Indents:
         if text.startswith("return") and (
             number + 1 == len(self._all) or _DEFINES.match(self._all[number + 1])
         ):
-            # The last one of a function.
+            # The last statement of a function.
             while self._open and not _DEFINES.match(self._all[self._open[-1]]):
                 self._pop()
             return
@@ -207,8 +206,8 @@ class _Indents:
             self._pop()
 
     def _define(self, number: int, gap: int) -> None:
-        """Methods stand in their class, a function that changes its maker's names in that, and all else at
-        the top.
+        """Close suites before a definition: methods are in their class, a function that changes nonlocal
+        names is in its maker, and all others are at the top.
         """
         names = [text for text in self._all[number : number + 2] if re.match(r"(?:async +)?def\b", text)]
         is_method = bool(names) and re.search(r"def \w+\(\s*(?:self|cls)\b", names[0]) is not None
@@ -226,7 +225,7 @@ class _Indents:
         if re.match(r"(?:async +)?def\b", head):
             called = re.search(r"def (\w+)", head)
             later = "\n".join(self._all[number : number + 4])
-            # It does not call itself.
+            # A call of the function in its own suite is unlikely, so the suite has ended before it.
             return bool(
                 outer and called and re.search(rf"(?<![\w.]){called[1]}\(", later)
             ) and not text.startswith("return")
@@ -240,14 +239,14 @@ class _Indents:
             return True
         guarded = re.match(r"if (\w+) is not None:", head)
         if guarded:
-            # What it looks for is made outside.
+            # The object that the condition tests is made outside of the suite.
             return text.startswith("with torch.cuda.stream(") or bool(
                 re.match(rf"{guarded[1]}\b[^=]*=[^=]", text)
             )
         if head.startswith("if") and text.startswith("if "):
             return True
         if head.startswith("with torch.no_grad"):
-            # What is trained stands outside.
+            # Training code is outside of the suite.
             return "record_stream" in text or any(
                 ".backward(" in line for line in self._all[number : number + 8]
             )
@@ -258,7 +257,7 @@ class _Indents:
             waits = text.startswith(f"{stream}.synchronize(") or re.search(
                 rf"\.wait_stream\({re.escape(stream)}\)", text
             )
-            # Behind uploads: what does not use what was uploaded.
+            # After uploads: statements that do not use what was uploaded.
             uploads = (
                 all("non_blocking" in line for line in body)
                 and not text.startswith(f"{stream}.")
@@ -293,11 +292,11 @@ class _Indents:
         if gap == 0:
             return False
         made = targets | {each[1] for line in body if (each := re.match(r"(\w+)\b[^=(]*=[^=]", line))}
-        # Of a head what stands in its suite counts, and of a loop not what it binds anew.
+        # For a head its suite counts too, and for a loop not the names that it binds.
         read = text.partition(" in ")[2] if text.startswith("for ") else text
         if text.startswith("with "):
             read += "\n".join(self._all[number + 1 : number + 2])
-        # Behind a loop that trains, the step of its optimizer is part of it.
+        # The step of an optimizer after the statements of a loop that trains is part of the loop.
         return not made & _named(read) and not re.match(r"\w+\.(?:step|zero_grad)\(", text)
 
 

@@ -1,4 +1,4 @@
-"""How PyTorch's calls that are no operators come to be heard, and how all is put back."""
+"""How calls of PyTorch that are not operators are observed, and how PyTorch is restored afterwards."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ _CALLBACKS = {
 
 @dataclass
 class Steps:
-    """Which steps are checked: those from ``first`` on, and before ``last``. How many were made is counted
-    here.
+    """The steps that are checked: from ``first`` on, and before ``last``. ``made`` counts the steps so far.
 
-    A step ends where the optimizer that makes the first one ends its own.
+    A step ends when the optimizer that made the first one ends its ``step()``.
     """
 
     first: int
@@ -52,7 +51,7 @@ class Steps:
 
 @contextlib.contextmanager
 def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
-    """While this is entered, the recorder hears of streams, events, memory and threads: all the time, or in
+    """While this is entered, the recorder observes streams, events, memory and threads, all the time or in
     some steps.
     """
     with contextlib.ExitStack() as stack:
@@ -81,7 +80,7 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
 
 
 def put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Sets an attribute of a class or module, and puts back what was there at the end."""
+    """Set an attribute of a class or module, and restore it at the end."""
     missing = object()
     before = vars(owner).get(name, missing)
     setattr(owner, name, value)
@@ -103,13 +102,13 @@ def _callbacks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         registry = getattr(_gpu_trace, registry_name)
         heard = getattr(recorder, method)
         if registry.callback_list or "fire_callbacks" in vars(registry):
-            # Somebody else listens as well.
+            # Another listener is registered as well.
             registry.callback_list.append(heard)
             stack.callback(registry.callback_list.remove, heard)
             if "fire_callbacks" in vars(registry):
                 put(stack, registry, "fire_callbacks", _both(vars(registry)["fire_callbacks"], heard))
         else:
-            # PyTorch asks the registry for this attribute at each call: so it calls the recorder itself.
+            # PyTorch reads this attribute of the registry at each call, so it calls the recorder directly.
             put(stack, registry, "fire_callbacks", heard)
     activate()
 
@@ -123,7 +122,7 @@ def _both(one: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., N
 
 
 def _existing(recorder: Recorder) -> None:
-    """Tells of the memory that was handed out before."""
+    """Tell the recorder about memory that was allocated before."""
     import torch
 
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
@@ -146,7 +145,7 @@ def _in_steps(recorder: Recorder, steps: Steps, stack: contextlib.ExitStack) -> 
             return
         steps.made += 1
         if steps.made == steps.first:
-            # What ran before is not known, and so taken for over; its memory is.
+            # Work from before is not known and counts as complete; its memory is known.
             _existing(recorder)
             recorder.start()
         if steps.made == steps.last:
@@ -158,7 +157,7 @@ def _in_steps(recorder: Recorder, steps: Steps, stack: contextlib.ExitStack) -> 
 
 
 def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Answers of ``query`` are not among PyTorch's callbacks, nor who made a stream."""
+    """Observe ``query`` and the making of external streams, which PyTorch's callbacks do not report."""
     import torch
 
     event_query = torch.cuda.Event.query
@@ -172,7 +171,7 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         return done
 
     def elapsed_time(self: Any, end_event: Any) -> float:
-        # It fails unless both are complete.
+        # Raises unless both are complete.
         time: float = event_elapsed(self, end_event)
         recorder.event_complete(self.cuda_event)
         recorder.event_complete(end_event.cuda_event)
@@ -200,7 +199,7 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 class _Token:
-    """Dies with the object whose attribute it is, and says so then."""
+    """Calls a function when it dies, together with the object whose attribute it is."""
 
     __slots__ = ("_died",)
 
@@ -212,11 +211,11 @@ class _Token:
 
 
 def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """PyTorch does not tell who asks for a stream, nor when nobody holds it any more.
+    """Observe who makes a stream, and when its last reference is gone, which PyTorch does not report.
 
     A weak reference to a stream is of no use: PyTorch frees a `torch.cuda.Stream` without clearing its weak
-    references, so the callback is never made, and the reference points to freed memory. What the stream's
-    attributes hold dies with it.
+    references, so the callback is never called, and the reference points to freed memory. An attribute of the
+    stream dies with it.
     """
     import torch
 
@@ -226,7 +225,7 @@ def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = new(cls, *args, **kwargs)
-        # With these it is one that is there already.
+        # With these arguments the stream exists already.
         if "stream_id" in kwargs or "stream_ptr" in kwargs:
             return made
         device, handle = made.device_index, made.cuda_stream
@@ -248,7 +247,7 @@ def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Errors of the device that a wait raises. PyTorch tells of a wait before it waits."""
+    """Observe errors of the device that a wait raises. PyTorch's callback comes before the wait."""
     import torch
 
     def heard(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -272,8 +271,8 @@ def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _held_memory(recorder: Recorder) -> None:
-    """Only PyTorch's allocator knows which freed memory waits for other streams. The simulated one has no
-    time to go by: there it waits until the host has waited for them.
+    """Let the recorder ask PyTorch's allocator which freed memory waits for other streams. In the simulated
+    allocator such memory waits until the host has waited for them, since nothing has a time there.
     """
     import torch
 
@@ -287,17 +286,17 @@ def _held_memory(recorder: Recorder) -> None:
 
 
 def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Streams and events of this package call CUDA themselves, beside PyTorch's callbacks."""
+    """Observe this package's streams and events, which call CUDA without PyTorch's callbacks."""
 
     def handle(stream: Any) -> tuple[int, int] | None:
-        """The handle and the device; none where it is simulated."""
+        """Return the handle and the device; None for a simulated stream."""
         try:
             stream = stream if isinstance(stream, Stream) else Stream.of(stream)
             return stream.cuda_stream, int(str(stream.device).partition(":")[2] or 0)
         except (TypeError, ValueError, ImportError):
             return None
 
-    # Events are told by numbers that no handle has.
+    # Events are identified by numbers that no handle has.
     def number(event: Any) -> int:
         return _OURS | id(event)
 
@@ -355,8 +354,9 @@ _OURS = 1 << 63
 
 
 def _is_blocking(handle: int) -> bool:
-    """Whether the default stream waits for a stream that PyTorch did not make. Where that cannot be known,
-    it is taken for one: then less is reported, and nothing wrongly."""
+    """Return whether the default stream waits for a stream that PyTorch did not make. If that is not known,
+    return True: then less is reported, and nothing wrong.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         flags = ctypes.c_uint(0)
@@ -370,7 +370,7 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     import torch
 
     graph = torch.cuda.CUDAGraph
-    # Since PyTorch 2.15 this is how each capture ends, also one that fails as it begins.
+    # Since PyTorch 2.15 each capture ends with this call, even one that fails at its beginning.
     ends = "capture_end_pre" if hasattr(graph, "capture_end_pre") else "capture_end"
     begin, end, replay = graph.capture_begin, getattr(graph, ends), graph.replay
 
@@ -393,11 +393,11 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _checkpoints(stack: contextlib.ExitStack) -> None:
-    """Checkpoints compute all of their forward pass again.
+    """Let checkpoints compute their whole forward pass again.
 
-    They would end it early by an exception, on whose way through C++ memory is freed. PyTorch tells of that
-    by a call of Python, which loses an exception that is under way; `backward` then fails with a
-    `SystemError` (PyTorch 2.11).
+    They would end it early with an exception. While that passes through C++, memory is freed, which PyTorch
+    reports by a call of Python that loses the exception; `backward` then fails with a `SystemError` (PyTorch
+    2.11).
     """
     import torch.utils.checkpoint as checkpoint
 
@@ -406,7 +406,9 @@ def _checkpoints(stack: contextlib.ExitStack) -> None:
 
 
 def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """``tolist`` reads the memory without an operator, and a print without one that a mode hears."""
+    """Observe ``tolist``, which reads memory without an operator, and ``print``, whose operators modes do not
+    see.
+    """
     import torch
 
     tolist, shown = torch.Tensor.tolist, torch._tensor_str._str
@@ -431,7 +433,9 @@ def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """The engine's threads run no Python: what they do belongs to the call of backward."""
+    """Observe backward. The engine's threads run no Python, so their operators belong to the call of
+    backward.
+    """
     import torch.autograd
 
     run = torch.autograd._engine_run_backward
@@ -439,7 +443,7 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_first
-        # Where there is one stream, nothing is passed to another. The first pass may show one from before the
+        # With one stream no gradient passes to another. The first pass may show a stream from before the
         # check.
         passes = is_first or recorder.has_streams()
         is_first = False
@@ -462,13 +466,13 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: list[Any]) -> None:
-    """Hear of each gradient that the engine hands to a node, when it does.
+    """Observe each gradient when the engine passes it to a node.
 
     Args:
-        heard: What hears.
+        heard: Called with the gradients.
         roots: Where backward starts: tensors, or edges of the graph.
-        inputs: The tensors that gradients are asked for, if they are: their nodes need not run.
-        hooks: Takes the handles of the hooks.
+        inputs: The tensors for which gradients are asked, if any: their nodes need not run.
+        hooks: Receives the handles of the hooks.
     """
     import torch
 
@@ -491,7 +495,7 @@ def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: 
 
 
 def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """A clock of the host says nothing of work that nobody waited for."""
+    """Observe readings of the host's clocks, which do not include work that was not waited for."""
     own = os.path.dirname(__file__) + os.sep
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return
@@ -500,7 +504,7 @@ def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         read = getattr(time, name)
 
         def clock() -> Any:
-            # What others do with a clock is their affair.
+            # Only readings by the program itself are observed.
             caller = sys._getframe(1).f_code.co_filename
             if not caller.startswith(own) and not is_library(caller):
                 recorder.clock_read(f"time.{name}")
@@ -513,7 +517,7 @@ def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Operators are heard thread by thread: threads that start meanwhile listen from their start."""
+    """Observe operators in threads that start meanwhile: each thread has its own modes."""
     import torch
 
     threads_heard(recorder, stack, put)
@@ -530,21 +534,20 @@ def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     put(stack, threading.Thread, "_bootstrap_inner", bootstrap_inner)
 
 
-#: The recorder that each thread entered last and has not left.
+#: The recorder that each thread has entered and not left.
 _here = threading.local()
 
 
 @contextlib.contextmanager
 def operators_heard(recorder: Any) -> Iterator[None]:
-    """While this is entered, the recorder hears the operators of the calling thread, which has to be the one
-    that leaves it, too.
+    """While this is entered, the recorder observes the operators of the calling thread, which also has to
+    leave it.
 
-    PyTorch has a stack of such modes for each thread, and none can be changed from another one. So where it
-    is left on another thread the recorder stays in the stack, deaf, until the next check is entered on that
-    thread.
+    PyTorch has a stack of modes for each thread, which other threads cannot change. If this is left on
+    another thread, the recorder stays in the stack, inactive, until the next check is entered on that thread.
 
     Raises:
-        RuntimeError: It is left on another thread, or PyTorch calls no mode on this one.
+        RuntimeError: It is left on another thread, or PyTorch calls no modes on this one.
     """
     import torch
 
@@ -555,8 +558,8 @@ def operators_heard(recorder: Any) -> Iterator[None]:
         torch.empty(0, device="cpu")
         if not recorder.has_heard_operators:
             raise RuntimeError(
-                "PyTorch's operators cannot be heard here, where its dispatch to modes is disabled; enter the"
-                " check outside of that"
+                "PyTorch's operators cannot be observed here, where its dispatch to modes is disabled; enter "
+                "the check outside of that"
             )
         yield
     finally:
@@ -564,23 +567,23 @@ def operators_heard(recorder: Any) -> Iterator[None]:
         if is_here:
             del _here.recorder
         else:
-            # What is left takes the uppermost of this thread, which has to be the recorder.
+            # Leaving pops the uppermost mode of this thread, which has to be the recorder.
             torch._C._push_on_torch_dispatch_stack(recorder)
         recorder.__exit__(None, None, None)
         if not is_here:
             raise RuntimeError(
                 "a check was left on another thread than the one that entered it; its report holds what was "
-                "heard until then. Enter and leave it on one thread: a fixture or generator in an executor's "
-                "threads, or an ExitStack that another thread closes, has to run there, too"
+                "observed until then. Enter and leave it on one thread: a fixture or generator in an "
+                "executor's threads, or an ExitStack that another thread closes, has to run there, too"
             )
 
 
 def _take_out(is_out: Callable[[Any], bool]) -> None:
-    """Takes modes out of the stack of the calling thread, wherever they are in it."""
+    """Remove modes from the stack of the calling thread, wherever they are in it."""
     import torch
 
     every = [torch._C._get_dispatch_stack_at(at) for at in range(torch._C._len_torch_dispatch_stack())]
-    # PyTorch's own modes are counted behind the others, and have places of their own.
+    # PyTorch's own modes are listed after the others, and have separate places.
     modes = [mode for mode in every if getattr(mode, "_mode_key", None) is None]
     if any(is_out(mode) for mode in modes):
         for _ in modes:
@@ -591,7 +594,7 @@ def _take_out(is_out: Callable[[Any], bool]) -> None:
 
 
 def _in_child() -> None:
-    """The processes of a loader are no part of the program that is checked."""
+    """Stop the check in forked processes, such as workers of a loader, which are not checked."""
     for recorder in _listening:
         recorder.stop()
 

@@ -1,5 +1,5 @@
-"""Whether the host's own loads and stores of pinned memory can be heard, and for how long its storages are
-there.
+"""Whether the host's own loads and stores of pinned memory can be observed, and when storages of that memory
+die.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _USES_HOST_PAGE_TABLES = 100
 
 @contextlib.contextmanager
 def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str]]:
-    """While this is entered, accesses of the host to pinned memory are heard. What it gives says why they are
-    not, if so.
+    """While this is entered, accesses of the host to pinned memory are observed. The list that this gives
+    says why they are not, if so.
     """
     if not asked:
-        yield ["the check was told not to"]
+        yield ["the check was asked not to"]
         return
     alive: set[weakref.ref[Any]] = set()
     known: list[str | None] = []
 
     def keep(storage: Any, start: int, end: int, who: int) -> None:
-        # Not before something is copied: to ask the driver earlier would open devices that the program may
-        # not open in this process.
+        # Not before the first copy: asking the driver earlier would open devices that the program may not
+        # open in this process.
         if not known:
             known.append(None if pretend else _refused())
             if known[0] is None:
@@ -40,7 +40,7 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
             else:
                 recorder.leave_host(known[0])
 
-        # Memory that is another's, such as an array of numpy's, outlives its storage.
+        # Memory of another owner, such as a numpy array, outlives its storage.
         frees: bool = storage.resizable()
 
         def gone(reference: weakref.ref[Any]) -> None:
@@ -65,20 +65,20 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
 
 
 def _lead_ctypes(recorder: Recorder) -> None:
-    """Functions of the C library that ctypes looked up before the check. Those that it looks up later are led
-    already.
+    """Redirect functions of the C library that ctypes looked up before the check. Later look-ups are
+    redirected already.
     """
     for thing in gc.get_objects():
         if issubclass(type(thing), ctypes._CFuncPtr):  # type: ignore[attr-defined]
             address = ctypes.c_void_p.from_address(ctypes.addressof(thing))
             to = recorder.stand_in(address.value or 0)
             if to is not None:
-                # It stays so afterwards, where it does as the real one.
+                # It stays redirected after the check, and then does what the real function does.
                 address.value = to
 
 
 def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """A storage that is resized has its bytes elsewhere afterwards."""
+    """Observe storages that are resized, whose bytes move."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -102,7 +102,7 @@ def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _registrations(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """Memory of the program's own that it pins where it is, and gives up as such."""
+    """Observe memory that the program pins and unpins in place."""
     torch = sys.modules.get("torch")
     runtime = getattr(getattr(torch, "_C", None), "_cudart", None)
     register = getattr(runtime, "cudaHostRegister", None)
@@ -125,7 +125,7 @@ def _registrations(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 
 def _refused() -> str | None:
-    """Why pages cannot be protected here."""
+    """Return why pages cannot be protected here, or None."""
     unknown = "the driver does not say how its devices read the host's memory"
     try:
         driver = ctypes.CDLL("libcuda.so.1")

@@ -12,30 +12,31 @@ from typing import Any
 from sidestream import _prefetch
 from sidestream._check_hooks import put
 
-#: NVIDIA's CUDA C++ Best Practices Guide, "Pinned Memory", calls it scarce, and says that it should not be
-#: overused and that how much is too much is hard to know in advance. This share is remarked on.
+#: The share of the host's memory above which a remark is made. NVIDIA's CUDA C++ Best Practices Guide,
+#: "Pinned Memory", calls pinned memory scarce, and says that it should not be overused and that how much is
+#: too much is hard to know in advance.
 MOST_PINNED = 0.25
 
 
 def memory_bytes() -> int:
-    """The host's memory."""
+    """Return the bytes of the host's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Pinned:
-    """What PyTorch's operators have pinned, for the program or the package, and prefetchers. ``recorder``
-    hears of the most.
+    """Counts the memory that PyTorch's operators and prefetchers have pinned, and tells ``recorder`` about
+    each new maximum.
     """
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = weakref.ref(recorder)
-        # Storages die at any time, also in here.
+        # Reentrant, since storages may die at any time, even while the lock is held.
         self._lock = threading.RLock()
         self._alive: dict[Any, int] = {}
         self._bytes, self._most = 0, int(MOST_PINNED * memory_bytes())
 
     def heard(self, func: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """What is called for an operator; where it can pin memory, its result is counted."""
+        """Return what to call for an operator. If it can pin memory, its result is counted."""
         schema = getattr(func, "_schema", None)
         always = schema is not None and schema.name == "aten::_pin_memory"
         if not always and (schema is None or all(one.name != "pin_memory" for one in schema.arguments)):
@@ -51,7 +52,7 @@ class Pinned:
         return pins
 
     def owns(self, owner: Any, size: int) -> None:
-        """So much is pinned from here on until the owner dies or says something else."""
+        """Count ``size`` pinned bytes for an owner until it dies or gives another size."""
 
         def gone(reference: Any) -> None:
             with self._lock:
@@ -69,7 +70,9 @@ class Pinned:
 
     @contextlib.contextmanager
     def prefetchers_heard(self) -> Iterator[None]:
-        """While this is entered, the memory that prefetchers pack into is counted, at each batch taken."""
+        """While this is entered, the memory that prefetchers pack into is counted at each batch that is
+        taken.
+        """
         with contextlib.ExitStack() as stack:
             following = _prefetch._Batches._next
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-#: Operators that touch no contents of their arguments, though their schemas do not say so.
+#: Operators that do not access the contents of their arguments, though their schemas do not say so.
 _SILENT = frozenset(
     {
         "aten::_unsafe_view",
@@ -21,7 +21,7 @@ _SILENT = frozenset(
         "aten::_resize_output_",
     }
 )
-#: Operators that make memory and put nothing into it.
+#: Operators that allocate memory and write nothing to it.
 _EMPTY = frozenset(
     {
         "aten::empty",
@@ -33,7 +33,7 @@ _EMPTY = frozenset(
         "aten::_efficientzerotensor",
     }
 )
-#: Operators for which the host waits: it wants a value, or has to know how large the result is.
+#: Operators for which the host waits: it reads a value, or has to know the size of the result.
 WAITS = frozenset(
     {
         "aten::_linalg_check_errors",
@@ -51,7 +51,7 @@ WAITS = frozenset(
         "aten::unique_dim",
     }
 )
-#: Operators that take elements by an index. The host waits where that is a mask, or its own.
+#: Operators that take elements by an index. The host waits if the index is a mask or a tensor of the host.
 _INDEXED = frozenset(
     {
         "aten::index",
@@ -74,30 +74,31 @@ _PRODUCTS = frozenset(
         "aten::_scaled_mm",
     }
 )
-#: Copies, which have rules of their own.
+#: Copies, and `record_stream`, which have rules of their own.
 _COPIES = {
     "aten::copy_": "copy",
     "aten::_to_copy": "to_copy",
     "aten::_foreach_copy_": "copies",
     "aten::record_stream": "record_stream",
 }
-#: Operators that write arguments without their schemas saying so, while training.
+#: Operators that write arguments while training, though their schemas do not say so.
 _RUNNING = frozenset(
     {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::batch_norm"}
 )
 
-#: What is called, the name, the class, the arguments (place, name, written, list), the results (new memory).
+#: The function to call, the name, the kind, the arguments (index, name, written, list), and whether each
+#: result is new memory.
 Plan = tuple[Any, str, str, list[tuple[int, str, bool, bool]], list[bool]]
 
-#: Operators that have a plan. The recorder knows them by their address.
+#: Operators that have a plan. They are kept, since the recorder identifies them by their addresses.
 _kept: list[Any] = []
 
 
 def is_composite(func: Any) -> bool:
-    """Whether an operator is nothing but calls of others.
+    """Return whether an operator only calls other operators.
 
-    Autograd takes such operators apart before a mode sees them. In inference mode it has no part, and the
-    mode gets `aten::to` where there would be a copy.
+    Autograd decomposes such operators before a mode sees them. In inference mode it does not, and the mode
+    gets `aten::to` where there would be a copy.
     """
     import torch
 
@@ -108,7 +109,7 @@ def is_composite(func: Any) -> bool:
 
 
 def decomposed(func: Any, mode: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operator that is calls of others, in a mode that is to see those."""
+    """Call a composite operator in a mode that sees the operators that it calls."""
     from torch.utils._python_dispatch import _pop_mode, _push_mode
 
     _push_mode(mode)
@@ -119,8 +120,8 @@ def decomposed(func: Any, mode: Any, args: Any, kwargs: Any) -> Any:
 
 
 def planner(plan: Callable[[Any], Plan], mode: list[Any]) -> Callable[[Any], Plan]:
-    """What plans operators for a recorder, which is put into ``mode`` by a weak reference as soon as it is
-    there.
+    """Return the function that plans operators for a recorder. The recorder is put into ``mode``, as a weak
+    reference, once it exists.
     """
 
     def planned(func: Any) -> Plan:
@@ -131,16 +132,16 @@ def planner(plan: Callable[[Any], Plan], mode: list[Any]) -> Callable[[Any], Pla
         def call(*args: Any, **kwargs: Any) -> Any:
             return decomposed(func, mode[0](), args, kwargs)
 
-        # What it consists of is told.
+        # The operators that it calls are recorded instead.
         return call, func._schema.name.removeprefix("aten::"), "silent", [], []
 
     return planned
 
 
 def plan(func: Any) -> Plan:
-    """The plan of an operator, for the recorder.
+    """Return the plan of an operator, for the recorder.
 
-    An operator of higher order has no schema: it is called, and what it touches stays unknown.
+    An operator of higher order has no schema: it is called, and its accesses are not known.
     """
     _kept.append(func)
     schema = getattr(func, "_schema", None)
@@ -161,7 +162,7 @@ def plan(func: Any) -> Plan:
         alias = argument.alias_info
         write = alias is not None and alias.is_write
         write = write or (name in _RUNNING and argument.name.startswith("running_"))
-        # An alias that is not written is a view: only the shape is looked at.
+        # An alias that is not written is a view: only the shape is used.
         if write or (alias is None and not reads_nothing):
             arguments.append((index, argument.name, write, tensors))
     results = [_tensors(result.type) is not None and result.alias_info is None for result in schema.returns]
@@ -187,13 +188,13 @@ def _kind(func: Any, name: str, schema: Any) -> str:
 
 
 def _is_like(name: str) -> bool:
-    """Whether the operator looks at the shape of its argument and not at its contents."""
+    """Return whether the operator uses the shape of its argument and not its contents."""
     short = name.removeprefix("aten::")
     return short.endswith("_like") or short.startswith("new_")
 
 
 def _tensors(kind: Any) -> bool | None:
-    """Whether values of this type are lists of tensors; none if there are no tensors in them."""
+    """Return whether values of this type are lists of tensors; None if they have no tensors."""
     text = str(kind)
     if "Tensor" not in text:
         return None

@@ -1,4 +1,4 @@
-"""The shortest stream program that still has a race of a program that was checked."""
+"""The shortest stream program that still has a race of a checked program."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sidestream._checked import CheckedRace, race_of
 
 
 def chosen(found: CheckedRun) -> CheckedRace | None:
-    """The race to keep: the first of the report, and not one that CUDA leaves open if there are others."""
+    """Return the race to keep: the first of the report, and a certain one if there is any."""
     races = [found.races[at] for mend in found.mends for at in mend.races] + list(found.races)
     return next((race for race in races if race.severity == "error"), races[0] if races else None)
 
 
 def write(found: CheckedRun, file: Path, name: str) -> str:
-    """Write what is left of the run to a file, and return what there is to say of it.
+    """Write the reduced program to a file, and return a sentence on it.
 
     Raises:
         OSError: The file cannot be written.
@@ -31,7 +31,7 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
     raw = json.loads(recorder.report())["races"]
     ids = next((one["ids"] for one in raw if race_of(one, found._places) == race), None)
     if ids is None:
-        raise RuntimeError("the race of the report is none of the run's")
+        raise RuntimeError("the race of the report is not one of the run's")
 
     def told(stack: int, operator: str) -> str:
         place = own(found._places(stack))
@@ -46,7 +46,7 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
     try:
         file.write_text(text, encoding="utf-8")
     except OSError:
-        # Half a program is none.
+        # A partly written program would not be valid.
         with contextlib.suppress(OSError):
             file.unlink()
         raise

@@ -1,4 +1,4 @@
-"""What a check remarks on beside races: in words, with the line and what to do instead."""
+"""The remarks of a check beside races: in words, with the line and what to do instead."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 Stack = tuple["Place", ...]
 #: The code of a remark, its text, and where it was called.
 Said = tuple[str, str, Stack]
-#: So many connections to a device CUDA asks for unless CUDA_DEVICE_MAX_CONNECTIONS says how many.
+#: Connections that CUDA makes to a device unless CUDA_DEVICE_MAX_CONNECTIONS sets their number.
 CONNECTIONS = 8
-#: So many streams that were made at one place, used and let go are no accident.
+#: Most streams that are made at one place, used and dropped without a remark.
 LET_GO = 8
 
 
 def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
-    """All of them, from what the recorder reports, of a simulated GPU or of a real one."""
+    """Yield all remarks, from what the recorder reports on a simulated or a real GPU."""
     noticed = value["noticed"]
     yield from _idle(noticed["idle"], places)
     yield from _timed(noticed["timed"], places)
@@ -35,7 +35,7 @@ def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated:
     yield from _waits(noticed["waits"], places)
 
 
-#: Operators of which the host has to know how large the result is.
+#: Operators for which the host has to know the size of the result.
 _SIZED = frozenset(
     {
         "_unique2",
@@ -47,7 +47,7 @@ _SIZED = frozenset(
         "unique_dim",
     }
 )
-#: What stands in front of each, and what to do instead, by how the host waits.
+#: The text of a remark, by how the host waits.
 _IDLE = {
     "value": (
         "the host reads a value here each time, and enqueues nothing until it is complete: read it a step "
@@ -56,7 +56,7 @@ _IDLE = {
     ),
     "download": (
         "the host blocks here each time until the copy to it is complete, and enqueues nothing meanwhile: "
-        "copy into pinned memory with `non_blocking=True`, and read it a step later, behind an event "
+        "copy into pinned memory with `non_blocking=True`, and read it a step later, after an event "
         "(`sidestream.fetch` does both), or copy once after the loop"
     ),
     "sized": (
@@ -70,20 +70,20 @@ _IDLE = {
     ),
     "landed": (
         "the host blocks here each time for what was copied to it, and the device has no kernels left to run "
-        "meanwhile: read it a step later, behind an event that is recorded behind the copy "
+        "meanwhile: read it a step later, after an event that is recorded after the copy "
         "(`sidestream.fetch` does that)"
     ),
     "explicit": (
-        "the host blocks here each time until the device has no kernels left to run, and nothing was heard "
-        "that needs it: no time is taken behind it, no value is read, and no memory of the host's that a "
-        "copy used is used again; leave the wait out, or, if it orders streams, let one wait for the other "
-        "(`wait_stream`), which does not block the host"
+        "the host blocks here each time until the device has no kernels left to run, and nothing was "
+        "observed that needs it: no time is taken after it, no value is read, and no memory of the host's "
+        "that a copy used is used again; leave the wait out, or, if it orders streams, let one wait for the "
+        "other (`wait_stream`), which does not block the host"
     ),
 }
 
 
 def _idle(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Where the host waits again and again: each line of the program once."""
+    """Yield the lines at which the host waits again and again, each line once."""
     found: dict[Any, Said] = {}
     for value in values:
         operator, how = value["at"]["operator"], value["how"]
@@ -100,7 +100,7 @@ def _idle(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Readings of a clock with work between them that nobody waited for: each line once."""
+    """Yield readings of a clock with work between them that was not waited for, each line once."""
     found: dict[Any, Said] = {}
     for first, second in values:
         since, stack = _check_fix.own(places(first["stack"])), places(second["stack"])
@@ -116,7 +116,7 @@ def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Clocks that are started in front of kernels which were launched before: each line once."""
+    """Yield readings that start a clock before earlier kernels are complete, each line once."""
     found: dict[Any, Said] = {}
     for before, first, second in values:
         launched, ends = (_check_fix.own(places(side["stack"])) for side in (before, second))
@@ -135,8 +135,8 @@ def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]
 
 
 def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Iterator[Said]:
-    """An error of the device, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it is the
-    call's own.
+    """Yield an error of the device, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it
+    belongs to the call that raises it.
     """
     if late is None or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return
@@ -147,15 +147,15 @@ def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Ite
     names = "CUDA_LAUNCH_BLOCKING=1 names the call"
     if not late["count"]:
         text = (
-            f"{head}; of no operator on cuda:{late['device']} it was open whether it was over, so a kernel "
-            f"that is no operator may be at fault: {names}"
+            f"{head}; the host knew all operators on cuda:{late['device']} to be complete, so a kernel that "
+            f"is no operator may be at fault: {names}"
         )
     else:
         calls = "1 call" if late["count"] == 1 else f"one of {late['count']:,} calls"
         last = "; ".join(_call(side, stream, count, places) for side, stream, count in late["last"])
         text = (
             f"{head}. Unless a kernel that is no operator is at fault, it belongs to {calls} on "
-            f"cuda:{late['device']} of which the host did not know that they were over, the last first: "
+            f"cuda:{late['device']} that the host did not know to be complete, the last first: "
             f"{last}. {names}"
         )
     yield "LATE_ERROR", text, places(late["at"]["stack"])
@@ -171,8 +171,8 @@ def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[in
 
 
 def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Devices with more streams than connections, with the line that made the most. Who has set their number
-    knows of them.
+    """Yield devices with more streams than connections, with the line that made most of them. If the variable
+    is set, the user knows about connections.
     """
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
         return
@@ -189,7 +189,7 @@ def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Lines where streams are made again and again."""
+    """Yield lines at which streams are made again and again."""
     lines: dict[Any, tuple[int, int, Stack]] = {}
     for side, count, let_go in values:
         stack = places(side["stack"])
@@ -208,8 +208,8 @@ def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
-    """Memory that was freed, and that no allocation can have yet."""
-    # A simulated GPU has no times, so only a wait of the host tells what is complete.
+    """Yield memory that was freed and cannot be reused yet."""
+    # On a simulated GPU nothing takes time, so only a wait of the host shows what is complete.
     since = ", and the host has not waited for {} since" if simulated else ""
     for side, stream, size in sorted(values, key=lambda held: -held[2]):
         text = (
@@ -223,7 +223,7 @@ def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) ->
 
 
 def _pinned(value: Any, places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Much of the host's memory was pinned at once."""
+    """Yield a remark if much of the host's memory was pinned at once."""
     if value is not None:
         pinned, memory, stack = value[0], memory_bytes(), places(value[1]["stack"])
         by = "" if _check_fix.own(stack) else ", by a thread that a loader or another library has for it,"
@@ -237,14 +237,15 @@ def _pinned(value: Any, places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Waits that nothing needs, as far as it was heard."""
+    """Yield waits that no observed access needs."""
     for wait in values:
         count, followed = wait["count"], wait["followed"]
         all_of = "it was" if count == 1 else f"{followed:,} of {count:,} such waits were"
         text = (
-            f"no access that was heard in this run needs this wait of {wait['stream']} for {wait['source']}: "
-            f"{all_of} followed until the host had waited for {wait['source']} or the program had ended, and "
-            "every two accesses to the same bytes are ordered without, too. Kernels that are no operators "
-            "may need it; what it costs says `drop-wait` of `sidestream diagnose` on a trace"
+            f"no access that was observed in this run needs this wait of {wait['stream']} for "
+            f"{wait['source']}: {all_of} followed until the host had waited for {wait['source']} or the "
+            "program had ended, and every two accesses to the same bytes are ordered without, too. Kernels "
+            "that are no operators may need it; `drop-wait` of `sidestream diagnose` on a trace shows what "
+            "it costs"
         )
         yield "WAIT_NOT_NEEDED", text, places(wait["at"]["stack"])

@@ -1,4 +1,4 @@
-"""Findings that somebody has looked at: by file and line, each with a reason."""
+"""Suppressions: findings that a user has judged harmless, by file and line, each with a reason."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Suppression:
-    """A finding that is not to be reported.
+    """A finding that is not reported.
 
     Attributes:
-        file: The end of the path of the source, in whole names.
-        line: The line, from 1.
-        reason: Why it is none.
+        file: The end of the path of the source file, in whole names.
+        line: The number of the line, from 1.
+        reason: Why the finding is harmless.
     """
 
     file: str
@@ -33,7 +33,7 @@ class Suppression:
         return printable(f"{self.file}:{self.line} ({self.reason})")
 
     def is_of(self, stack: Iterable[Place]) -> bool:
-        """Whether the line is among these."""
+        """Return whether the line is one of these."""
         return any(place.line == self.line and self._is_file(place.file) for place in stack)
 
     def _is_file(self, file: str) -> bool:
@@ -42,11 +42,11 @@ class Suppression:
 
 
 def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
-    """Reads a file of them: a line each, ``FILE:LINE REASON``. Empty lines and those that start with ``#``
-    are left out.
+    """Read a file of suppressions: a line ``FILE:LINE REASON`` for each. Empty lines and lines that start
+    with ``#`` are ignored.
 
     Raises:
-        ValueError: A line is none; it names the place.
+        ValueError: A line is not a suppression; the text has its number.
         OSError: The file cannot be read.
     """
     found = []

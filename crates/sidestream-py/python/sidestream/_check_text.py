@@ -1,4 +1,4 @@
-"""Programs of PyTorch in the code blocks of a text, each checked on simulated GPUs."""
+"""PyTorch programs in the code blocks of a text, each checked on simulated GPUs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _BLOCK = re.compile(
 
 
 def blocks(text: str) -> list[tuple[int, str]]:
-    """The blocks of Python, each with the number of lines before it: those that are marked, or where none is,
-    what parses as a program of PyTorch.
+    """Return the blocks of Python, each with the number of lines before it: the marked ones, or if none is
+    marked, what parses as a PyTorch program.
     """
     marked = [
         (text.count("\n", 0, block.start(1)), textwrap.dedent(block.group(1)))
@@ -29,10 +29,10 @@ def blocks(text: str) -> list[tuple[int, str]]:
 
 
 def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path | None = None) -> int:
-    """Run each block as a program of its own, and print to standard error what the check says of it.
+    """Run each block as a separate program, and print the report of each to standard error.
 
-    ``file`` gets the same as JSON. Returns 1 where a block races, else 3 where one does not run to its end or
-    something was not simulated, else 0; 2 where the text cannot be read.
+    ``file`` gets the reports as JSON. Return 1 if a block races, otherwise 3 if one does not run to its end
+    or something was not simulated, otherwise 0; 2 if the text cannot be read.
     """
     judged: list[dict[str, Any]] = []
     try:
@@ -78,7 +78,7 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path |
 
 
 def _verdict(found: CheckedRun, failure: str) -> str:
-    """In one word: what is worst."""
+    """Return the verdict of a block in one word, the worst that applies."""
     if not found.is_clean:
         return "race"
     if failure or found.skipped:

@@ -1,8 +1,7 @@
-"""What host threads hand over to each other, heard while a check runs.
+"""What host threads hand over to each other, observed while a check runs.
 
-Each of these stands for an order of the host's: what the one thread did before it hands over comes before
-what the other does after it has taken over. Nothing else is told; which of two calls makes a race is for the
-checker to say.
+Each such call orders two threads: what the first did before it handed over comes before what the second does
+after it has taken over. Nothing else is recorded; the checker decides which two calls race.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from typing import Any
 
 from sidestream._sidestream import Recorder
 
-#: What is heard, as the documentation and the help of the command list it.
+#: The calls that are observed, as the documentation and the command's help list them.
 HEARD = (
     "queue.Queue, LifoQueue, PriorityQueue and SimpleQueue; threading.Thread.start and join, Lock, RLock, "
     "Condition, Event, Semaphore and Barrier; the futures of concurrent.futures; asyncio's "
     "call_soon_threadsafe"
 )
-#: The thread that keeps the report of a command up to date has no part in the program.
+#: The name of the thread that keeps the command's report file up to date, which is not the program's.
 OWN_THREAD = "sidestream-check"
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
 
 
 def threads_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, the recorder hears of threads that start, and of what threads hand over."""
+    """While the stack is open, the recorder observes threads that start, and what threads hand over."""
     heard = _Heard(recorder)
     changes: list[tuple[Any, str, Any]] = []
     for part in (_threads, _queues, _events, _semaphores, _conditions, _barriers, _futures, _loops, _locks):
@@ -48,24 +47,24 @@ _numbers = itertools.count(1)
 
 
 class _Key:
-    """The number by which the recorder knows one thing that is handed over, as long as that lives."""
+    """The number by which the recorder identifies one thing that is handed over, while that lives."""
 
     def __init__(self, heard: _Heard) -> None:
         self.number = next(_numbers)
         self._heard = heard
 
     def __del__(self) -> None:
-        # This may run anywhere, so it only leaves a note.
+        # This may run in any thread at any time, so it only queues the number.
         self._heard.gone.append(self.number)
 
 
 class _Local(threading.local):
-    #: A call is heard as a whole: the locks and conditions that it is made of are not.
+    #: Whether the thread is in an observed call, whose own locks and conditions are not observed.
     inside = False
 
 
 class _Heard:
-    """Tells the recorder."""
+    """Passes what is observed to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder: Recorder | None = recorder
@@ -106,7 +105,7 @@ class _Heard:
             self._recorder.take_over(key.number)
 
     def key(self, thing: Any, what: str = "") -> _Key:
-        """The key of an object of Python, which carries it."""
+        """Return the key of a Python object, which is stored in it."""
         name = f"_sidestream_{what}"
         known = getattr(thing, name, None)
         if isinstance(known, _Key) and known._heard is self:
@@ -163,7 +162,7 @@ def _threads(heard: _Heard) -> Changes:
 
 
 class _Items:
-    """What lies in a queue, and the places that were taken out of it."""
+    """The items in a queue, and the places that were freed in it."""
 
     def __init__(self, most: int) -> None:
         self.keys: dict[int, collections.deque[_Key]] = {}
@@ -178,7 +177,7 @@ def _queues(heard: _Heard) -> Changes:
         known = getattr(of, "_sidestream_items", None)
         if not isinstance(known, _Items):
             most = getattr(of, "maxsize", 0)
-            # A queue that somebody has used before holds things of which nothing is known.
+            # A queue that was used before the check may have items that are not known.
             known = _Items(max(0, most))
             of._sidestream_items = known
         return known
@@ -201,7 +200,7 @@ def _queues(heard: _Heard) -> Changes:
                     waiting.remove(key)
                 raise
             if known.has_bound:
-                # Who puts the one that fills a place again comes behind whoever emptied it.
+                # A put into a place that was freed is ordered after the get that freed it.
                 with contextlib.suppress(IndexError):
                     heard.take_over(known.places.popleft())
             return done
@@ -297,7 +296,7 @@ def _events(heard: _Heard) -> Changes:
     def clear(self: Any) -> None:
         with heard.whole():
             plain_clear(self)
-        # Who set it before says nothing to who waits for the next time.
+        # An earlier `set` does not order the waits after this `clear`.
         vars(self).pop("_sidestream_", None)
 
     return [(event, "set", sets), (event, "wait", waits), (event, "is_set", is_set), (event, "clear", clear)]
@@ -337,8 +336,8 @@ def _semaphores(heard: _Heard) -> Changes:
 
 
 def _conditions(heard: _Heard) -> Changes:
-    """A condition is a lock that is given up while it waits. One that shares its lock with another is that
-    lock.
+    """A condition is a lock that is released while it waits. A condition that shares a lock with another is
+    that lock.
     """
     condition = threading.Condition
     plain_enter, plain_exit, plain_wait = condition.__enter__, condition.__exit__, condition.wait
@@ -423,7 +422,7 @@ def _futures(heard: _Heard) -> Changes:
 
         def made(self: Any, *args: Any, **kwargs: Any) -> None:
             make(self, *args, **kwargs)
-            # It has slots in some versions: the future is the one that carries the key.
+            # Work items have slots in some versions, so the future holds the key.
             heard.hand_over(heard.key(self.future, "start"))
 
         def runs(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -453,8 +452,8 @@ def _loops(heard: _Heard) -> Changes:
 
 
 class _Lock:
-    """A lock of the interpreter's whose holders are heard. It cannot be a subclass: the interpreter allows
-    none.
+    """A lock of the interpreter whose acquisitions are observed. It cannot be a subclass, which the
+    interpreter does not allow.
     """
 
     def __init__(self, plain: Any, heard: _Heard) -> None:
@@ -486,21 +485,21 @@ class _Lock:
 
 
 def _locks(heard: _Heard) -> Changes:
-    """Locks that are made while the check runs. Those from before are the interpreter's own, which nobody
-    hears.
+    """Observe locks that are made while the check runs. Earlier locks are the interpreter's own, which cannot
+    be observed.
     """
 
     def making(name: str) -> Any:
         plain = getattr(threading, name)
-        # A class, as it is in newer versions of Python.
+        # A class, as in newer versions of Python.
         return in_place_of(name, type(plain()), _Lock, lambda self: _Lock.__init__(self, plain(), heard))
 
     return [(threading, name, making(name)) for name in ("Lock", "RLock")]
 
 
 def in_place_of(name: str, kind: type, base: type, make: Callable[..., None]) -> type:
-    """A class that takes the place of one that cannot be changed. What is of the one is of the other:
-    programs ask.
+    """Return a class that replaces one that cannot be changed. Instances of either are instances of both,
+    since programs test that.
     """
 
     class Kind(type):

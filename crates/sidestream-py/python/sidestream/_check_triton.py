@@ -1,8 +1,8 @@
-"""Kernels that are no operators: what Triton and CuPy launch, with the tensors that they get.
+"""Kernels that are not operators: launches of Triton and CuPy, with their tensors.
 
-A kernel of Triton says in its intermediate representation which of its pointers it loads from and stores to,
-and not how far. So a tensor counts as touched over its whole length, and what is found for that is a warning.
-What a kernel that Inductor made stores to a result of its own is all of it.
+The intermediate representation of a Triton kernel shows which of its pointers it loads from and stores to,
+but not how far. So a tensor counts as touched over its whole length, and a race on it is a warning. A kernel
+that Inductor generated stores all of its own results.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sidestream._check_threads import in_place_of
 from sidestream._sidestream import Recorder
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
-#: A tensor, whether it is read and written, and the name of an argument of which less may be touched.
+#: A tensor, whether it is read and written, and the name of the argument if only a part of it may be touched.
 Given = list[tuple[Any, bool, bool, str | None]]
 
 
 def kernels_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
-    """While the stack is open, the recorder hears of the launches of Triton and CuPy, also where these are
-    imported meanwhile.
+    """While the stack is open, the recorder observes launches of Triton and CuPy, also if these are imported
+    meanwhile.
     """
     import torch
 
     if torch.cuda.Stream.__module__.startswith("sidestream."):
-        # A simulated GPU runs no kernels; it refuses them by name.
+        # A simulated GPU refuses kernels by name.
         return
     heard = _Kernels(recorder)
     stack.callback(heard.end)
@@ -43,12 +43,12 @@ def kernels_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> 
     when_imported(wanted, stack, put)
 
 
-#: What is changed in a module: the owner, the attribute, and the new value.
+#: The changes in a module: the owner, the attribute, and the new value.
 Changes = Callable[[ModuleType], Iterator[tuple[Any, str, Any]]]
 
 
 def when_imported(wanted: Mapping[str, Changes], stack: contextlib.ExitStack, put: Put) -> None:
-    """Makes changes in modules, now or when they are imported while the stack is open."""
+    """Make changes in modules, now or when they are imported while the stack is open."""
 
     def change(name: str, module: ModuleType) -> None:
         for owner, attribute, value in wanted[name](module):
@@ -62,7 +62,7 @@ def when_imported(wanted: Mapping[str, Changes], stack: contextlib.ExitStack, pu
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Says when a module was imported."""
+    """Calls a function when one of the modules has been imported."""
 
     def __init__(self, names: Mapping[str, Any], imported: Callable[[str, ModuleType], None]) -> None:
         self.names = names
@@ -89,7 +89,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 class _Kernels:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder: Recorder | None = recorder
-        #: The class that takes the place of CuPy's.
+        #: The class that replaces CuPy's `RawKernel`.
         self.cupy_kernel: type[Any] = _CupyKernel
 
     def end(self) -> None:
@@ -102,7 +102,7 @@ class _Kernels:
         def run(function: Any, *args: Any, **kwargs: Any) -> Any:
             grid = kwargs.get("grid")
             if callable(grid):
-                # Asked once, and heard: it may be of a kind that says something else the next time.
+                # Called once, and its answer kept: it may return another one the next time.
                 asked, answers = grid, []
 
                 def asks(*asking: Any) -> Any:
@@ -140,8 +140,8 @@ class _Kernels:
         yield module.__dict__["CachingAutotuner"], "run", run
 
     def of_cupy(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
-        """CuPy's kernels in CUDA C++. Its classes cannot be changed, so others take the place of their
-        names.
+        """Observe CuPy's kernels in CUDA C++. Its classes cannot be changed, so others replace them under
+        their names.
         """
         heard = self
         for name, base in (("RawKernel", _CupyKernel), ("RawModule", _CupyModule)):
@@ -163,7 +163,7 @@ class _Kernels:
         for at, value in enumerate(args):
             pointer = getattr(getattr(value, "data", None), "ptr", None)
             if pointer is not None:
-                # It may have gaps, and lie within what it is a view of.
+                # The array may have gaps, and be a view of a larger one.
                 bytes_ = (
                     sum((n - 1) * abs(s) for n, s in zip(value.shape, value.strides, strict=True))
                     + value.itemsize
@@ -207,7 +207,7 @@ def _name(function: Any) -> str:
 
 
 def _bound(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a kernel by name."""
+    """Return the arguments of a kernel by name."""
     names = list(function.signature.parameters)
     values = {name: parameter.default for name, parameter in function.signature.parameters.items()}
     values.update(zip(names, args, strict=False))
@@ -215,12 +215,12 @@ def _bound(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dic
     return values
 
 
-#: By parameter: whether it is loaded from and stored to.
+#: Whether each parameter is loaded from and stored to, by name.
 Pointers = dict[str, tuple[bool, bool]]
 
 
 def _pointers(kernel: Any) -> Pointers | None:
-    """What a compiled kernel does with its pointers; none where that cannot be read."""
+    """Return how a compiled kernel uses its pointers; None where that cannot be read."""
     if kernel is None:
         return None
     known: tuple[Pointers | None] | None = getattr(kernel, "_sidestream_pointers", None)
@@ -236,12 +236,12 @@ def _pointers(kernel: Any) -> Pointers | None:
 
 
 def pointers_of(text: str, signature: Mapping[Any, Any] | None) -> Pointers | None:
-    """What the intermediate representation says of each parameter.
+    """Return how the intermediate representation uses each parameter.
 
     Args:
         text: The representation.
-        signature: The type of each parameter by name, where known: constants are none of the function's
-            arguments.
+        signature: The type of each parameter by name, where known: constants are not arguments of the
+            function.
     """
     read = Recorder.pointers(text)
     if read is None:
@@ -252,13 +252,13 @@ def pointers_of(text: str, signature: Mapping[Any, Any] | None) -> Pointers | No
     return {name: (loads, stores) for _, name, loads, stores in pointers}
 
 
-#: So many answers are kept for a kernel: numbers that differ at each launch say little.
+#: Most answers that are kept for a kernel: arguments that differ at each launch are not worth keeping.
 _KEPT = 64
 
 
 def stored(kernel: Any, values: Mapping[str, Any], grid: Any) -> list[tuple[Any, int, int]]:
-    """What a compiled kernel certainly stores in a launch: the tensor, and from and up to which byte behind
-    its address.
+    """Return what a compiled kernel certainly stores in a launch: the tensor, and the first byte and one past
+    the last, relative to its address.
     """
     asm: Any = getattr(kernel, "asm", None)
     text = asm.get("ttir") if hasattr(asm, "get") else None
@@ -293,7 +293,7 @@ def stored(kernel: Any, values: Mapping[str, Any], grid: Any) -> list[tuple[Any,
 
 
 def _grid(grid: Any) -> tuple[int, int, int] | None:
-    """How many programs there are along each axis."""
+    """Return the number of programs along each axis."""
     if (
         not isinstance(grid, (tuple, list))
         or not 1 <= len(grid) <= 3
@@ -305,18 +305,18 @@ def _grid(grid: Any) -> tuple[int, int, int] | None:
 
 
 def _names(count: int, signature: Mapping[Any, Any] | None) -> list[str] | None:
-    """The arguments of the function by the names that the program has for them, where there are as many:
-    constants are none.
+    """Return the program's names of the function's arguments, if their number matches; constants are not
+    arguments.
     """
     names = [str(name) for name, kind in (signature or {}).items() if kind != "constexpr"]
     return names if len(names) == count else None
 
 
 def _given(values: Mapping[str, Any], pointers: Pointers | None) -> Given:
-    """The tensors among the arguments, each over its whole length."""
+    """Return the tensors among the arguments, each over its whole length."""
     given: Given = []
     for name, value in values.items():
-        # What is handed over as a description of a tensor, or as one of another type, has the tensor in it.
+        # A tensor descriptor, or a tensor reinterpreted as another type, holds the tensor as `base`.
         tensor = (
             value if hasattr(value, "data_ptr") and hasattr(value, "stride") else getattr(value, "base", None)
         )
@@ -340,8 +340,8 @@ def _binary(tuner: Any) -> Any:
 
 
 def inductor_given(values: Mapping[str, Any], pointers: Pointers | None, tuner: Any) -> Given:
-    """The same of a kernel that Inductor launches, whose names say what it does where its representation was
-    not kept.
+    """Return the tensors of a kernel that Inductor launches. Their names show how they are used where the
+    representation was not kept.
     """
     mutated = frozenset(getattr(tuner, "mutated_arg_names", None) or ())
     custom = bool(getattr(tuner, "custom_kernel", False))
@@ -351,13 +351,13 @@ def inductor_given(values: Mapping[str, Any], pointers: Pointers | None, tuner: 
 def by_name(
     values: Mapping[str, Any], pointers: Pointers | None, mutated: frozenset[str], custom: bool
 ) -> Given:
-    """The tensors among the arguments of a generated kernel.
+    """Return the tensors among the arguments of a generated kernel.
 
     Args:
         values: The arguments.
-        pointers: What is known of them.
-        mutated: Those that are written and are not new.
-        custom: Whether the program wrote the kernel itself, so that its names say nothing.
+        pointers: How they are used, if that is known.
+        mutated: The arguments that are written and not new.
+        custom: Whether the program contains the kernel itself, so that its names have no meaning.
     """
     if pointers is None:
         result = {
@@ -373,7 +373,7 @@ def by_name(
             name.startswith("in_out_ptr") or (name.startswith("out_ptr") and name not in mutated)
         )
         if own and not custom:
-            # A result, or one that takes the place of what it is made of, element by element.
+            # A result, or one that replaces its input element by element: all of it is stored.
             given.append((tensor, loads, stores, None))
         else:
             given.append((tensor, loads, stores, name))

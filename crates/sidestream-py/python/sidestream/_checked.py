@@ -1,4 +1,6 @@
-"""What a check found, made of what the recorder reports: races, calls that mend them, remarks and streams."""
+"""What a check found, built from what the recorder reports: races, the calls that fix them, remarks and
+streams.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ class Place:
     """A line of the program.
 
     Attributes:
-        file: The file of the source.
-        line: The line, from 1.
-        function: The function that the line is in.
+        file: The path of the source file.
+        line: The number of the line, from 1.
+        function: The name of the function that has the line.
     """
 
     file: str
@@ -38,8 +40,8 @@ class Side:
     Attributes:
         operator: The operator or the call, such as ``addmm`` or ``copy_``.
         stream: Where it ran: the name of a stream in the report, or ``host``.
-        thread: The thread that called it.
-        stack: Where it was called, the innermost line first, without PyTorch's own.
+        thread: The name of the thread that called it.
+        stack: Up to eight lines of the program, the innermost first, without PyTorch's own.
     """
 
     operator: str
@@ -64,25 +66,25 @@ class Side:
 
 @dataclass(frozen=True)
 class CheckedRace:
-    """Two accesses to the same bytes, one of them writing, that nothing orders.
+    """Two accesses to the same bytes that nothing orders, at least one of which writes.
 
     Attributes:
         kind: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/guide/check.md.
         text: What the kind means.
-        severity: ``error``, or ``warn`` where it is not certain that it can happen.
-        doubt: With ``warn``, why it is not.
-        workspace: The stream, where the bytes are the workspace that cuBLAS has for it and graphs that were
-            captured on it share.
-        dtype: The type of the tensor as the second access knows it; none where it was none's.
-        shape: Its shape, likewise.
+        severity: ``error``, or ``warn`` where it is not certain that the race can happen.
+        doubt: For ``warn``, why it is not certain.
+        workspace: The stream whose workspace of cuBLAS the bytes are, shared by graphs that were captured on
+            it; None for other memory.
+        dtype: The type of the tensor, as the second access uses it; None where the memory is not a tensor's.
+        shape: The shape of that tensor, likewise.
         bytes: The addresses that the second access touched: first byte, and one past the last.
-        first: The access called earlier.
-        second: The access called later.
-        freed_between: Whether the memory was freed in between, so that the two know it as two tensors.
+        first: The access that was called earlier.
+        second: The access that was called later.
+        freed_between: Whether the memory was freed in between, so that the two use it as two tensors.
         fix: The call that orders them.
-        count: How many pairs of the same two places there were.
-        names: What the program calls the two streams where the second access is called; none for the host,
-            and where no variable of that place holds the stream.
+        count: Number of pairs at the same two places.
+        names: What the program calls the two streams where the second access is called; None for the host,
+            and where no variable at that place holds the stream.
     """
 
     kind: str
@@ -137,7 +139,7 @@ class CheckedRace:
         return what if self.bytes is None else f"{what} ({self.bytes[1] - self.bytes[0]:,} bytes)"
 
     def _short(self) -> str:
-        """In three lines, each side by the innermost line of the program's own."""
+        """Return three lines, with the innermost line of the program's own for each side."""
         return "\n".join(
             (f"  {self._head}", f"    first:  {self.first._short()}", f"    second: {self.second._short()}")
         )
@@ -145,16 +147,16 @@ class CheckedRace:
 
 @dataclass(frozen=True)
 class Mend:
-    """A call that mends races: all that it orders once it stands where it says.
+    """A call that fixes races, once it is inserted at its place.
 
     Attributes:
-        call: The call, by what the program calls the streams at that line, or by their names in the report
-            where it has none.
+        call: The call, with the program's names of the streams at that line, or with those of the report
+            where the program has none.
         kind: ``wait``, ``sync``, ``record_stream``, or ``other``.
-        place: The line of the program that it belongs in front of; with ``record_stream`` the line that uses
-            the tensor, behind which it belongs.
-        first: The race that it has to come before, by its place in ``CheckedRun.races``.
-        races: All that it mends, likewise, the most telling first.
+        place: The line of the program to insert it before; for ``record_stream`` the line that uses the
+            tensor, after which to insert it.
+        first: The race that it has to come before, as an index into ``CheckedRun.races``.
+        races: All races that it fixes, as such indices, the most telling first.
     """
 
     call: str
@@ -170,7 +172,7 @@ class Mend:
             return what
         at = _check_fix.line(self.place)
         if self.kind == "record_stream":
-            return f"{what} behind {at}, where x is the tensor that is used there"
+            return f"{what} after {at}, where x is the tensor that is used there"
         return f"{what} before {at}"
 
 
@@ -196,11 +198,11 @@ class Remark:
 
 @dataclass(frozen=True)
 class NamedStream:
-    """A stream by its name in the report.
+    """A stream with its name in the report.
 
     Attributes:
-        name: The name, as the sides of a race have it: what the program calls the stream, where that was
-            heard and no other is called so.
+        name: The name, as in ``Side.stream``: the name that the program uses, where that was seen and no
+            other stream has it; otherwise ``stream1`` and so on.
         device: The number of its GPU.
         handle: The handle, as in ``torch.cuda.Stream.cuda_stream``.
     """
@@ -216,17 +218,17 @@ class HostAccesses:
     no operator makes.
 
     Attributes:
-        copies: How many asynchronous copies of pinned memory there were.
-        bytes: How many bytes they copied.
-        guarded_bytes: Of those, how many were watched for stores, in downloads for loads as well, to the byte
+        copies: Number of asynchronous copies of pinned memory.
+        bytes: Number of bytes that they copied.
+        guarded_bytes: Bytes of these that were watched for stores, and in downloads for loads, to the byte
             and with the line.
-        compared_bytes: How many were compared when the host had waited: stores to them are found, without the
-            line.
-        unwatched_bytes: The rest, of which nothing is known.
-        lost: How many accesses were noticed and not kept, since too many came at once.
-        problem: Why nothing is watched, or nothing any more; none where it is.
-        refused: Where a system call failed with ``EFAULT`` while memory was protected, by a way that the
-            check does not open pages for; none where that was not seen.
+        compared_bytes: Bytes that were compared when the host had waited: stores to them are found, without
+            the line.
+        unwatched_bytes: The rest, for which no access is found.
+        lost: Number of accesses that were noticed and not recorded, since too many came at once.
+        problem: Why nothing is watched, or no longer; None where memory is watched.
+        refused: Where a system call failed with ``EFAULT`` while memory was protected, in a way that the
+            check does not open pages for; None where that was not seen.
     """
 
     copies: int
@@ -256,7 +258,7 @@ class HostAccesses:
             )
         if self.problem is not None:
             parts.append(
-                f"loads and stores of the host by other means than operators are not heard: {self.problem}"
+                f"loads and stores of the host by other means than operators are not observed: {self.problem}"
             )
         if self.refused is not None:
             at = printable(f" at {self.refused[0].file}:{self.refused[0].line}") if self.refused else ""
@@ -299,7 +301,7 @@ def _host(value: Mapping[str, Any], places: Any) -> HostAccesses:
 
 
 def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
-    """What is left of it."""
+    """Return the findings that are not suppressed."""
     if not suppress:
         return found
     used: dict[Suppression, None] = {}
@@ -314,7 +316,7 @@ def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
     mends = []
     for mend in found.mends:
         races = tuple(now[at] for at in mend.races if at in now)
-        # Without the first the call may stand further behind; before the first it is right all the same.
+        # If the first race is suppressed, the call may come later; before the first it is right all the same.
         if races:
             mends.append(replace(mend, races=races, first=now.get(mend.first, min(races))))
     return replace(
@@ -327,8 +329,8 @@ def without(found: Found, suppress: tuple[Suppression, ...]) -> Found:
 
 
 def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> list[str]:
-    """Which streams the names stand for; what the program calls one where a race was found, if it calls
-    others so, too.
+    """Return which stream each name of the report means. Where a race was found and the program calls the
+    stream otherwise, its name is added.
     """
     known: dict[str, str] = {}
     for race in races:
@@ -347,7 +349,7 @@ def named(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> l
 
 
 def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
-    """The remarks, those on one line once."""
+    """Return the remarks, one for each line."""
     lints: dict[tuple[str, Any], Remark] = {}
     for number, value in enumerate(values):
         stack = places(value["at"]["stack"]) if value["at"] else ()
@@ -357,8 +359,8 @@ def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
 
 
 def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
-    """The calls by the names that hold there, those of one line once: a loop has several operators there, or
-    makes its streams anew.
+    """Return the calls with the names that are valid at their lines, one for each line: a loop has several
+    operators there, or makes new streams in each step.
     """
     mends: dict[tuple[str, Place | int], Mend] = {}
     for number, value in enumerate(values):
@@ -402,7 +404,7 @@ def place_of(code: CodeType, at: int) -> Place:
 
 
 def plain(thing: Any) -> Any:
-    """A dataclass and what is in it, as values of JSON."""
+    """Return a dataclass and what is in it as values of JSON."""
     if hasattr(thing, "__dataclass_fields__"):
         return {name: plain(getattr(thing, name)) for name in thing.__dataclass_fields__}
     if isinstance(thing, tuple):

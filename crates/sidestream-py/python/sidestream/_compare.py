@@ -1,4 +1,4 @@
-"""Which of two functions takes less time, with what the measurement cannot tell."""
+"""``compare``: which of two functions is faster, with an interval."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sidestream._arguments import positive, truth, whole
 from sidestream._moves import Moved, moved
 from sidestream._results import Result
 
-#: Two functions whose times differ by no more than this are never called different: memory that lies
-#: elsewhere does as much.
+#: Two functions whose times differ by no more than this are never called different: other addresses of the
+#: memory have as much effect.
 SAME = 0.005
-#: And never equal where they may differ by so much.
+#: Two functions whose times may differ by more than this are never called equal.
 APART = 0.03
-#: So often both are measured, twice each, before the interval is looked at.
+#: Numbers of groups after which the interval is computed.
 LOOKS = (16, 32, 64, 128, 256)
-#: Half the width of an interval, in standard deviations: one in 3,000 misses, and it is looked at five times
-#: at most.
+#: Half the width of an interval, in standard deviations: one interval in 3,000 misses, and at most five are
+#: computed.
 DEVIATIONS = 3.6
-#: A sample takes about so long: the moment between two events is short against it.
+#: Nanoseconds of a sample, roughly: long against what its two events take.
 SAMPLE_NS = 2_000_000
-#: And the measurement about so long at most, unless told otherwise.
+#: Seconds of measuring at most, by default.
 SECONDS = 5.0
 
 
@@ -40,41 +40,45 @@ def compare(
     device: Any = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Measure ``f(*args)`` and ``g(*args)`` in turn, and say which takes longer: by how much, from where to
-    where.
+    """Measure ``f(*args)`` and ``g(*args)`` in turn, and return which is faster, with an interval for the
+    ratio.
 
     They are measured in groups of four samples, f, g, g, f, so that a device that gets slower or warmer does
-    so for both. An interval for the ratio of their times is taken from the groups without a word about how
-    times are spread, and more are measured until it says one of two things: the times differ by more than
-    0.5 %, or by less than 3 %. If it says neither when the time is over, the answer is that nobody can tell,
-    and the smallest difference that would have been seen is stated.
+    so for both. The interval for the ratio of their times makes no assumption on how times are distributed,
+    and misses the truth once in 3,000. Groups are added until the interval decides: the times differ by more
+    than 0.5 % (``different``), or by less than 3 % (``equal``). If neither holds when ``seconds`` have
+    passed, the verdict is ``unknown``, and ``smallest`` is the difference that would have been seen.
 
-    As in ``benchmark`` it is the device's time, with the device held back while the host submits a sample,
-    where both functions keep it busy. Where one of them waits for the device, or takes the host longer than
-    the device, both are measured with the host's time in it.
+    As in ``benchmark`` times are the device's, with the device held back while the host submits a sample.
+    Where one of the two waits for the device, or takes the host longer than the device, both are measured
+    with the host's time, and ``includes_host`` says so. The results of the functions are not compared.
 
     Args:
         f: The first function.
-        g: The second one.
+        g: The second function.
         args: Their arguments.
-        warmup: Calls of each before the first sample.
-        same_work: Refuse two functions of which one moves more bytes between host and device, or waits for
-            the device more often. What is compared then is seldom what was meant. With ``False`` the
-            difference is noted instead.
-        seconds: For how long it is measured at most.
+        warmup: Number of calls of each before the first sample.
+        same_work: Whether to refuse two functions of which one moves more bytes between host and device, or
+            waits for the device more often. This is judged by one call of each, from PyTorch's operators and
+            its ``synchronize`` calls; other copies are not seen. With False the difference is noted in
+            ``unlike``.
+        seconds: Seconds of measuring at most.
         device: As for ``benchmark``.
         kwargs: Arguments by name, as in ``kwargs={"dim": 0}``.
 
+    Returns:
+        A ``Comparison``.
+
     Raises:
-        TypeError: ``f`` or ``g`` cannot be called, or an argument is of another kind.
-        ValueError: They do not do the same, a figure means nothing, one puts nothing on the device, or the
-            device is simulated.
+        TypeError: ``f`` or ``g`` cannot be called, or an argument has the wrong type.
+        ValueError: The two do not do the same work, a figure is out of range, one puts nothing on the device,
+            or the device is simulated.
         DeviceError: There is no such device.
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """
     for name, fn in (("f", f), ("g", g)):
         if not callable(fn):
-            raise TypeError(f"{name} is {fn!r}; give two functions, and their arguments behind them")
+            raise TypeError(f"{name} is {fn!r}; give two functions, and their arguments after them")
     if kwargs is not None and not (
         isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
     ):
@@ -130,11 +134,11 @@ def compare(
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return where the median of what the ratios are drawn from lies, whatever their distribution: between
-    two of them in order.
+    """Return an interval for the median of the distribution that the ratios are drawn from, whatever it is:
+    two of the ratios in order.
 
-    How many of ``n`` lie below the median is binomial. With fewer than are needed for the confidence it has
-    no end.
+    How many of ``n`` ratios lie below the median is binomial. With fewer than the confidence needs, the
+    interval is unbounded.
     """
     ordered = sorted(ratios)
     count = len(ordered)
@@ -145,7 +149,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
 
 
 def judged(low: float, high: float) -> str | None:
-    """Say what an interval of the ratio says; none where it says nothing."""
+    """Return the verdict for an interval of the ratio; None where it does not decide."""
     if low > 1 + SAME or high < 1 / (1 + SAME):
         return "different"
     if low > 1 / (1 + APART) and high < 1 + APART:
@@ -155,22 +159,23 @@ def judged(low: float, high: float) -> str | None:
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """Which of two functions takes longer. ``print`` shows it.
+    """Which of two functions is faster. ``print`` shows it.
 
     Attributes:
-        names: What the functions are called.
+        names: The names of the functions.
         device: ``cuda:0``, or ``cpu``.
-        device_name: The device as its maker calls it.
-        verdict: ``different``, ``equal`` (by less than 3 % apart), or ``unknown``.
-        ratio: The second one's time by the first one's, in the median.
-        interval: From where to where the ratio lies.
-        smallest: The smallest difference that would have been told from none, as a part of the time.
-        median_ns: What a call of each takes.
-        groups: How many groups of four samples there are.
-        calls: How many calls a sample of each was.
-        includes_host: The times have the host's in them: one of the two waits for the device, or takes the
-            host longer than it.
-        unlike: In which way the two do not do the same, where that was allowed.
+        device_name: The vendor's name of the device.
+        verdict: ``different`` (the whole interval lies beyond 0.5 %), ``equal`` (it lies within 3 %), or
+            ``unknown``.
+        ratio: The second function's time divided by the first one's, in the median.
+        interval: The bounds of the ratio.
+        smallest: The smallest difference that would have been seen, as a share of the time.
+        median_ns: The time of a call of each function, in nanoseconds.
+        groups: Number of groups of four samples.
+        calls: Number of calls in a sample of each function.
+        includes_host: Whether the times contain the host's: one of the two waits for the device, or takes the
+            host longer than the device.
+        unlike: How the work of the two differs, where that was allowed; otherwise None.
     """
 
     names: tuple[str, str]
@@ -242,7 +247,7 @@ def _names(f: Any, g: Any) -> tuple[str, str]:
 
 
 def _unlike(names: tuple[str, str], one: Moved, other: Moved) -> str:
-    """Say in which way the second does not do what the first does; nothing where it does."""
+    """Return how the work of the second function differs from that of the first; empty where it does not."""
     parts = []
     for verb, first, second in (
         ("uploads", one.uploaded, other.uploaded),

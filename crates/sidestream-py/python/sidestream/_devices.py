@@ -1,8 +1,8 @@
-"""What the functions take as a device, and the CUDA device of PyTorch that is meant.
+"""Names of devices, and the CUDA device of PyTorch that a name means.
 
-What is neither a text, a number nor a ``torch.device`` is a ``TypeError``, a device that a function does not
-run on a ``ValueError``, and a text that no device has as its name, or a device that cannot be opened, a
-``DeviceError``.
+An argument that is neither a string, a number nor a ``torch.device`` is a ``TypeError``; a device that a
+function does not run on is a ``ValueError``; a string that names no device, or a device that cannot be
+opened, is a ``DeviceError``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 from sidestream._sidestream import SIMULATED, DeviceError, caps as _caps
 
-#: What a name may be, whether or not there is such a device. The driver has at most a few dozen.
+#: The form of a name, whether or not there is such a device. The driver has at most a few dozen.
 _NAME = re.compile(
     rf"auto|cpu(:[0-9]{{1,4}})?|cuda(:(0|[1-9][0-9]{{0,3}}))?|sim:({'|'.join(SIMULATED)}|.*\.toml)", re.DOTALL
 )
 
 
 def device_name(device: Any) -> str:
-    """Return the name of a device: a text as it is, ``"cuda:1"`` for 1 and for such a ``torch.device``.
+    """Return the name of a device: a string as it is, ``"cuda:1"`` for 1 and for that ``torch.device``.
 
     Raises:
-        TypeError: It names no device.
-        DeviceError: There is no device of such a name.
+        TypeError: The argument names no device.
+        DeviceError: There is no device of this name.
     """
     if isinstance(device, str):
         name = device
@@ -52,11 +52,11 @@ class Caps:
     """What a device can do.
 
     Attributes:
-        device: Its name, as ``cuda:0`` or ``sim:h200``.
-        memory_bytes: All its memory.
-        memory_bytes_per_s: What that moves at most, in bytes per second.
-        flops_per_s: Multiplications and additions in single precision at most, per second.
-        link_bytes_per_s: What one direction of its link to the host carries, in bytes per second.
+        device: Its name, such as ``cuda:0`` or ``sim:h200``.
+        memory_bytes: Bytes of its memory.
+        memory_bytes_per_s: Peak bandwidth of its memory, in bytes per second.
+        flops_per_s: Peak of multiplications and additions in single precision, per second.
+        link_bytes_per_s: Bandwidth of one direction of its link to the host, in bytes per second.
         priorities: The most urgent and the least urgent priority of a stream; lower is more urgent.
     """
 
@@ -83,7 +83,7 @@ def caps(device: Any = "cuda") -> Caps:
 
 
 def _number(device: Any) -> int | None:
-    # True is a number to Python, and a mistake here.
+    # True is a number in Python, and a mistake here.
     if isinstance(device, bool):
         return None
     try:
@@ -96,9 +96,9 @@ def name_with_streams(device: Any) -> str:
     """Return the name of a device that is not the processor.
 
     Raises:
-        TypeError: It names no device.
+        TypeError: The argument names no device.
         ValueError: It is the processor.
-        DeviceError: There is no device of such a name.
+        DeviceError: There is no device of this name.
     """
     name = device_name(device)
     if name == "cpu":
@@ -107,12 +107,12 @@ def name_with_streams(device: Any) -> str:
 
 
 def is_of(kind: str, name: str) -> bool:
-    """Say whether the device of this name is one of this kind: ``cuda``, ``cpu``, ``sim``."""
+    """Return whether the device of this name is of a kind: ``cuda``, ``cpu`` or ``sim``."""
     return name.split(":")[0] == kind
 
 
 def on_torch(name: str, user: str) -> None:
-    """Refuse what is neither a CUDA device nor the processor: PyTorch has no others here.
+    """Refuse a device that is neither a CUDA device nor the processor; ``user`` needs one that PyTorch has.
 
     Raises:
         ValueError: It is simulated, or ``"auto"``.
@@ -131,7 +131,7 @@ def of_torch(device: Any, torch: Any, user: str) -> Any:
         user: What is to run there, for the text of an error: ``"a pipeline"``.
 
     Raises:
-        TypeError: It names no device.
+        TypeError: ``device`` names no device.
         ValueError: It is simulated, or ``"auto"``.
         DeviceError: There is no such CUDA device.
     """

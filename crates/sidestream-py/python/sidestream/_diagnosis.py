@@ -1,4 +1,4 @@
-"""Why a GPU idled, from a trace."""
+"""``Diagnosis``: why a GPU idled, from one trace."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def diagnose(
     link_gbps: float | None = None,
     what_if: str | Iterable[str] | None = None,
 ) -> Diagnosis:
-    """Read one trace, as ``sidestream.diagnose`` does, whose page has the arguments and the errors."""
+    """Read one trace, as ``sidestream.diagnose`` does, which documents the arguments and the errors."""
     return Diagnosis(*_sidestream.diagnose(file_name("path", path), speed(link_gbps), sets_of(what_if)))
 
 
 def speed(link_gbps: float | None) -> float | None:
-    """Return a speed, or none. Whether there is such a link the extension knows."""
+    """Return ``link_gbps`` if it is a number or None. The extension checks the value."""
     if link_gbps is None or (isinstance(link_gbps, (int, float)) and not isinstance(link_gbps, bool)):
         return link_gbps
     raise TypeError(f"link_gbps is {link_gbps!r}; give GB/s as a number, as in 25")
@@ -56,10 +56,10 @@ def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
 
 
 class Diagnosis(Told):
-    """All that is said about a trace. ``print`` shows it, the worst first.
+    """The diagnosis of one trace. ``print`` shows it, the worst finding first.
 
-    docs/guide/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The
-    schema of its JSON is ``sidestream.diagnose/2``.
+    docs/guide/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The schema
+    of its JSON is ``sidestream.diagnose/2``. It can be pickled, without the tables of ``table``.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Diagnosis(Told):
         rank: str,
         tables: _sidestream.Tables | None = None,
     ) -> None:
-        """Take the report as JSON, as text, as a page, in short, what is held against other ranks, and its
+        """Take the report as JSON, as text, as HTML and in short, the digest for comparing ranks, and the
         tables.
 
         ``diagnose`` makes these.
@@ -84,12 +84,11 @@ class Diagnosis(Told):
         self._tables = tables
 
     def html(self) -> str:
-        """Return the report as one page for a browser, which loads nothing and can be kept or sent."""
+        """Return the report as one HTML page, which loads nothing and can be kept or sent."""
         return self._html
 
     def _repr_html_(self) -> str:
-        # A frame of its own: neither the notebook's style nor its scripts reach the page,
-        # nor the other way round.
+        # In a frame, so that the style and scripts of the notebook and of the page do not affect each other.
         page = html.escape(self._html)
         return (
             f'<iframe srcdoc="{page}" sandbox="allow-scripts" '
@@ -107,29 +106,29 @@ class Diagnosis(Told):
 
     @property
     def rank(self) -> int | None:
-        """The place of the program among those that ran together, where the trace states it."""
+        """The rank of the process, where the trace states it; otherwise None."""
         rank: int | None = self._report["source"]["rank"]
         return rank
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What costs time, the most valuable first."""
+        """What costs time, the most valuable finding first."""
         return self._part("findings", tuple[Finding, ...])
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """What each device did, and why it did nothing."""
+        """What each device did, and every nanosecond that it was idle, by cause."""
         return self._part("devices", tuple[Device, ...])
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps of the program."""
+        """The number of steps of the program, and how long they took."""
         return self._part("steps", Steps)
 
     @cached_property
     def unprofiled(self) -> Unprofiled | None:
-        """What a step took before the profiler started,
-        where ``profile`` timed that and wrote it into the trace.
+        """The time of a step before the profiler started, where ``profile`` timed it and wrote it to the
+        trace; otherwise None.
         """
         return None if self._report.get("unprofiled") is None else self._part("unprofiled", Unprofiled)
 
@@ -140,19 +139,19 @@ class Diagnosis(Told):
 
     @cached_property
     def replay(self) -> Replay:
-        """How well a replay explains the trace."""
+        """How well a replay explains the trace, or why there is none."""
         return self._part("replay", Replay)
 
     @cached_property
     def operators(self) -> tuple[OperatorRow, ...]:
-        """Operators, ranges and calls by name, as ``key_averages`` has them:
-        up to a hundred, by their own time on devices.
+        """Operators, ranges and calls by name, as in ``key_averages`` of PyTorch's profiler: up to a hundred,
+        by their own time on devices.
         """
         return self._table("operators", tuple[OperatorRow, ...])
 
     @cached_property
     def ranges(self) -> tuple[RangeRow, ...]:
-        """The ranges that the program named, up to a hundred, each behind the one around it."""
+        """The ranges that the program named, up to a hundred, each after the range around it."""
         return self._table("ranges", tuple[RangeRow, ...])
 
     @cached_property
@@ -162,7 +161,7 @@ class Diagnosis(Told):
 
     @cached_property
     def memory(self) -> tuple[MemoryRow, ...]:
-        """The memory of devices over time and who held it; empty where the profiler was not asked for it."""
+        """The memory of devices over time, and what held it; empty where the profiler did not record it."""
         return self._table("memory", tuple[MemoryRow, ...])
 
     def table(
@@ -175,19 +174,19 @@ class Diagnosis(Told):
             print(report.table("operators", sort="host-self", limit=10, by_shape=True))
 
         Args:
-            name: ``operators``, which has what ``key_averages`` of PyTorch's profiler has; ``ranges``,
-                ``kernels`` or ``memory``.
-            sort: The column that it is sorted by, the largest first: ``device``, ``device-self``, ``host``,
-                ``host-self``, ``idle``, ``idle-self`` or ``calls``, where the table has it. By default
+            name: ``operators``, as ``key_averages`` of PyTorch's profiler; ``ranges``, ``kernels`` or
+                ``memory``.
+            sort: The column to sort by, the largest first: ``device``, ``device-self``, ``host``,
+                ``host-self``, ``idle``, ``idle-self`` or ``calls``, where the table has it. By default the
                 time of devices, or of the host where there is none.
-            limit: How many rows it has at most.
-            by_shape: Whether operators with inputs of other shapes are rows of their own. The profiler
-                records shapes with ``record_shapes=True``.
+            limit: Number of rows at most.
+            by_shape: Whether operators with inputs of other shapes have separate rows. The profiler records
+                shapes with ``record_shapes=True``.
 
         Raises:
-            ValueError: There is no such table, it has no such column or no shapes, or ``limit`` is less
-                than 1.
-            RuntimeError: The diagnosis was unpickled, and the tables are not part of a pickle.
+            ValueError: There is no such table, it has no such column or no shapes, or ``limit`` is less than
+                1.
+            RuntimeError: The diagnosis was unpickled, and a pickle does not have the tables.
         """
         limit = whole("limit", limit, 1, "how many rows the table has at most")
         if self._tables is None:
@@ -215,14 +214,14 @@ class Diagnosis(Told):
         return f"<Diagnosis of {self.file}: {codes}>"
 
     def __getstate__(self) -> dict[str, str | None]:
-        # What was parsed is parsed again where it is wanted.
+        # Cached fields are parsed again when they are used.
         texts = ("_json", "_text", "_html", "_short", "_rank")
         return {name: getattr(self, name) for name in texts} | {"_tables": None}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A time in nanoseconds that is not known exactly: the likely one, and its bounds.
+    """A time in nanoseconds that is not known exactly.
 
     Attributes:
         low: The lower bound.
@@ -240,15 +239,15 @@ class Evidence:
     """A place in the trace that shows a finding.
 
     Attributes:
-        what: What is there: a kernel, a copy or a memset. Of a gap, what it was for: a call, a range that the
-            program named, or that the trace shows nothing.
-        start_ns: The start of the work, or of the gap, on the clock of the trace.
-        duration_ns: How long that takes.
+        what: What is there: a kernel, a copy or a memset. For a gap, what the device was idle for: a call, a
+            range that the program named, or a text that the trace shows nothing.
+        start_ns: The start of the work or of the gap, on the clock of the trace.
+        duration_ns: Its duration.
         offset_ns: Its start, counted from the start of the trace.
-        step: The step that it is in, from 0, where it is in one.
-        call: The call of CUDA that asked for it, where it is known.
-        operators: The operators around that call, or around the gap, the outermost first.
-        is_gap: Whether ``duration_ns`` is how long the device did nothing for it.
+        step: The step that it is in, from 0; None where it is in none.
+        call: The CUDA call that submitted it; None where it is not known.
+        operators: The operators around that call or around the gap, the outermost first.
+        is_gap: Whether this is a gap, in which the device was idle.
     """
 
     what: str
@@ -268,15 +267,16 @@ class Finding:
     Attributes:
         code: The kind of finding, as in docs/guide/diagnose.md.
         text: What costs time, how much, and what to do.
-        share: The part of a step that it takes, from 0 to 1. Of ``STARTUP``, ``INITIALISATION`` and
-            ``PROFILER_OVERHEAD`` the part of all that the device did from first to last, and of
-            ``NOTHING_TO_GAIN`` 0.
-        saving_ns: By how much a step would be shorter without it;
-            where nothing is predicted, only ``high`` is more than 0.
+        share: The share of a step that it takes, from 0 to 1. For ``STARTUP``, ``INITIALISATION`` and
+            ``PROFILER_OVERHEAD`` the share of the time from the first to the last operation of the device;
+            for ``NOTHING_TO_GAIN`` 0.
+        saving_ns: By how much a step would be shorter without it; where nothing is predicted, only ``high``
+            is more than 0.
         evidence: Places in the trace that show it.
-        floor_ns: No change of this kind leads a step below this.
+        floor_ns: The time below which no change of this kind brings a step.
         changes: The changes that remove it, as ``what_if`` takes them; empty where none was tried.
-        is_aside: Whether it is said beside the causes: of the trace itself, or only under a condition.
+        is_aside: Whether it is not a cause of idle time: it concerns the trace itself, or holds under a
+            condition.
     """
 
     code: str
@@ -291,12 +291,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class StreamLoad:
-    """What ran on one stream of a device.
+    """The work on one stream of a device.
 
     Attributes:
         stream: The number of the stream, where the trace has one.
         context: The number of its CUDA context, where the trace has one.
-        gpu_ops: Kernels, copies and memsets on it.
+        gpu_ops: Number of kernels, copies and memsets on it.
         busy_ns: The time in which one of them ran.
     """
 
@@ -313,20 +313,19 @@ class Device:
     Attributes:
         process: The process that used it, where the trace names one.
         device: The number of the GPU.
-        name: What its maker calls it.
-        gpu_ops: Kernels, copies and memsets.
-        span_ns: From the start of the first of them to the end of the last.
-        busy_ns: The union of kernels, copies and memsets: two at once count once.
+        name: The vendor's name of the GPU.
+        gpu_ops: Number of kernels, copies and memsets.
+        span_ns: The time from the start of the first of them to the end of the last.
+        busy_ns: The union of their times: two at once count once.
         idle_ns: The span without ``busy_ns``.
-        kernel_ns: The union of kernels.
-        host_copy_ns: Copies between host and device.
-        hidden_copy_ns: The part of them that kernels ran through.
-        gaps_10us: Gaps between them of 10 microseconds or more.
-        gaps_1ms: Gaps of a millisecond or more.
-        idle_by_cause: Every idle nanosecond, by the one cause that it has.
-        streams: Its streams.
-        overlap_ns: How long two kinds of work ran at once;
-            of a kind and itself, how long there was any of it.
+        kernel_ns: The union of the times of kernels.
+        host_copy_ns: The time of copies between host and device.
+        hidden_copy_ns: The part of these copies during which a kernel ran.
+        gaps_10us: Number of gaps between operations of 10 microseconds or more.
+        gaps_1ms: Number of gaps of a millisecond or more.
+        idle_by_cause: Every idle nanosecond, each under one cause.
+        streams: The work on each stream.
+        overlap_ns: How long two kinds of work ran at once; for a kind and itself, how long any of it ran.
     """
 
     process: int | None
@@ -351,12 +350,12 @@ class Steps:
     """The steps of a program: from the last GPU operation of one to that of the next.
 
     Attributes:
-        count: How many there are.
-        median_ns: The median; absent, as the two quantiles, where there are too few steps.
+        count: Number of steps.
+        median_ns: The median; None, as the two quantiles, where there are too few steps.
         by: How the steps were found.
         p10_ns: The time that a tenth of the steps stays below.
         p90_ns: The time that nine tenths stay below.
-        mean_ns: The mean of all, of which shares and savings are parts.
+        mean_ns: The mean of all steps, which shares and savings refer to.
     """
 
     count: int
@@ -369,12 +368,12 @@ class Steps:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step would take with some changes.
+    """The predicted time of a step with some changes.
 
     Attributes:
         changes: The changes, taken together.
         step_ns: A step with them, without the profiler.
-        ratio: The likely step by the unmodified one, both without the profiler.
+        ratio: The likely time of that step divided by that of the present one, both without the profiler.
     """
 
     changes: tuple[str, ...]
@@ -384,18 +383,20 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Replay:
-    """Whether the trace, taken as a program and run again, takes as long as it did.
+    """Whether the trace, taken as a program and run again in a simulation, takes as long as it did.
 
     Attributes:
         ok: Whether it does, closely enough for predictions.
         measured_ns: A step of the trace, in the mean.
-        replayed_ns: A step of the replay, in the mean. Where only the first steps were replayed, and they are
-            slower or faster than all of them, it is put into that proportion.
-        median_error: By what part of the measured one the two differ.
-        steps: How many steps were replayed, the first ones.
-        explained_share: The part of these steps' time that the replay explains, step by step.
-        unprofiled_ns: The step without the profiler, which slows down the host, as are the predictions.
-        base: Where that is from: ``measured`` before the profiler started, or ``estimated`` from the trace.
+        replayed_ns: A step of the replay, in the mean. Where only the first steps were replayed, it is scaled
+            by how much faster or slower these are than all steps.
+        median_error: The difference of the two, as a share of the measured one.
+        steps: Number of steps that were replayed, the first ones.
+        explained_share: The share of the time of these steps that the replay explains, step by step.
+        unprofiled_ns: A step without the profiler, which slows down the host; the predictions are without it
+            too.
+        base: Where ``unprofiled_ns`` comes from: ``measured`` before the profiler started, or ``estimated``
+            from the trace.
         why: Why there is no replay, where there is none.
     """
 
@@ -416,7 +417,7 @@ class TraceWarning:
 
     Attributes:
         code: The kind of warning.
-        text: What is to be known.
+        text: The warning.
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""Times as bars, for a notebook. Nothing is loaded from anywhere."""
+"""Times as bars, for a notebook. The page loads nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ROW, _NAME, _WIDTH, _ROOM = 20, 210, 420, 90
 
 
 def bars(rows: Sequence[tuple[str, float]], limit_ns: float, lines: Sequence[str]) -> str:
-    """Return a page with a bar for each time, in nanoseconds, and a line where the limit is.
+    """Return HTML with a bar for each time, in nanoseconds, and a line at the limit.
 
     Args:
         rows: Names and times.
-        limit_ns: What none of them can go below.
-        lines: The first stands above the bars, the others below.
+        limit_ns: The time that none of them can go below.
+        lines: The first one comes above the bars, the others below.
     """
     longest = max([ns for _, ns in rows] + [limit_ns, 1.0])
     height = _ROW * len(rows) + 4

@@ -1,5 +1,5 @@
-"""Why a call is far off the roofline, as far as its kernels' launches tell: from PyTorch's profiler, in
-sentences that follow from its figures.
+"""Why a call is far from its roofline, as far as the launches of its kernels tell: sentences that follow from
+figures of PyTorch's profiler.
 
 How many blocks fit on a multiprocessor is computed as in CUDA's occupancy calculator: by threads, by
 registers, which a warp has in units of 256, and by shared memory, of which each block takes 1 KiB for the
@@ -21,17 +21,18 @@ from sidestream import _units as units
 
 #: Below this share of the roofline a call is far off.
 FAR = 0.5
-#: With more rounds of blocks than this the last one hardly counts.
+#: With this many rounds of blocks or more, the last one hardly counts.
 _MOST_ROUNDS = 4
 
 
 def asked(torch: Any, call: Callable[..., object], args: tuple[Any, ...]) -> tuple[str, ...]:
-    """Call once under the profiler and say what its kernels tell; nothing where the profiler cannot run."""
+    """Call once under the profiler, and return sentences on the kernels; none where the profiler cannot run.
+    """
     try:
         from torch.profiler import ProfilerActivity, profile
 
         with warnings.catch_warnings():
-            # PyTorch says that a later cycle would clear the events; there is none.
+            # PyTorch warns that a later cycle would clear the events; there is none.
             warnings.simplefilter("ignore")
             with profile(activities=[ProfilerActivity.CUDA]) as profiler:
                 call(*args)
@@ -46,7 +47,7 @@ def asked(torch: Any, call: Callable[..., object], args: tuple[Any, ...]) -> tup
 
 
 def sentences(events: Iterable[Mapping[str, Any]], devices: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say what the kernels of a call tell, the longest of them first."""
+    """Return sentences on the kernels of a call, the longest kernel first."""
     kernels = [event for event in events if event.get("cat") == "kernel" and "grid" in event.get("args", ())]
     if not kernels:
         return []

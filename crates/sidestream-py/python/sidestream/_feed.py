@@ -1,4 +1,4 @@
-"""The thread that pulls batches out of a loader, ahead of whoever takes them."""
+"""The thread that pulls batches out of a loader ahead of the caller."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ from sidestream._modes import Modes
 #: Feeds whose threads have to end before the interpreter does.
 _running: weakref.WeakSet[Feed] = weakref.WeakSet()
 
-#: How long ``close`` and the end of the program wait in all for loaders that do not return. Their threads die
-#: with the program. A DataLoader whose worker was killed notices it within 5 seconds.
+#: Seconds that ``close`` and the end of the program together wait for loaders that do not return. Their
+#: threads die with the program. A DataLoader whose worker was killed notices it within 5 seconds.
 PATIENCE_S = 10.0
 
-#: How long Ctrl-C may go unseen at worst.
+#: Longest time in seconds until Ctrl-C is noticed.
 LONGEST_SLEEP_S = 0.5
 
-#: Batches whose page-locked memory is kept for their copies.
+#: Most batches whose page-locked memory is held for their copies.
 _MOST_SENT = 2
 
 
 @dataclass
 class Entry:
-    """A batch on its way."""
+    """A batch that was read and not taken yet."""
 
     index: int
-    #: The batch itself where it goes nowhere, and else its shape.
+    #: The batch itself where it is not uploaded, otherwise its shape.
     tree: Any
     ticket: _sidestream.Ticket | None = None
-    #: What was on the device already, by its number among the arrays.
+    #: Tensors that were on the device already, by their number among the arrays.
     here: Any = None
-    #: Behind what was on the device already.
+    #: An event after the work that made those tensors.
     event: Any = None
-    #: What the loader said of itself when it gave the batch.
+    #: The loader's note on this batch.
     note: Any = None
 
 
 @dataclass
 class Noted:
-    """What is noted of all iterations of a prefetcher."""
+    """Counts, times and warnings of all iterations of a prefetcher."""
 
-    #: Batches that were taken.
+    #: Number of batches that were taken.
     given: int = 0
     #: Seconds from the first batch that was asked for to the last that was taken, of all iterations.
     elapsed_s: float = 0.0
-    #: For so many seconds the caller waited for the loader.
+    #: Seconds that the caller waited for the loader.
     loader_s: float = 0.0
-    #: And for a batch that was being packed, or that waited for a free slot.
+    #: Seconds that it waited for a batch that was being packed or waited for a free slot.
     slots_s: float = 0.0
-    #: What a reader has to know, each once.
+    #: Warnings, each once.
     warnings: list[str] = field(default_factory=list)
-    #: What of it Python's `warnings` have not been told.
+    #: Those that were not passed to Python's `warnings` yet.
     unsaid: deque[str] = field(default_factory=deque)
 
 
@@ -86,7 +86,7 @@ class Feed:
     ) -> None:
         self._source: Iterator[Any] | None = follower.begin()
         self._note = follower.note if follower.notes else None
-        #: What the loader said at its end.
+        #: The loader's note at its end.
         self.last_note: Any = None
         self._objects = _tree.Objects(device)
         self._ring = ring
@@ -94,32 +94,33 @@ class Feed:
         self._ordinal = ordinal
         self._grows = grows
         self._noted = noted
-        #: Whether each batch is in memory of its own.
+        #: Whether each batch has its own memory.
         self._are_new = are_new
         self._process = os.getpid()
-        #: For so long whoever ends it still waits for its thread.
+        #: Seconds that ending this may still wait for the thread.
         self._patience_s = PATIENCE_S
-        # Queues and no condition: an interrupt that comes while a condition waits may find its lock not held.
-        #: Batches for the caller. None stands behind the last, and stays there.
+        # Queues instead of a condition: an interrupt while a condition waits may find its lock not held.
+        #: Batches for the caller. None follows the last, and stays in the queue.
         self._ready: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
-        #: Where no ring limits how far the thread runs ahead: one token for each batch that it may still
-        #: pull.
+        #: One token for each batch that the thread may still pull, where no ring limits how far it runs
+        #: ahead.
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(depth):
             self._room.put(None)
-        #: Over who is stopped and what is over. Held for moments only. A collector may stop the feed while
-        #: this thread holds it.
+        #: Guards `is_stopped` and `_is_over`, and is held briefly. Reentrant, since the garbage collector may
+        #: stop the feed in a thread that holds it.
         self._ends = threading.RLock()
         self._error: BaseException | None = None
         self._is_over = False
         self._closes_ring = False
-        #: Something is in it when it is over.
+        #: Has an entry once the thread has ended.
         self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.is_stopped = False
         self._pulls = True
         if ring is not None:
             ring.pause(False)
-        # The loader sees the variables and modes of whoever iterates, as it would without a thread.
+        # The loader sees the variables and modes of the thread that iterates, as it would without a thread of
+        # ours.
         context, modes = contextvars.copy_context(), Modes()
         _interrupts.prepare()
         self._thread = threading.Thread(
@@ -131,11 +132,11 @@ class Feed:
     # ------------------------------------------------------------------ the caller's side
 
     def take(self) -> Entry | None:
-        """Return the next batch; None behind the last.
+        """Return the next batch, or None after the last.
 
         Raises:
-            BaseException: What the loader raised, behind the batches that came before.
-            RuntimeError: This process is a child of the one that began.
+            BaseException: The error of the loader, after the batches that came before it.
+            RuntimeError: This process was forked from the one that began the iteration.
         """
         if os.getpid() != self._process:
             raise RuntimeError(
@@ -146,7 +147,7 @@ class Feed:
         try:
             entry = self._ready.get_nowait()
         except queue.Empty:
-            # An interrupt may have come after the end was taken out and before it was put back.
+            # An interrupt may have come between taking the end out of the queue and putting it back.
             entry = None if self._is_over and self._ready.empty() else self._waited()
         if entry is not None:
             if self._ring is None:
@@ -158,7 +159,7 @@ class Feed:
             try:
                 raise error
             finally:
-                # The frame is in the traceback of the error, which would keep both alive.
+                # The traceback holds this frame, and the frame would hold the error.
                 del error
         return None
 
@@ -168,7 +169,7 @@ class Feed:
             self._ring.ask(True)
         try:
             while True:
-                # A signal that comes just before the thread goes to sleep is seen when it wakes up.
+                # A signal that comes just before the thread sleeps is handled when it wakes.
                 with contextlib.suppress(queue.Empty):
                     return self._ready.get(timeout=LONGEST_SLEEP_S)
         finally:
@@ -181,9 +182,9 @@ class Feed:
                 self._noted.slots_s += waited
 
     def stop(self) -> None:
-        """Let the thread end as soon as it comes to it. Batches that nobody has taken are dropped."""
+        """Make the thread end as soon as it can. Batches that were not taken are dropped."""
         if os.getpid() != self._process:
-            return  # A child of a fork has neither the thread nor the device.
+            return  # A forked child has neither the thread nor the device.
         with self._ends:
             if self.is_stopped:
                 return
@@ -197,17 +198,17 @@ class Feed:
         self._room.put(None)
 
     def join(self) -> None:
-        """Wait until the thread has ended."""
+        """Block until the thread has ended."""
         self._wait(math.inf)
 
     def end(self, patience_s: float = math.inf) -> None:
-        """Stop the thread, and wait for it: so long at most, and ``PATIENCE_S`` over all calls."""
+        """Stop the thread, and wait for it at most ``patience_s``, and ``PATIENCE_S`` over all calls."""
         began = time.monotonic()
         try:
             self.stop()
             self._wait(min(patience_s, self._patience_s))
         except BaseException:
-            # Who interrupts the wait does not want to wait at the end of the program either.
+            # A user who interrupts the wait does not want to wait at the end of the program either.
             self._patience_s = 0.0
             raise
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
@@ -216,8 +217,7 @@ class Feed:
         if os.getpid() != self._process or threading.current_thread() is self._thread:
             return
         deadline = time.monotonic() + timeout_s
-        # Not `join` of the thread: before Python 3.13 it takes a thread that runs for ended where it is
-        # interrupted.
+        # Not the thread's `join`: before Python 3.13 an interrupted `join` marks a running thread as ended.
         while not self._is_over:
             left_s = deadline - time.monotonic()
             if left_s <= 0.0:
@@ -245,13 +245,13 @@ class Feed:
         sent: deque[tuple[_sidestream.Ticket, list[Any]]] = deque()
         try:
             if self._ordinal is not None:
-                # The current device is each thread's own, and the loader may look at it.
+                # Each thread has its own current device, and the loader may use it.
                 sys.modules["torch"].cuda.set_device(self._ordinal)
             index = 0
             with modes:
                 while not self.is_stopped and self._feed(index, sent):
                     index += 1
-        except BaseException as raised:  # noqa: BLE001 - whatever the loader raises is the caller's.
+        except BaseException as raised:  # noqa: BLE001 - errors of the loader belong to the caller.
             error = raised
         try:
             while sent:
@@ -259,7 +259,7 @@ class Feed:
         except Exception as raised:  # noqa: BLE001
             error = error or raised
         with self._ends:
-            # What nobody will take is not kept. Whoever sees that it is over takes the error.
+            # An error that will not be taken is not kept. A thread that sees `_is_over` takes the error.
             self._error = None if self.is_stopped else error
             self._source = None
             self._is_over = True
@@ -271,9 +271,9 @@ class Feed:
             self._ring.close()
 
     def _feed(self, index: int, sent: deque[tuple[_sidestream.Ticket, list[Any]]]) -> bool:
-        """Pull one batch and send it on its way. False behind the last.
+        """Pull one batch and start its upload. Return False after the last.
 
-        No name of this frame holds a batch while the loader is asked for the next.
+        No variable of this frame holds a batch while the loader is asked for the next one.
         """
         if self._ring is None and not self._has_room():
             return False
@@ -303,8 +303,8 @@ class Feed:
     def _note_what_stays(self, classes: list[str]) -> None:
         for name in classes:
             text = (
-                f"what a {name} holds stays on the host, since nobody knows how to make one anew: let the "
-                "loader give a dictionary or a dataclass"
+                f"what a {name} holds stays on the host, since it is not known how to rebuild one: let the"
+                " loader give a dictionary or a dataclass"
             )
             if text not in self._noted.warnings:
                 self._noted.warnings.append(text)
@@ -350,7 +350,7 @@ class Feed:
             if self._are_new or all(_leaves.is_sole_owner(leaves, at) for at in direct):
                 sent.append((ticket, leaves))
             else:
-                # The loader may write the same memory for the next batch.
+                # The loader may write to this memory for the next batch.
                 ticket.wait_source()
         while sent and (len(sent) > _MOST_SENT or sent[0][0].is_source_free()):
             sent.popleft()[0].wait_source()
@@ -365,7 +365,7 @@ class Feed:
         except MemoryError as error:
             torch = sys.modules.get("torch") if self._ordinal is not None else None
             if torch is not None:
-                # PyTorch keeps memory that it does not use, and gives it back if it is asked to.
+                # PyTorch's allocator caches unused memory; this frees it.
                 torch.cuda.empty_cache()
                 try:
                     return ring.put(leaves, kind, export, describe)
@@ -396,7 +396,7 @@ def _where(entry: Entry, at: int) -> str:
 
 
 def _end_all() -> None:
-    """Threads that run while the interpreter is taken down would meet it half gone."""
+    """End all threads, since they must not run while the interpreter shuts down."""
     feeds = list(_running)
     for feed in feeds:
         feed.stop()

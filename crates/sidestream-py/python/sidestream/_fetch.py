@@ -1,5 +1,5 @@
-"""Results out of the GPU while it works on: a download on a stream of its own, and a mean of losses that
-never stops the loop.
+"""Results out of the GPU while it keeps working: downloads on a separate stream, and a mean of losses that
+never blocks the loop.
 """
 
 from __future__ import annotations
@@ -16,44 +16,51 @@ from sidestream._arguments import positive, truth
 
 Tree = TypeVar("Tree")
 
-#: What downloads are made with, by the device's number.
+#: The download side of each device, by the device's number.
 _sides: dict[int, _Side] = {}
-#: A tensor of up to so many elements is small: to start a copy of its own costs the host more than its bytes
-#: do.
+#: Most elements of a small tensor, for which starting a copy costs the host more than the bytes do.
 _SMALL = 4096
-#: Small results are put into pages of so many elements.
+#: Elements of a page, into which small results are put.
 _PAGE = 1024
-#: Numbers that a page of them has. Each is a tensor before it is asked for, since to make one takes as long
-#: as to send it.
+#: Scalars of a page. Their tensors are made in advance, since making one takes as long as sending it.
 _NUMBERS = 128
-#: Of how many losses that are under way a `RunningMean` that is not asked looks which have arrived.
+#: Number of pending losses at which `update` looks which of them have arrived.
 _MANY = 32
 
 
 def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
-    """Download tensors of the device into pinned memory, and return a future of the same structure with
-    tensors of the host.
+    """Download tensors into pinned memory, and return a future of the same structure with tensors of the
+    host.
 
-    Tensors of up to 4,096 elements are written to the host by a kernel on the current stream, larger ones
-    come on a stream of their own behind all that the current stream was given so far. Neither the host nor
-    the current stream waits for a download, so this replaces ``.item()``, ``.cpu()`` and ``.tolist()`` in a
-    loop whose next steps do not depend on the value.
+    This replaces ``.item()``, ``.cpu()`` and ``.tolist()`` in a loop whose next steps do not depend on the
+    value.
 
-    ``values`` is a tensor, or nested dictionaries and other mappings, lists, tuples, named tuples and
-    dataclasses of them; what is no tensor is handed on as it is. What comes out requires no grad.
+    **Ordering.** Neither the host nor the current stream waits for a download; the host does in ``result()``
+    only. Tensors of up to 4,096 elements are written to pinned memory by a kernel on the current stream.
+    Larger ones are copied on a separate stream, one for each device, after all that the current stream has
+    been given so far. Under a check all of them are copied on that stream.
 
-    The values are those of the moment of the call: large ones are copied on the device first, so that
-    whatever the current stream does to the tensors later changes nothing. With ``snapshot=False`` there is no
-    such copy. Then nothing may write to the tensors until the result is there; to let go of them is allowed
-    either way.
+    The values are those at the time of the call: the current stream first copies larger tensors on the
+    device, so that later writes to them change nothing. Small contiguous tensors of one type are put together
+    and come as one download. With ``snapshot=False`` large tensors are not copied first; then nothing may
+    write to them until the result is there. They may be dropped at any time.
+
+    Results require no grad. A result stays in pinned memory as long as it is held. Small results share pages
+    of 1,024 elements, which ``torch.save`` writes whole: store a clone.
 
     Args:
-        values: What to download.
-        snapshot: Whether the tensors are copied on the device first, which takes device memory of their size.
+        values: A tensor, or nested dictionaries and other mappings, lists, tuples, named tuples and
+            dataclasses of tensors. Values that are not tensors are passed through. Tensors of the host are
+            copied, or with ``snapshot=False`` returned as they are.
+        snapshot: Whether larger tensors are copied on the device first, which takes device memory of their
+            size until the download is complete.
+
+    Returns:
+        A ``Fetched``, which has ``done()`` and ``result()`` and can be awaited.
 
     Raises:
         TypeError: A tensor is sparse, nested or quantized, or ``snapshot`` is neither True nor False.
-        RuntimeError: The current stream is being captured into a graph.
+        RuntimeError: The current stream is being captured into a graph; fetch after the replay.
     """
     if snapshot is not True:
         truth("snapshot", snapshot)
@@ -90,7 +97,9 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
 
 
 def _download(torch: Any, device: int, leaves: list[Any], places: list[int], snapshot: bool) -> list[Any]:
-    """Put copies in the place of the leaves of a device, and return what to wait for."""
+    """Replace the leaves of a device by tensors of the host, start their downloads, and return what to wait
+    for.
+    """
     _refuse_capture(torch)
     events = []
     large = []
@@ -115,7 +124,7 @@ def _download(torch: Any, device: int, leaves: list[Any], places: list[int], sna
         for source, ats in large:
             host = torch.empty_like(source, device="cpu", pin_memory=True)
             host.copy_(source, non_blocking=True)
-            # Whoever lets go of it may do so before the copy has read it.
+            # The tensor may be dropped before the copy has read it.
             source.record_stream(side.stream)
             _placed(leaves, ats, host)
         done = torch.cuda.Event()
@@ -130,13 +139,13 @@ def _download(torch: Any, device: int, leaves: list[Any], places: list[int], sna
 def _refuse_capture(torch: Any) -> None:
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "the current stream is being captured, and a download in a graph has no future; fetch behind the "
+            "the current stream is being captured, and a download in a graph has no future; fetch after the "
             "replay"
         )
 
 
 def _placed(leaves: list[Any], ats: list[int], host: Any) -> None:
-    """Put what came of some leaves together into their places."""
+    """Put the parts of a joint download into the places of their leaves."""
     if len(ats) == 1:
         leaves[ats[0]] = host
         return
@@ -148,18 +157,18 @@ def _placed(leaves: list[Any], ats: list[int], host: Any) -> None:
 
 
 def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
-    """Copy a small tensor by a kernel on the current stream. Return where it will be and what to wait for, or
-    nothing for what is no such tensor.
+    """Copy a small tensor by a kernel on the current stream. Return the tensor of the host and what to wait
+    for, or None for a tensor that cannot be copied this way.
 
-    A loop calls this in each step: it makes one call of PyTorch and one of the extension.
+    A loop calls this in each step, so it makes one call of PyTorch and one of the extension.
     """
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return None
     count = tensor.numel()
     if not 0 < count <= _SMALL:
         return None
-    # Whoever listens to operators, such as a check, hears those of the other way. What only shows where a bit
-    # of the tensor is set has no address to read.
+    # A dispatch mode, such as a check, observes the operators of the other way instead. A conjugate or
+    # negative view has values that differ from those in memory.
     core = torch._C
     if (
         core._len_torch_dispatch_stack()
@@ -177,7 +186,7 @@ def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
     try:
         source = tensor.data_ptr()
     except RuntimeError:
-        # A transform of `torch.func` stands before it.
+        # The tensor is wrapped by a transform of `torch.func`.
         return None
     _refuse_capture(torch)
     host, address = side.room(torch, tensor, count)
@@ -186,7 +195,7 @@ def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
 
 
 def _together(leaves: list[Any], places: list[int]) -> list[list[int]]:
-    """Which leaves are copied together: small ones of a type."""
+    """Return the leaves in groups that are copied together: small ones of one type."""
     small: dict[Any, list[int]] = {}
     groups = []
     for at in places:
@@ -199,29 +208,29 @@ def _together(leaves: list[Any], places: list[int]) -> list[list[int]]:
 
 
 class _Side:
-    """What leaves a device: small tensors by kernels on the caller's stream, others on a stream of
-    downloads.
+    """The downloads of a device: small tensors by kernels on the caller's stream, others on a separate
+    stream.
     """
 
     def __init__(self, torch: Any, device: int) -> None:
         self.kind = torch.cuda.Stream
         self.stream = torch.cuda.Stream(device)
         self.ids = (self.stream.stream_id, self.stream.device_index, self.stream.device_type)
-        #: An event of each thread: between its record and the wait for it no other may record it.
+        #: An event for each thread: no other thread may record it between a record and the wait for that.
         self._own = threading.local()
         #: A simulated GPU has no driver.
         self.outbox = (
             None if getattr(torch.cuda, "is_simulated", False) else _sidestream.Outbox(f"cuda:{device}")
         )
-        #: By type: numbers to be, and where they lie.
+        #: By type: unused scalars, as tensors and addresses.
         self._numbers: dict[Any, list[tuple[Any, int]]] = {}
-        #: By type: memory for small results, where it lies, and how many elements of it are given away.
+        #: By type: the page for small results, its address, and how many of its elements are in use.
         self._pages: dict[Any, tuple[Any, int, int]] = {}
         self._lock = threading.Lock()
 
     def room(self, torch: Any, like: Any, count: int) -> tuple[Any, int]:
-        """Return pinned memory for a small tensor, as a tensor and as an address. A page goes when all that
-        lies in it is gone.
+        """Return pinned memory for a small tensor, as a tensor and as an address. A page is freed when all
+        results in it are gone.
         """
         if count == 1 and not like.dim():
             numbers = self._numbers.setdefault(like.dtype, [])
@@ -236,7 +245,7 @@ class _Side:
         with self._lock:
             page, address, at = self._pages.get(like.dtype, (None, 0, _PAGE))
             if at + count > _PAGE:
-                # Those of inference mode could not be changed outside of it.
+                # A tensor that is made in inference mode could not be changed outside of it.
                 with torch.inference_mode(False):
                     page = torch.empty(_PAGE, dtype=like.dtype, device="cpu", pin_memory=True)
                 address, at = page.data_ptr(), 0
@@ -245,14 +254,14 @@ class _Side:
 
     @staticmethod
     def _more_numbers(torch: Any, dtype: Any) -> list[tuple[Any, int]]:
-        # As below; and neither could those of `no_grad`.
+        # As in `room`; and a view that is made in `no_grad` could not be changed in place outside of it.
         with torch.inference_mode(False), torch.enable_grad():
             page = torch.empty(_NUMBERS, dtype=dtype, device="cpu", pin_memory=True)
             address, size = page.data_ptr(), page.element_size()
             return [(page.as_strided((), (), at), address + at * size) for at in range(_NUMBERS)]
 
     def follow(self, torch: Any, current: tuple[int, int, int]) -> None:
-        """Let the stream wait for all that another one was given so far."""
+        """Make the download stream wait for all that another stream has been given so far."""
         own = self._own
         if getattr(own, "ids", None) != current:
             stream_id, device_index, device_type = current
@@ -266,24 +275,24 @@ class _Side:
 
 def _side(torch: Any, device: int) -> _Side:
     side = _sides.get(device)
-    # A check that simulates GPUs has streams of its own.
+    # A check that simulates GPUs has its own class of streams.
     if side is None or side.kind is not torch.cuda.Stream:
         side = _sides[device] = _Side(torch, device)
     return side
 
 
 class Fetched(Generic[Tree]):
-    """Values that are on their way to the host. ``fetch`` makes these."""
+    """Values that are being downloaded to the host. ``fetch`` makes these."""
 
     __slots__ = ("_events", "_values")
 
     def __init__(self, values: Tree, events: list[Any]) -> None:
-        """Take what will be there, and the events behind which it is."""
+        """Take the tensors of the host, and the events after which they are complete."""
         self._values = values
         self._events = events
 
     def done(self) -> bool:
-        """Return whether the values are there. Never waits."""
+        """Return whether the download is complete. Never blocks."""
         while self._events:
             if not self._events[-1].query():
                 return False
@@ -291,10 +300,10 @@ class Fetched(Generic[Tree]):
         return True
 
     def result(self) -> Tree:
-        """Wait until the values are there, and return them, in pinned memory. Other threads of Python run
-        meanwhile.
+        """Block until the download is complete, and return the values in pinned memory. Other threads of
+        Python run meanwhile.
 
-        The host waits for this download and what it is behind, not for what the device was given since.
+        The host waits for this download and for the work before it, not for what the device was given since.
         """
         for event in self._events:
             event.synchronize()
@@ -302,8 +311,8 @@ class Fetched(Generic[Tree]):
         return self._values
 
     def __await__(self) -> Generator[Any, None, Tree]:
-        """Let the tasks of ``asyncio`` go on until the values are there: a thread of the loop's executor
-        waits.
+        """Let other tasks of ``asyncio`` run until the download is complete; a thread of the loop's executor
+        blocks meanwhile.
         """
         if not self.done():
             import asyncio
@@ -316,35 +325,45 @@ class Fetched(Generic[Tree]):
 
 
 class RunningMean:
-    """The mean of losses of a loop that does not wait for them.
+    """The mean of the losses of a loop that does not wait for them.
 
-    Each ``update`` fetches the loss, and the host adds up in double precision what has arrived. A number of
-    the host counts at once. Losses may come from several devices, and be made on several streams.
+    Each ``update`` fetches the loss, and the host adds up in double precision what has arrived. Losses may
+    come from several devices and streams.
+
+    Example::
+
+        mean = sidestream.RunningMean()
+        for batch in loader:
+            mean.update(train(batch))
+        print(mean.result())
     """
 
     def __init__(self) -> None:
-        """Begin with no loss."""
+        """Begin without losses."""
         self.reset()
 
     def reset(self) -> None:
-        """Forget all losses. Nothing waits."""
-        #: Of what has arrived.
+        """Forget all losses. Never blocks."""
+        #: The weighted sum, and the weight, of what has arrived.
         self._sum = 0.0
         self._weight = 0.0
-        #: What is under way, for how much it counts, and all that is worth.
+        #: Pending losses, each with the weight of an element and the weight of all its elements.
         self._coming: deque[tuple[Fetched[Any], float, float]] = deque()
 
     def update(self, loss: Any, weight: float = 1.0) -> None:
-        """Count a loss. The host does not wait, and neither does the device.
+        """Add a loss. Neither the host nor the device waits.
 
         Args:
-            loss: A tensor, of which each element counts, or a number.
-            weight: For how much each counts, such as the number of samples of which it is the mean.
+            loss: A tensor or a number. Each element of a tensor counts, so losses that were not reduced
+                (``reduction="none"``) give the mean over the samples; of several elements their sum is
+                fetched, in double precision. A number or a tensor of the host counts at once.
+            weight: Weight of each element, such as the number of samples that ``loss`` is the mean of; more
+                than 0.
 
         Raises:
-            TypeError: It is no number, and no tensor of them.
+            TypeError: ``loss`` is not a real number or a tensor of real numbers.
             ValueError: ``weight`` is not above 0.
-            RuntimeError: The current stream is being captured into a graph.
+            RuntimeError: The current stream is being captured into a graph; call this after the replay.
         """
         weight = 1.0 if weight == 1.0 else positive("weight", weight, "for how much a loss counts")
         if getattr(loss, "is_cuda", False):
@@ -366,12 +385,12 @@ class RunningMean:
             raise TypeError(f"loss is {type(loss).__name__}; give a tensor or a number")
 
     def value(self) -> float:
-        """Return the mean of the losses that have arrived, and nan before any has. Never waits."""
+        """Return the mean of the losses that have arrived, and nan before any has. Never blocks."""
         self._look()
         return self._sum / self._weight if self._weight else math.nan
 
     def result(self) -> float:
-        """Wait for all losses that were counted, and return their mean; nan if there are none."""
+        """Block until all losses have arrived, and return their mean; nan without losses."""
         while self._coming:
             self._take()
         return self.value()

@@ -1,9 +1,9 @@
-"""What a loader says beside its batches, as of the batch that was taken and not of the one that was read
+"""The state of a loader beside its batches, as of the batch that was taken and not of the one that was read
 last.
 
-A loader of accelerate says whether a batch is the last one, and ``accumulate`` steps by that. A loader with a
-``state_dict`` says how far it has come. Both change while a batch is read, and batches are read ahead: so it
-is noted with each batch, and comes true when that one is handed over.
+A loader of accelerate tells whether a batch is the last one, and ``accumulate`` steps by that. A loader with
+``state_dict`` tells how far it has come. Both change when a batch is read, and batches are read ahead. So the
+state is noted with each batch, and takes effect when that batch is handed over.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-#: What accelerate's loaders change while they are iterated over.
+#: The attributes that accelerate's loaders change while they are iterated over.
 _ACCELERATES = ("end_of_dataloader", "remainder", "iteration", "dl_state_dict")
 
 
 def follower(loader: Any, owner: Any, ordinal: int | None) -> Follower:
-    """Return what follows this loader for the prefetcher ``owner``, whose batches go to this GPU."""
+    """Return the follower of this loader, for the prefetcher ``owner`` whose batches go to this GPU."""
     if isinstance(getattr(loader, "_follower", None), Follower):
         return _OfPrefetcher(loader)
     accelerate = sys.modules.get("accelerate.data_loader")
@@ -30,17 +30,17 @@ def follower(loader: Any, owner: Any, ordinal: int | None) -> Follower:
 
 
 def has_state(loader: Any) -> bool:
-    """Tell whether a loader says how far it has come, and can go on from there."""
-    # Each loader of accelerate has the methods, and those of stateful loaders have the state.
+    """Return whether a loader has a state that it can continue from."""
+    # All loaders of accelerate have the methods; only those of stateful loaders have the state.
     if hasattr(type(loader), "adjust_state_dict_for_prefetch") and "dl_state_dict" not in vars(loader):
         return False
     return all(callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 class Follower:
-    """Of a loader that gives batches and nothing else."""
+    """The follower of a loader that only gives batches."""
 
-    #: Whether `note` has to be called behind each batch.
+    #: Whether `note` has to be called after each batch.
     notes = False
 
     def __init__(self, loader: Any) -> None:
@@ -51,35 +51,34 @@ class Follower:
         return iter(self.loader)
 
     def note(self) -> Any:
-        """Return what the loader says now. It is called in the thread that reads, behind each batch and
-        behind the last.
+        """Return the loader's state now. Called in the thread that reads, after each batch and at the end.
         """
         return None
 
     def taken(self, note: Any, is_first: bool) -> None:
-        """Say so from here on, in the caller's thread: the batch is handed over with which it was noted."""
+        """Make a noted state the current one, in the caller's thread: its batch is handed over."""
 
     def ended(self, note: Any) -> None:
-        """The caller has seen the end."""
+        """Make the state at the end the current one: the caller has reached the end."""
 
     def state(self) -> Any:
-        """Return how far the caller has come."""
+        """Return the state as of the batch that the caller took last."""
         return self.loader.state_dict()
 
     def load_state(self, state: Any) -> None:
-        """Go on there with the next iteration."""
+        """Make the next iteration continue from a state."""
         self.loader.load_state_dict(state)
 
 
 class _NoState:
-    """There is none, and why."""
+    """Takes the place of a state that could not be read, with the error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class _Stateful(Follower):
-    """Of a loader with ``state_dict``, such as torchdata's ``StatefulDataLoader``."""
+    """The follower of a loader with ``state_dict``, such as torchdata's ``StatefulDataLoader``."""
 
     notes = True
 
@@ -94,9 +93,9 @@ class _Stateful(Follower):
 
     def note(self) -> Any:
         try:
-            # The loader may go on to change what it gives.
+            # The loader may change the returned object later.
             return copy.deepcopy(self.loader.state_dict())
-        except Exception as error:  # noqa: BLE001 - it is the caller's, if the state is asked for.
+        except Exception as error:  # noqa: BLE001 - raised in the caller's thread if the state is asked for.
             return _NoState(error)
 
     def taken(self, note: Any, is_first: bool) -> None:
@@ -116,11 +115,11 @@ class _Stateful(Follower):
 
 
 class _OfAccelerate(Follower):
-    """Of a loader that accelerate prepared.
+    """The follower of a loader that accelerate prepared.
 
-    What is iterated over is a twin: a second object on the same data, whose flags nobody sees. The loader
-    gets them with the batch that they belong to, and so does the prefetcher, which is the one that is active
-    for accelerate.
+    The iteration runs over a twin: a second object on the same data, whose flags accelerate does not see. The
+    loader gets the flags with the batch that they belong to, and so does the prefetcher, which is the active
+    loader for accelerate.
     """
 
     notes = True
@@ -136,7 +135,7 @@ class _OfAccelerate(Follower):
                 "training; prepare the loader with DataLoaderConfiguration(dispatch_batches=False)"
             )
         self._accelerate = accelerate
-        # The prefetcher has this.
+        # A weak reference, since the prefetcher holds this object.
         self._owner = weakref.ref(owner)
         self._ordinal = ordinal
         self._state = state
@@ -149,10 +148,10 @@ class _OfAccelerate(Follower):
         device: Any = getattr(loader, "device", None)
         is_there = getattr(device, "type", None) == "cuda" and (device.index or 0) == self._ordinal
         if is_there:
-            # It would upload on the default stream, behind the training's own work.
+            # The twin would upload on the default stream, after the work of the training.
             twin.device = None
         if getattr(loader, "rng_types", None) is not None:
-            # A collective call, which belongs into the thread of the training.
+            # A collective call, which has to be made in the thread of the training.
             self._accelerate.synchronize_rng_states(loader.rng_types, loader.synchronized_generator)
             twin.rng_types = None
         return iter(twin)
@@ -179,7 +178,7 @@ class _OfAccelerate(Follower):
 
 
 class _OfPrefetcher(Follower):
-    """Of another prefetcher, whose batches are taken in a thread of ours and not by the caller."""
+    """The follower of another prefetcher, whose batches are taken in our thread and not by the caller."""
 
     notes = True
     _batches: Any = None
@@ -202,7 +201,7 @@ class _OfPrefetcher(Follower):
 
 
 class _Unseen:
-    """Takes the place of accelerate's state, for a loader that reads ahead."""
+    """Takes the place of accelerate's state, for the twin that reads ahead."""
 
     def _add_dataloader(self, loader: Any) -> None:
         pass

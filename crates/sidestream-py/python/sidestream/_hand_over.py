@@ -1,4 +1,4 @@
-"""How batches come out of a prefetcher: as tensors of PyTorch, as arrays of our own, or as they went in."""
+"""How batches come out of a prefetcher: as PyTorch tensors, as ``DeviceArray``, or unchanged."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from sidestream._feed import Entry
 from sidestream._stream import Stream
 
 
-#: Streams of transforms that have no prefetcher at the moment, by the GPU's number. PyTorch keeps memory for
-#: each stream, so the next prefetcher goes on with one of these.
+#: Streams of transforms that no prefetcher uses, by the GPU's number. PyTorch caches memory for each stream,
+#: so the next prefetcher reuses one of these.
 _idle_streams: dict[int | None, list[Any]] = {}
 
 
 def empty_cache() -> None:
-    """Give back the memory that prefetchers have left for the next.
+    """Free the memory that prefetchers have left for the next one.
 
     A prefetcher that is closed or gone leaves its memory, streams and threads to the next one on the same
-    device: at most 512 MiB of device memory and 512 MiB of pinned memory, in eight pieces of each. When there
-    is no memory for a batch they are given back without being asked for. Like ``torch.cuda.empty_cache()``,
-    this takes nothing away from prefetchers and batches that are there.
+    device: at most 512 MiB of device memory and 512 MiB of pinned memory, in at most eight pieces of each.
+    Prefetchers that exist never share it, and a forked child has none. The memory is also freed when there is
+    none for a batch, and when PyTorch's allocator has run out of memory: that call of PyTorch fails all the
+    same, and the next one finds the memory. Like ``torch.cuda.empty_cache()``, this takes nothing from
+    prefetchers and batches that exist. Do not call it during a capture.
 
     Blocks until the uses of the memory are complete on the device.
     """
@@ -32,7 +34,7 @@ def empty_cache() -> None:
 
 
 def target(device: Any, copies: bool, stream: Any) -> Target:
-    """Return where batches go. PyTorch counts as there if the program has imported it."""
+    """Return where batches go. PyTorch is used if the program has imported it."""
     torch = sys.modules.get("torch")
     name = _name(device, torch)
     if name == "cpu":
@@ -57,15 +59,15 @@ def _current(torch: Any) -> str:
 
 
 class Target:
-    """The host itself: batches come out as they went in."""
+    """The host: batches come out unchanged."""
 
-    #: The device of the ring; None where there is none.
+    #: The device of the ring; None without a ring.
     ring_device: str | None = None
-    #: The GPU's number, where tensors of PyTorch are handed out.
+    #: The GPU's number, where PyTorch tensors are handed out.
     ordinal: int | None = None
-    #: PyTorch's device, to which objects are asked to move; None where there is none.
+    #: PyTorch's device, which objects are moved to; None where they are not.
     device: Any = None
-    #: Whether transforms have a stream of their own.
+    #: Whether transforms run on a separate stream.
     transforms_ahead = False
 
     def __init__(self, name: str) -> None:
@@ -88,7 +90,7 @@ class _Arrays(Target):
     def hand_over(self, entry: Entry) -> Any:
         assert entry.ticket is not None
         if self._stream is None:
-            # Behind the ring, which says better what is wrong with a device.
+            # Made after the ring, whose errors explain better what is wrong with a device.
             self._stream = Stream(self.name, name="consumer")
         lease = entry.ticket.hand_over(self._stream)
         if self._copies:
@@ -97,7 +99,7 @@ class _Arrays(Target):
 
 
 class _Simulated(Target):
-    """A GPU that `check` simulates: a batch is copied when it is handed out, on the stream that it is for."""
+    """A GPU that `check` simulates: a batch is copied when it is handed out, on the stream that takes it."""
 
     def __init__(self, name: str, torch: Any) -> None:
         super().__init__(name)
@@ -113,7 +115,7 @@ class _Simulated(Target):
 
 
 class _Torch(Target):
-    """A GPU of PyTorch's."""
+    """A GPU that PyTorch uses."""
 
     transforms_ahead = True
 
@@ -123,13 +125,13 @@ class _Torch(Target):
         self.torch = torch
         if torch.cuda.is_available():
             torch.cuda.init()
-        # Without an index there is no CUDA in PyTorch, and the ring will say why.
+        # Without an index PyTorch has no CUDA, and the ring will raise an error that says why.
         self.ordinal = torch.device(name).index or 0
         self.device = torch.device("cuda", self.ordinal)
         self._copies = copies
         self._stream = stream
         self._side: Any = None
-        #: Where the memory of the last batch lies.
+        #: The address of the last batch.
         self.handed_over = 0
         _note_streams_of_our_memory(torch)
         _hear_of_missing_memory(torch)
@@ -137,7 +139,7 @@ class _Torch(Target):
     def __del__(self) -> None:
         side = getattr(self, "_side", None)
         if side is not None and _idle_streams is not None:
-            # What it was given may be pending: the next transforms come behind that.
+            # Its work may be pending: the next transforms are ordered after it.
             _idle_streams.setdefault(self.ordinal, []).append(side)
 
     def hand_over(self, entry: Entry) -> Any:
@@ -149,7 +151,7 @@ class _Torch(Target):
         lease = entry.ticket.hand_over(current)
         self.handed_over = lease.address()
         tensors, odd = lease.tensors(torch._C._from_dlpack)
-        # From here on the tensors keep it.
+        # From here on the tensors hold the lease.
         del lease
         for at, name, shape in odd:
             tensors[at] = tensors[at].view(getattr(torch, name)).view(shape)
@@ -158,14 +160,14 @@ class _Torch(Target):
         if entry.here:
             tensors = self._with_those_that_were_here(entry, tensors)
         if entry.tree.has_objects and self._stream is not None:
-            # What moves by itself does so on PyTorch's current stream.
+            # Objects that are moved by their `to` use PyTorch's current stream.
             with torch.cuda.stream(self.on_stream()):
                 return entry.tree.unflatten(tensors)
         return entry.tree.unflatten(tensors)
 
     def side_stream(self) -> Any:
-        """Return the stream of the transforms. It is one for all iterations, since PyTorch keeps memory for
-        each stream.
+        """Return the stream of the transforms: one for all iterations, since PyTorch caches memory for each
+        stream.
         """
         if self._side is None:
             try:
@@ -175,7 +177,7 @@ class _Torch(Target):
         return self._side
 
     def on_stream(self) -> Any:
-        """Return the stream that batches are taken on, as PyTorch's."""
+        """Return the stream that batches are taken on, as a stream of PyTorch."""
         torch = self.torch
         if self._stream is None:
             return torch.cuda.current_stream(self.ordinal)
@@ -195,7 +197,7 @@ class _Torch(Target):
         return copies
 
     def _with_those_that_were_here(self, entry: Entry, uploaded: list[Any]) -> list[Any]:
-        # The feeder's stream made them, and this one uses them.
+        # The feeder's stream made these tensors, and this stream uses them.
         current = self.on_stream()
         current.wait_event(entry.event)
         rest = iter(uploaded)
@@ -211,13 +213,13 @@ class _Torch(Target):
 
 
 class Transformer:
-    """A transform on a stream of its own, of one iteration.
+    """The transform of one iteration, on a separate stream.
 
-    The transform of a batch is issued when that batch is asked for, which is when the step on the one before
-    has been put into the current stream. It does not wait for that step, and so the two overlap: while the
-    device is at the step, the host issues the transform, and the device takes it up beside the step. Issued
-    before the step it would hold that up for as long as the host takes. What it does wait for is what was put
-    into the current stream before the last batch was handed over.
+    The transform of a batch is issued when that batch is asked for, after the step on the previous batch has
+    been submitted to the current stream. It does not wait for that step, so the two overlap: while the device
+    runs the step, the host issues the transform, which the device runs concurrently. Issued before the step,
+    it would delay the step by the time that the host takes. It waits for what was submitted to the current
+    stream before the previous batch was handed over.
     """
 
     def __init__(self, target: Target, transform: Callable[[Any], Any]) -> None:
@@ -225,30 +227,30 @@ class Transformer:
         self._target = target
         self._transform = transform
         self._stream = target.side_stream()
-        #: Behind what was put into the current stream before the last batch was handed over.
+        #: An event after what was submitted to the current stream before the last batch was handed over.
         self._before_step: Any = None
-        #: Whether tensors came out in an object that nobody can look into.
+        #: Whether a transform returned tensors in an opaque object.
         self._hides = False
 
     def apply(self, entry: Entry) -> Any:
-        """Return what comes out for a batch, for work on the current stream, which waits for it."""
+        """Return the transformed batch, for work on the current stream, which waits for it."""
         target, stream = self._target, self._stream
         torch, current = target.torch, target.on_stream()
         if self._before_step is None or self._hides:
-            # Memory of tensors that could not be named to the allocator is used again by transforms only, and
-            # these then wait for every use.
+            # Memory of tensors that `record_stream` could not be called for is reused by transforms only,
+            # which then wait for every use.
             stream.wait_stream(current)
         else:
             stream.wait_event(self._before_step)
         with torch.cuda.device(target.ordinal), torch.cuda.stream(stream):
             batch = self._transform(_in_stream(target, entry))
             after = stream.record_event()
-        # The batch itself may be in such an object.
+        # An opaque object may hold tensors of the batch itself.
         _sidestream.note_stream(target.handed_over, current.cuda_stream)
         tensors, shape = _tree.tensors_of(batch)
         for tensor in tensors:
             if tensor.is_cuda:
-                # Memory of PyTorch's, and of ours too: see below.
+                # For PyTorch's memory, and for the ring's too: see `_note_streams_of_our_memory`.
                 tensor.record_stream(current)
         self._hides = self._hides or shape.has_objects
         current.wait_event(after)
@@ -257,7 +259,7 @@ class Transformer:
 
 
 def _in_stream(target: _Torch, entry: Entry) -> Any:
-    """Take a batch on the current stream, whichever the prefetcher was given."""
+    """Take a batch on the current stream, whatever stream the prefetcher was given."""
     given, target._stream = target._stream, None
     try:
         return target.hand_over(entry)
@@ -269,21 +271,21 @@ _hears = False
 
 
 def _hear_of_missing_memory(torch: Any) -> None:
-    """Give back what is kept when PyTorch has no memory left: it then fails once, and not again when it is
-    asked for less or once more.
+    """Free the cached memory when PyTorch's allocator has run out: that allocation fails, and the next one
+    finds the memory.
     """
     global _hears
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if not _hears and attach is not None:
         _hears = True
-        # A PyTorch without CUDA of its own has no allocator that could fail.
+        # A PyTorch without CUDA has no allocator that could fail.
         with contextlib.suppress(RuntimeError):
             attach(lambda device, allocated, total, free: _sidestream.empty_cache())
 
 
 def _note_streams_of_our_memory(torch: Any) -> None:
-    """Let ``tensor.record_stream`` work on memory of a ring, and on views of it. PyTorch passes over memory
-    that is not its own.
+    """Make ``tensor.record_stream`` work on memory of a ring, and on views of it. PyTorch ignores memory that
+    it did not allocate.
     """
     known = torch.Tensor.record_stream
     if getattr(known, "_is_of_sidestream", False):
@@ -294,7 +296,7 @@ def _note_streams_of_our_memory(torch: Any) -> None:
         try:
             address = self.data_ptr() if self.is_cuda else 0
         except RuntimeError:
-            # It stands for a tensor, as while something is traced, and has no memory.
+            # A tensor without memory, such as one that is being traced.
             return
         if address:
             _sidestream.note_stream(address, stream)

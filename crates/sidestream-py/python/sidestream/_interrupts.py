@@ -1,8 +1,8 @@
 """Ends a thread's wait for the workers of a DataLoader.
 
-A DataLoader looks for its workers' batches in turns of five seconds, and nobody can wake it. On the threads
-that prefetch the turns are short, and one ends the wait when the thread is to end. Other threads wait as
-ever.
+A DataLoader waits for its workers' batches in turns of five seconds, and nothing can wake it. On the threads
+that prefetch the turns are short, and the wait ends when the thread is to end. The waits of other threads do
+not change.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-#: So long a wait goes on after its thread was told to end.
+#: Longest time in seconds that a wait continues after its thread was stopped.
 TURN_S = 0.1
 
-#: Where iterators over workers are, and what they are called.
+#: The modules and names of iterators over workers.
 _ITERATORS = (
     ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter"),
     ("torchdata.stateful_dataloader.stateful_dataloader", "_StatefulMultiProcessingDataLoaderIter"),
@@ -27,20 +27,20 @@ _of_thread = threading.local()
 
 
 class Stopped(BaseException):
-    """Nobody wants the batch any more. Like ``GeneratorExit`` no error, so that loaders do not take it for
-    one.
+    """The batch is no longer wanted. Like ``GeneratorExit`` this is not an ``Exception``, so that loaders do
+    not catch it.
     """
 
 
 def let_waits_end(is_stopped: Callable[[], bool]) -> None:
-    """From here on a wait of this thread for workers ends with ``Stopped`` as soon as ``is_stopped`` says
-    so.
-    """
+    """Make waits of this thread for workers end with ``Stopped`` as soon as ``is_stopped`` returns True."""
     _of_thread.is_stopped = is_stopped
 
 
 def prepare() -> None:
-    """Make the iterators that are imported by now ask. Nothing changes for threads that have not said so."""
+    """Make the iterators that are imported by now wait in short turns. Threads that have not called
+    ``let_waits_end`` are not affected.
+    """
     for module, name in _ITERATORS:
         kind = getattr(sys.modules.get(module), name, None)
         known = getattr(kind, "_try_get_data", None)

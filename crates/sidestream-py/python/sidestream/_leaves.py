@@ -1,4 +1,4 @@
-"""Arrays of PyTorch and numpy as bytes of the host: where they lie, and what they are."""
+"""Tensors and numpy arrays as memory of the host: their addresses, shapes and types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from sidestream import _sidestream
 
-#: What there are GPU types for, among numpy's.
+#: numpy's types that GPUs have.
 _NUMPY = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
     .split()
@@ -18,65 +18,64 @@ _names: dict[Any, str] = {}
 
 
 def plain_tensor() -> tuple[Any, Any]:
-    """Return the type of PyTorch's plain tensors, and what exports one as a capsule; nothing where PyTorch is
-    not imported.
+    """Return PyTorch's class of plain tensors, and the function that exports one as a capsule; None and None
+    where PyTorch is not imported.
     """
     torch = sys.modules.get("torch")
-    # A module that is being imported has not all its parts.
+    # A module that is being imported does not have all its attributes.
     if torch is None or not hasattr(torch, "_C") or not hasattr(torch, "Tensor"):
         return None, None
     return torch.Tensor, torch._C._to_dlpack
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether it is a tensor of PyTorch."""
+    """Return whether the value is a tensor of PyTorch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_array(value: Any) -> bool:
-    """Tell by its class alone whether it is a tensor of PyTorch or an array of numpy."""
+    """Return whether the value is a tensor of PyTorch or an array of numpy, judged by its class only."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     kinds = (getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None))
     return any(kind is not None and issubclass(type(value), kind) for kind in kinds)
 
 
 def on_host(leaf: Any) -> tuple[Any, int, int, bool, Any, str]:
-    """Return the array as contiguous memory of the host; its address; its bytes; whether it is copied from
-    where it is; shape; type.
+    """Return the array as contiguous memory of the host, its address, its bytes, whether it is copied from
+    where it is, its shape, and its type.
 
     Raises:
-        TypeError: It has no memory of the host, or no type that GPUs have.
+        TypeError: The array is not on the host, or GPUs do not have its type.
     """
     return _tensor(leaf) if is_tensor(leaf) else _array(leaf)
 
 
 def makes_each_anew(loader: Any) -> bool:
-    """Tell whether a loader gives each batch in memory of its own. The workers of a DataLoader send it so."""
+    """Return whether a loader gives each batch in new memory, as a DataLoader with workers does."""
     data: Any = sys.modules.get("torch.utils.data")
     return data is not None and type(loader) is data.DataLoader and loader.num_workers > 0
 
 
 def is_sole_owner(leaves: list[Any], index: int) -> bool:
-    """Tell whether nobody but this list has the tensor and its memory, as far as can be told."""
+    """Return whether this list is the only owner of the tensor and its memory, as far as that is known."""
     if _sidestream.references(leaves, index) > 1:
         return False
     torch: Any = sys.modules["torch"]
     uses = getattr(torch._C, "_storage_Use_Count", None)
     storage = leaves[index].untyped_storage()
     if uses is None or not hasattr(storage, "resizable"):
-        # An older PyTorch, which does not say.
+        # An older PyTorch, which does not count them.
         return False
-    # Memory of numpy or another library has an owner that nobody counts. So has no memory that can be
-    # resized.
+    # Memory of numpy or another library has an owner that is not counted; such memory cannot be resized.
     if not storage.resizable():
         return False
-    # The tensor's, and ours of this moment.
+    # The tensor and this function use the storage.
     return bool(uses(storage._cdata) <= 2)
 
 
 def name_of(dtype: Any) -> str:
-    """Return the name of a type of PyTorch without its prefix."""
+    """Return the name of a type of PyTorch without the prefix ``torch.``."""
     name = _names.get(dtype)
     if name is None:
         name = _names[dtype] = str(dtype).removeprefix("torch.")
@@ -117,6 +116,6 @@ def _array(array: Any) -> tuple[Any, int, int, bool, Any, str]:
     if not dtype.isnative:
         array = array.astype(dtype.newbyteorder("="))
     if not array.flags.c_contiguous:
-        # Not ascontiguousarray, which gives an array without dimensions one.
+        # Not `ascontiguousarray`, which adds a dimension to an array without dimensions.
         array = array.copy(order="C")
     return array, array.__array_interface__["data"][0], array.nbytes, False, array.shape, dtype.name

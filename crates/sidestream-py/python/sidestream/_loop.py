@@ -1,4 +1,4 @@
-"""What overlapping uploads with a loop's own step is worth, measured."""
+"""``overlap`` of a user's own loop: what overlapping uploads with its step is worth, measured."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sidestream._arguments import items
 from sidestream._prefetch import prefetch
 from sidestream._results import Result
 
-#: A loop takes so many batches at the least, and about so long.
+#: Least batches of a timed loop, and its seconds, roughly.
 LEAST_BATCHES = 10
 SECONDS = 0.15
 MOST_BATCHES = 2_000
-#: Less than this part of the time is nothing to change a loop for.
+#: Least share of the time for which changing a loop is worth it.
 WORTH = 0.05
 
 
 def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOverlap:
-    """Measure the parts of a loop and the loop in its three forms, in turn."""
+    """Measure the parts of a loop, and the loop in its three forms, in turn."""
     if batches is None:
         raise TypeError(
             "there are no batches; give some that the loader gave, as in overlap(step, list(islice(loader, "
@@ -113,7 +113,7 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
 
 
 def _with_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """The same batch with other tensors of the host in it."""
+    """Return the batch with its tensors of the host replaced."""
     leaves, shape = _tree.tensors_of(batch)
     return shape.unflatten([change(leaf) if leaf.is_cpu else leaf for leaf in leaves])
 
@@ -123,14 +123,14 @@ class LoopOverlap(Result):
     """What overlapping uploads with a step is worth. ``print`` shows it.
 
     Attributes:
-        name: What the step is called.
-        device_name: The GPU as its maker calls it.
-        batches: How many batches there were.
-        batch_bytes: What one holds, in the mean.
-        step_ns: The step alone, on a batch that is there.
-        upload_ns: The upload of a batch alone, from ``pinned`` and from ``pageable`` memory.
-        loop_ns: A batch of the whole loop: with ``.to()`` of ``pageable`` batches, with ``non_blocking``
-            copies of ``pinned`` ones, and with ``prefetch``.
+        name: The name of the step.
+        device_name: The vendor's name of the GPU.
+        batches: Number of batches that were given.
+        batch_bytes: Bytes of a batch, in the mean.
+        step_ns: Time of the step alone, on a batch that is on the device.
+        upload_ns: Time of the upload of a batch alone, from ``pinned`` and from ``pageable`` memory.
+        loop_ns: Time for a batch in the whole loop: with ``.to()`` of ``pageable`` batches, with
+            ``non_blocking`` copies of ``pinned`` ones, and with ``prefetch``.
         rounds: How often each was measured, in turn. All times are medians, in nanoseconds.
     """
 
@@ -145,12 +145,14 @@ class LoopOverlap(Result):
 
     @property
     def limit_ns(self) -> float:
-        """What a batch takes at the least: the step or the upload from pinned memory, whichever is longer."""
+        """The least time of a batch: of the step or of the upload from pinned memory, whichever is longer, in
+        nanoseconds.
+        """
         return max(self.step_ns, self.upload_ns["pinned"])
 
     @property
     def gb_per_s(self) -> dict[str, float]:
-        """The bytes of a batch by the time that it takes, for each form of the loop."""
+        """The bytes of a batch divided by its time, for each form of the loop."""
         return {form: self.batch_bytes / ns for form, ns in self.loop_ns.items()}
 
     @property

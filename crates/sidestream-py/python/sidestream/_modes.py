@@ -1,4 +1,4 @@
-"""What of PyTorch's state belongs to a thread, carried into another one."""
+"""The state of PyTorch that belongs to a thread, taken over by another thread."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import sys
 from types import TracebackType
 from typing import Any
 
-#: The kinds of devices that have an autocast of their own.
+#: The device types that have a separate autocast.
 _KINDS = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "ipu", "xla")
 
 
 class Modes:
-    """The modes of the thread that makes it, for the one that enters it.
+    """The modes of the thread that makes this object, for the thread that enters it.
 
-    These are grad mode, inference mode, autocast, and the modes that see calls of PyTorch's functions, to
-    which ``with torch.device(…)`` and ``torch.set_default_device`` belong. Modes that see operators
-    (``TorchDispatchMode``) stay: they count or change what runs in their thread, and need not bear two.
+    These are grad mode, inference mode, autocast, and function modes (``TorchFunctionMode``), which include
+    ``with torch.device(…)`` and ``torch.set_default_device``. Modes that see operators
+    (``TorchDispatchMode``) are not taken over: they count or change what runs in their thread, and may not be
+    safe in two threads.
     """
 
     def __init__(self) -> None:
         torch = sys.modules.get("torch")
-        # A module that is being imported has not all its parts.
+        # A module that is being imported does not have all its attributes.
         self._torch: Any = torch if hasattr(torch, "is_inference_mode_enabled") else None
         self._entered = contextlib.ExitStack()
         if self._torch is None:
@@ -43,7 +44,7 @@ class Modes:
         for kind, dtype, caches in self._autocasts:
             enter(torch.autocast(kind, dtype=dtype, enabled=True, cache_enabled=caches))
         for mode in self._functions:
-            # Not by `with`: what a mode does when it is entered it has done, and may do once.
+            # Not by `with`: the mode has been entered in its own thread, and may be enterable only once.
             torch._C._push_on_torch_function_stack(mode)
             self._entered.callback(torch._C._pop_torch_function_stack)
 
@@ -54,7 +55,9 @@ class Modes:
 
 
 def _autocasts(torch: Any) -> list[tuple[str, Any, bool]]:
-    """Each autocast that is on: its kind of device, the type, and whether it keeps what it has converted."""
+    """Return each autocast that is on: its device type, its type of numbers, and whether it caches
+    conversions.
+    """
     caches = torch.is_autocast_cache_enabled()
     if not hasattr(torch, "get_autocast_dtype"):
         # PyTorch before 2.4.
@@ -66,7 +69,7 @@ def _autocasts(torch: Any) -> list[tuple[str, Any, bool]]:
         return older
     found = []
     for kind in _KINDS:
-        # A build may lack a kind altogether.
+        # A build of PyTorch may lack a device type.
         with contextlib.suppress(RuntimeError):
             if torch.is_autocast_enabled(kind):
                 found.append((kind, torch.get_autocast_dtype(kind), caches))

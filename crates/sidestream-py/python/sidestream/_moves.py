@@ -1,4 +1,4 @@
-"""What a call moves between host and device, and where it waits."""
+"""The bytes that a call moves between host and device, and its waits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sidestream._check_plan import WAITS, decomposed, is_composite
 
 @dataclass
 class Moved:
-    """What one call did."""
+    """The copies and waits of one call."""
 
     uploaded: int = 0
     downloaded: int = 0
-    #: What the host waited by, each time.
+    #: The operator or call by which the host waited, for each wait.
     waits: list[str] = field(default_factory=list)
 
 
 def moved(call: Callable[[], object]) -> Moved:
-    """Make a call once, and say what its operators and its own waits did. Without PyTorch nothing is known,
-    and nothing said.
+    """Make a call once, and return the copies and waits of its operators and of its `synchronize` calls.
+    Without PyTorch the result is empty.
     """
     found = Moved()
     torch: Any = sys.modules.get("torch")

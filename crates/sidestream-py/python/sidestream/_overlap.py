@@ -1,4 +1,4 @@
-"""What overlapping copies with computing is worth for a job."""
+"""``overlap``: what overlapping copies with computing is worth for a job."""
 
 from __future__ import annotations
 
@@ -50,38 +50,42 @@ def overlap(
     streams: int = 4,
     rounds: int = 5,
 ) -> Any:
-    """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare.
+    """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare them.
 
-    This is the command ``sidestream overlap``. On a simulated device nothing runs and no GPU is needed; on a
-    real one each time is measured, on streams of its own that wait for nothing else. Other threads run
+    This is the command ``sidestream overlap``. On a simulated device nothing runs and no GPU is needed. On a
+    real one each time is measured, on separate streams that wait for no other work. Other threads run
     meanwhile.
 
-    ``overlap(step, batches)`` does it for a loop of yours on PyTorch's GPU: it measures ``step(batch)`` on
-    batches that are on the device already, their uploads from pinned and from pageable memory, and the whole
-    loop with ``.to()``, with ``non_blocking`` copies of pinned batches and with ``prefetch``, in turn. The
-    step is called some hundred times, as training would.
+    ``overlap(step, batches)`` measures a loop of yours on PyTorch's GPU: ``step(batch)`` on batches that are
+    on the device already, their uploads from pinned and from pageable memory, and the whole loop in turn with
+    ``.to()``, with ``non_blocking`` copies of pinned batches and with ``prefetch``. The step is called some
+    hundred times, and trains as it does so.
 
     Args:
-        device: ``"sim:h200"``, ``"sim:a100"`` and so on (`sidestream devices` lists them),
+        device: ``"sim:h200"``, ``"sim:a100"`` and so on (``sidestream devices`` lists them),
             ``"sim:FILE.toml"``; ``"cuda:0"`` and so on, also as a ``torch.device`` or a number. By default
             ``"auto"``: the first GPU, or ``"sim:h200"`` where there is none. Or a function of a batch.
-        batches: Where that is a function, some batches of the host, which are used again and again.
+        batches: With a function, some batches of the host, which are used again and again; at most 64 are
+            taken.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the
             ``i``.
-        count: How many batches, at most 100,000.
+        count: Number of batches, at most 100,000.
         work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.
             Choose it so that the kernel's time in the result is that of your kernel.
-        kernel_ms: Milliseconds of computing for a batch of your own, in the place of ``batch`` and ``work``;
+        kernel_ms: Milliseconds of computing for a batch of your own job, instead of ``batch`` and ``work``;
             simulated devices only.
-        upload_ms: Milliseconds of its upload from pinned memory; without it there is none.
-        download_ms: Milliseconds of its download; without it there is none.
+        upload_ms: Milliseconds of its upload from pinned memory; by default there is no upload.
+        download_ms: Milliseconds of its download; by default there is no download.
         download: Whether the results of ``batch`` and ``work`` are copied back.
-        streams: Up to so many streams, 4 to 16.
-        rounds: How often each loop is measured.
+        streams: Most streams of an arrangement, from 4 to 16.
+        rounds: How often each loop of ``overlap(step, batches)`` is measured.
+
+    Returns:
+        An ``Overlap``, or for a function a ``LoopOverlap``. Both have ``verdict`` and ``limit_ns``.
 
     Raises:
         DeviceError: There is no such device, or its file cannot be read.
-        TypeError: A figure is no whole number, or the device no name.
+        TypeError: A figure is not a whole number, or ``device`` is not a name.
         ValueError: A figure is out of range, the batches do not fit, or the device is the processor.
     """
     if callable(device) and not (batches is None and isinstance(device, type)):
@@ -121,15 +125,16 @@ def overlap(
 
 @dataclass(frozen=True)
 class Arrangement:
-    """One arrangement of the job, and how it did.
+    """One arrangement of the job, and its time.
 
     Attributes:
-        layout: ``streams`` (k of them, a batch on each in turn), ``ring`` (a stream for each stage, k slots),
-            or ``pipeline`` (the library's, with k slots).
-        k: How many streams, or slots.
-        time_ns: The time of the whole job.
+        layout: ``streams`` (k streams, which take the batches in turn), ``ring`` (a stream for each stage,
+            and k slots), or ``pipeline`` (the library's, with k slots).
+        k: Number of streams, or of slots.
+        time_ns: The time of the whole job, in nanoseconds.
         share: The limit divided by the time: 1 is all that the device can do.
-        gb_per_s: The bytes that the job copies, up and down, by its time; none where only times are known.
+        gb_per_s: The bytes that the job copies, up and down, divided by its time; None where only times are
+            known.
     """
 
     layout: str
@@ -140,10 +145,10 @@ class Arrangement:
 
 
 class Overlap(Told):
-    """What each arrangement takes, and whether overlapping is worth it. ``print`` shows it as the command
+    """The time of each arrangement, and whether overlapping is worth it. ``print`` shows it as the command
     does.
 
-    As JSON it is of the schema ``sidestream.overlap/1``.
+    The schema of its JSON is ``sidestream.overlap/1``.
     """
 
     _style = ' style="line-height:1.2"'
@@ -161,7 +166,9 @@ class Overlap(Told):
 
     @property
     def limit_ns(self) -> int:
-        """The time in which the copies, the kernels or the host's calls alone could be done."""
+        """The least time of the job: the longest of the copies, the kernels and the host's calls alone, in
+        nanoseconds.
+        """
         return int(self.to_dict()["limit_ns"])
 
     @property

@@ -1,4 +1,4 @@
-"""Branches of a model side by side: what users call, which does not need PyTorch to be imported."""
+"""``parallel``: branches of a model that run concurrently. Importing this does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 Mode = Literal["auto", "serial", "streams"]
 
 
-# The first is that of a list with a star, too.
+# The first overload also matches a list that is unpacked with a star.
 @overload
 def parallel(
     first: Callable[..., Result],
@@ -48,35 +48,46 @@ def parallel(
 
 
 def parallel(*branches: Any, mode: Mode = "auto") -> Parallel[Any]:
-    """Return a module that gives its arguments to each branch, each on a stream of its own, and returns the
-    tuple of their results.
+    """Return a module that calls each branch with the same arguments, each on a separate stream, and returns
+    the tuple of their results.
 
-    ``left, right = sidestream.parallel(f, g)(x)`` is ``f(x), g(x)``, with the same values. The branches'
-    streams wait for the current one, and that waits for all of them; the host waits for nothing. Autograd
-    goes through it: backward runs each branch on the stream of its forward pass. It is an ``nn.Module`` with
-    the branches that are modules in it, by their numbers, so one optimizer has the parameters of all, and
-    ``state_dict``, ``to`` and the rest work.
+    ``left, right = sidestream.parallel(f, g)(x)`` has the values of ``f(x), g(x)``, in forward and backward,
+    bit for bit where PyTorch's algorithms are deterministic. The result is an ``nn.Module``. Branches that
+    are modules are its submodules, named by their numbers, so ``parameters()``, ``state_dict()``, ``to()``
+    and one optimizer for all work as usual. A branch may also be a function, or consist of branches itself.
 
-    Streams gain where a branch leaves a part of the GPU idle, and cost time where the host is late anyway. So
-    with ``mode="auto"`` the first calls are measured both ways in turn, by the time from one standstill of
-    the device to another, with all that comes between two calls, such as the backward pass: ten calls and
-    about 50 ms at a time, two to five times each, until these agree. The streams are kept where that takes
-    2 % less in the median, and less in four rounds of five. ``choice`` says what was found. Calls with
-    gradients and without them are measured apart.
+    **Ordering.** The first branch runs on the current stream, each other one on a side stream that waits for
+    the current stream at the start. At the end the current stream waits for all of them; the host does not.
+    Backward runs each branch on the stream of its forward pass. Arguments may be nested as for ``fetch``;
+    tensors inside objects of other classes are not seen, and need ``record_stream``.
 
-    What branches may share: what they read. A branch that writes to what another uses, such as the arguments,
-    or a layer with running statistics in both of them, races with it. What a branch uses beside its
-    arguments, such as a tensor that a closure holds, has to live until the backward pass is over.
+    **Measurement.** Side streams gain where a branch leaves a part of the GPU idle, and cost time where the
+    host is the limit. So with ``mode="auto"`` the first calls are made both ways in turn, in two to five
+    segments of each until these agree. A segment has at least ten calls and takes about 50 ms; the device is
+    idle at both of its ends. The time of a call reaches to the next call, so it includes the backward pass.
+    Streams are kept if they take 2 % less in the median, and less in four rounds of five. Calls with
+    gradients and calls without are measured separately. ``choice`` says what was found, and ``remeasure()``
+    starts over. During a capture nothing is measured, and the branches run on streams unless they were found
+    to be faster one after the other.
+
+    **What branches may share.** What they only read. A branch that writes to what another one uses, such as
+    an argument or the running statistics of a layer in both, races with it. A tensor that a branch uses
+    without getting it as an argument, such as one that a closure holds, has to live until the backward pass
+    is complete. Under ``autocast`` the branches convert a weight at each use, because streams would share
+    autocast's cache without a wait.
 
     Args:
-        branches: Modules or functions of the same arguments.
-        mode: ``"auto"``; ``"serial"`` or ``"streams"`` is not measured. On the processor the branches run one
-            after the other.
+        branches: Modules or functions that take the same arguments.
+        mode: ``"auto"``, or ``"serial"`` or ``"streams"``, which measure nothing. On the processor the
+            branches run one after the other.
+
+    Returns:
+        The module, which has ``choice`` and ``remeasure()``.
 
     Raises:
         ImportError: PyTorch is not installed.
         TypeError: A branch cannot be called.
-        ValueError: There is no branch, or no such mode.
+        ValueError: There is no branch, or ``mode`` is not one of these.
     """
     one_of("mode", mode, ("auto", "serial", "streams"))
     if not branches:

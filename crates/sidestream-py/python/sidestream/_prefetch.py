@@ -1,4 +1,4 @@
-"""Batches that are on the device before they are asked for."""
+"""Batches that are on the device before the loop takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sidestream._results import Result
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: More batches than anybody has memory for.
+#: The largest ``depth``: there is no memory for more batches.
 MOST_DEPTH = 4096
 
 Batch = TypeVar("Batch")
@@ -70,54 +70,70 @@ def prefetch(
     stream: Any = None,
     max_pinned: int | None = None,
 ) -> Prefetcher[Any]:
-    """Return the batches of ``loader`` on the device, each uploaded while those before it are computed.
+    """Iterate over the batches of ``loader`` on a device, each uploaded while earlier ones are being
+    computed.
 
-    ``loader`` gives nested dictionaries, lists, tuples, named tuples and dataclasses of PyTorch tensors and
-    numpy arrays, pinned or not. Each batch is packed into pinned memory and uploaded in one copy on a
-    separate stream; large pinned tensors are copied from where they are. Everything else in a batch, such as
-    texts, is passed through, and so are tensors that are already on the device. Objects with tensors and a
-    method ``to`` are moved to a GPU with it.
-
-    Which stream waits for which: the stream that is current where a batch is taken waits for its upload and
-    its transform. The host waits only for the loader. A batch is valid as long as you hold it, for work on
-    the stream that was current where it was taken, and on streams that were named to it by
-    ``tensor.record_stream`` or ``__dlpack__(stream=…)``. When all its tensors are gone and their uses on
-    these streams are over, its memory is used for another batch.
+    ``loader`` yields tensors, numpy arrays, or nested structures of them, pinned or not: dictionaries and
+    other mappings, lists, tuples, named tuples, dataclasses and ``TensorDict`` objects. A batch comes out
+    with the same structure and with its arrays on the device. Several threads pack each batch into pinned
+    memory, and one copy on a separate stream uploads it; a pinned tensor of 256 KiB or more is copied from
+    where it is. Values that are not arrays of numbers are passed through, and so are tensors that are on the
+    device already. An object of another class that holds tensors and has a method ``to`` is moved to a GPU
+    with ``to`` when you take its batch, not ahead of that.
 
     With PyTorch imported the arrays become ordinary tensors with the values that ``.to(device)`` would give.
     Without it, and on simulated devices, they become ``DeviceArray``.
 
+    **Ordering.** The stream that is current where a batch is taken waits for the upload and the transform of
+    that batch. The host waits only for the loader.
+
+    **How long a batch is valid.** As long as you hold one of its tensors or a view of one: for work on the
+    stream that was current where the batch was taken, on every stream named with
+    ``tensor.record_stream(stream)``, and on the stream of a library that takes a tensor with ``from_dlpack``.
+    These other streams have to wait for the first one. When the last tensor is gone, the next upload into its
+    memory waits for the work that these streams had been given by then. Streams that were not named, and work
+    submitted after the last tensor is gone, are not waited for.
+
     Args:
         loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your
-            thread, and a thread of the prefetcher pulls the batches ahead of you: what you do not take is
-            lost. When it is asked for the next batch, the loader may refill arrays of numbers that go to a
-            device, but nothing else, and on ``"cpu"`` nothing at all. Its attributes are reached through the
-            prefetcher. A loader that accelerate has prepared, or one with a ``state_dict``, reports the
-            batches that you took.
+            thread, and a thread of the prefetcher pulls the batches ahead of you: batches that you do not
+            take are lost. Once the loader is asked for the next batch, it may refill arrays of numbers that
+            go to a device, but nothing else: not what is passed through, and with ``"cpu"`` nothing at all.
         device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only
             read ahead; ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there
-            is one, and else ``"cpu"``.
-        depth: How many batches fit in device memory at once, including the one in use; a transform adds one
-            more. On ``"cpu"``, how many are read ahead.
-        transform: A function from batch to batch, on the device. It runs in your thread with your autocast
-            and grad modes when its batch is asked for, on a separate stream, beside what you have put into
-            the current stream since the previous batch was handed out. It must not read what you write there.
-            It draws random numbers as in a plain loop. On ``"cpu"`` and for ``DeviceArray`` it is simply
-            called.
+            is one, otherwise ``"cpu"``.
+        depth: Number of batches that fit in device memory at once, the one in use included, from 1 to 4,096;
+            a transform adds one more. Each array begins at a multiple of 512 bytes. In a plain ``for`` loop
+            with ``keep="grow"``, 1 becomes 2, because the loop variable holds a batch while the next one is
+            taken. On ``"cpu"``, the number of batches that are read ahead.
+        transform: A function from batch to batch, on the device. It runs in your thread, with your autocast
+            and grad modes, when its batch is asked for, on a separate stream that waits for what your stream
+            had been given when the previous batch was handed out. So it must not read what the body of the
+            loop writes, unless it waits: ``torch.cuda.current_stream().wait_stream(stream)``, where
+            ``stream`` is the loop's. A transform that returns tensors inside an opaque object waits for all
+            earlier steps. Random numbers are drawn as in a plain loop. On ``"cpu"`` and for ``DeviceArray``
+            the transform is simply called.
         keep: What happens when you hold ``depth`` batches and take another: ``"grow"`` adds memory for one
-            more; ``"copy"`` gives you a copy of each batch, so that the memory never grows.
-        stream: Take the batches on this stream instead of the current one. A simulated device has no current
-            stream: by default the prefetcher makes one.
-        max_pinned: How many bytes of pinned memory it may pack batches into. Without a limit it takes those
-            of the largest batch twice, and up to a quarter more where batches grow, or what an earlier
-            prefetcher has left; with room for one alone, packing a batch waits until the one before is
-            uploaded. A batch that does not fit is a ``ValueError`` where it is taken.
+            more, which stays; ``"copy"`` gives you a copy of each batch, so that the memory never grows.
+        stream: The stream on which batches are taken, instead of the current one. A stream of another library
+            has to live until the batches are gone. A simulated device has no current stream: by default the
+            prefetcher makes one.
+        max_pinned: Bytes of pinned memory that batches may be packed into. By default twice those of the
+            largest batch, and up to a quarter more where batches grow, or what an earlier prefetcher has
+            left. If only one batch fits, packing waits for the upload before. A batch that does not fit
+            raises a ``ValueError`` where it is taken.
+
+    Returns:
+        A ``Prefetcher``, which can be iterated once for each epoch and has ``statistics``.
 
     Raises:
         TypeError: ``loader`` cannot be iterated over, or is one tensor, a dictionary or a model; ``device``
-            names no device, or an argument is of another kind.
-        ValueError: An argument means nothing.
+            names no device; or an argument has the wrong type. While iterating: a batch holds a sparse,
+            nested or quantized tensor, or a type that GPUs lack; the text says where in the batch.
+        ValueError: An argument is out of range or not one of its values.
         DeviceError: The device cannot be opened.
+        torch.cuda.OutOfMemoryError: While iterating: there is no memory for a batch, even after PyTorch has
+            given back what it does not use. Without PyTorch a ``MemoryError``.
     """
     warn_of_samples(loader, stacklevel=2)
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
@@ -126,11 +142,39 @@ def prefetch(
 
 
 class Prefetcher(Generic[Batch]):
-    """Batches that are on the device before they are asked for. ``prefetch`` makes these, and says what it
-    promises.
+    """Batches of a loader that are on the device before they are asked for. ``prefetch`` makes these, and its
+    documentation has the arguments and the ordering.
 
-    It can be iterated again and again, as the loader can. A new iteration ends the one before. An iteration
-    that is left early ends with its iterator.
+    It can be iterated again and again, as the loader can. A new iteration ends the one before, and an
+    iteration that is left early ends with its iterator. ``len``, ``break``, exceptions and Ctrl-C work as
+    with the loader alone. Attributes of the loader, such as ``dataset``, ``batch_size``, ``sampler`` and
+    ``set_epoch``, are read and set through the prefetcher. If the loader has ``state_dict`` and
+    ``load_state_dict``, so does the prefetcher; there they count the batches that you took. A loader that
+    accelerate prepared also follows the batch that you took.
+
+    **Threads.** A thread of the prefetcher pulls the batches. It ends with the epoch, with the iterator, with
+    ``close()`` or at the end of the program. Batches before an error of the loader are delivered; then the
+    error is raised in your thread, with its traceback. When an iteration begins, the thread takes over your
+    context variables, grad and inference mode, ``torch.autocast``, ``with torch.device(...)`` and other
+    ``TorchFunctionMode``; its current device is the one that is prefetched to. It does not take over a
+    ``threading.local``, saved-tensor hooks, a ``TorchDispatchMode``, the profiler's regions or the current
+    stream.
+
+    **Limits.**
+
+    - Batches that were read ahead and not taken are lost: after a ``break`` out of a generator, ``depth`` or
+      a few more. To stop after a fixed number, pass ``itertools.islice(loader, n)``.
+    - An opaque object that cannot be moved is passed through, and its tensors stay on the host. If the first
+      batch of an iteration has such objects, a ``UserWarning`` names each class once. No object is moved to a
+      simulated device, and a ``TensorDict`` comes out there as a ``dict``.
+    - If both a loader without workers and the loop draw random numbers, they draw from one generator in
+      another order than in a plain loop.
+    - A CUDA graph may be captured while the prefetcher works. In the capture no batch can be taken, copied,
+      or read with ``numpy()``. Do not close the prefetcher, let batches grow, or call ``empty_cache`` then:
+      memory is not given back during a capture. A batch that is dropped while its own stream is being
+      captured keeps its memory until the prefetcher is closed.
+    - A forked child cannot iterate its parent's prefetcher.
+    - Without PyTorch, ``keep="copy"`` allocates device memory for every batch.
     """
 
     def __init__(
@@ -160,8 +204,8 @@ class Prefetcher(Generic[Batch]):
         self._depth = depth
         self._transform = transform
         self._target = _hand_over.target(device, keep == "copy", stream)
-        # One batch is in use, one is being transformed, and may still lie where it was uploaded when the next
-        # one comes.
+        # One batch is in use. Another is being transformed, and may still use its slot when the next one
+        # comes.
         slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
         self._ring = (
             None
@@ -177,8 +221,8 @@ class Prefetcher(Generic[Batch]):
         self._follower = _follow.follower(loader, self, self._target.ordinal)
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the loader has: ``dataset``, ``batch_size``, ``sampler``, ``set_epoch`` and whatever
-        else.
+        """Return an attribute of the loader, such as ``dataset``, ``batch_size``, ``sampler`` or
+        ``set_epoch``.
         """
         if not name.startswith("_"):
             try:
@@ -192,7 +236,7 @@ class Prefetcher(Generic[Batch]):
         raise AttributeError(f"a Prefetcher has no attribute {name!r}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set what the loader has there, and all else here."""
+        """Set an attribute of the loader if the loader has it, otherwise of the prefetcher."""
         is_own = name.startswith("_") or hasattr(type(self), name)
         if not is_own and hasattr(self._loader, name):
             setattr(self._loader, name, value)
@@ -200,15 +244,15 @@ class Prefetcher(Generic[Batch]):
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        """Return what the loader says.
+        """Return the length of the loader.
 
         Raises:
-            TypeError: It has no length.
+            TypeError: The loader has no length.
         """
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin an iteration: ``iter(loader)`` is called here, in your thread."""
+        """Begin an iteration. ``iter(loader)`` is called here, in your thread."""
         _ranks.warn(self._loader, stacklevel=2)
         batches = self._begin(self._follower if self._follower.notes else None)
         batches.unknown = _ranks.unknown_to_accelerate(self._loader)
@@ -239,13 +283,15 @@ class Prefetcher(Generic[Batch]):
             )
 
     def close(self) -> None:
-        """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what
-        they are.
+        """End the iteration and the thread, and leave the memory to the next prefetcher. Batches that you
+        hold stay valid.
 
-        The memory is for the next prefetcher, and ``sidestream.empty_cache()`` gives it back.
+        The next prefetcher on the same device reuses the device memory, pinned memory, streams and threads,
+        and ``sidestream.empty_cache()`` gives the memory back.
 
-        Waits for the loader if it is giving a batch, for 10 seconds at most, which the end of the program
-        does not do once more. The thread ends, and lets go of the memory, as soon as the loader has given it.
+        Blocks while the loader is giving a batch, for 10 seconds at most; ``close()`` and the end of the
+        program share these 10 seconds. The thread ends, and its memory is left, as soon as the loader has
+        given the batch.
         """
         if os.getpid() != self._process or self._is_closed:
             return
@@ -260,7 +306,7 @@ class Prefetcher(Generic[Batch]):
             self._ring.close()
 
     def __del__(self) -> None:
-        # What it has is for the next one at once, and not when its thread lets go of it.
+        # The next prefetcher can have the memory at once, not only when the thread lets go of it.
         feed: Feed | None = getattr(self, "_feed", None)
         if feed is not None and sys is not None:
             feed.stop()
@@ -269,23 +315,23 @@ class Prefetcher(Generic[Batch]):
     def _end(self) -> None:
         if self._feed is not None:
             self._feed.stop()
-            # A loader may have one iterator, which cannot give two batches at once.
+            # A loader may have a single iterator, which cannot be asked for two batches at once.
             self._feed.join()
             self._feed = None
 
     def __enter__(self) -> Self:
-        """Return itself: ``with`` closes it."""
+        """Return itself; ``with`` closes it at the end."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the prefetcher."""
         self.close()
 
     @property
     def statistics(self) -> PrefetchStatistics:
-        """What it has done so far, in all iterations."""
+        """Counts and times of all iterations so far."""
         self._refuse_child()
         of_ring: dict[str, Any] = {} if self._ring is None else self._ring.statistics()
         return PrefetchStatistics(
@@ -308,33 +354,36 @@ class Prefetcher(Generic[Batch]):
 
 
 class _StatefulPrefetcher(Prefetcher[Batch]):
-    """Of a loader with ``state_dict``. The methods are the class's own, since that is where protocols look
-    for them.
+    """A prefetcher of a loader with ``state_dict``. The methods belong to the class, since that is where
+    protocols look for them.
     """
 
     def state_dict(self) -> Any:
-        """Return how far you have come: the loader's state as of the batch that was taken last."""
+        """Return the loader's state as of the batch that you took last."""
         return self._follower.state()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Go on behind the batch that was taken last before, with the next iteration. A running one ends."""
+        """Make the next iteration continue after the batch that was taken last when the state was saved. Ends
+        a running iteration.
+        """
         self._end()
         self._follower.load_state(state_dict)
 
 
 @dataclass(frozen=True)
 class PrefetchStatistics(Result):
-    """What a prefetcher has done so far.
+    """What a prefetcher has done so far. ``print`` shows it with the verdict.
 
     Attributes:
         device: The device that batches go to.
-        batches: Batches that were taken.
-        bytes: Bytes that were uploaded, those of batches included that nobody took.
-        bytes_from_pinned: How many of them were copied from pinned memory where they were.
-        slots: Batches that there is memory for on the device.
-        grown: How many of them were added because all others were held.
-        retired: How many are not used again; ``warnings`` says why.
-        pinned_bytes: Pinned memory that batches are packed into, which the prefetcher has until it is closed.
+        batches: Number of batches that were taken.
+        bytes: Bytes that were uploaded, including those of batches that were not taken.
+        bytes_from_pinned: Bytes of these that were copied from pinned memory where they were.
+        slots: Number of batches that there is memory for on the device.
+        grown: Number of slots that were added because all others were held.
+        retired: Number of slots that are not used again; ``warnings`` says why.
+        pinned_bytes: Bytes of pinned memory that batches are packed into, which the prefetcher has until it
+            is closed.
         elapsed_s: Seconds from the first batch that you asked for to the last that you took, your steps
             included.
         waited_for_loader_s: Seconds that you waited for the loader to give a batch.
@@ -358,7 +407,7 @@ class PrefetchStatistics(Result):
 
     @property
     def verdict(self) -> str:
-        """Whether the loader keeps up, in a sentence."""
+        """One sentence: whether the loader keeps up, or how much faster the loop could be at most."""
         return _waits.verdict(
             self.batches, "batches", self.waited_for_loader_s, self.elapsed_s, "was spent waiting for it"
         )
@@ -396,21 +445,22 @@ class PrefetchStatistics(Result):
 
 
 class _Batches(Iterator[Batch]):
-    """One iteration."""
+    """One iteration over a prefetcher."""
 
     def __init__(self, owner: Prefetcher[Batch], feed: Feed, follower: _follow.Follower | None) -> None:
         self._owner = owner
         self._feed = feed
-        #: Told of each batch that is taken. None where there is nothing to tell, or somebody else tells it.
+        #: Is told of each batch that is taken. None where it has nothing to follow, or another object tells
+        #: it.
         self._follower = follower
-        #: Of a loader that accelerate does not know.
+        #: Looks for a loader that accelerate did not prepare.
         self.unknown: _ranks.Unknown | None = None
-        #: What the loader said with the batch that was taken last.
+        #: The loader's note on the batch that was taken last.
         self.note: Any = None
         self._is_first = True
         self._target = owner._target
         self._is_over = False
-        #: When the last batch was handed out; none before the first was asked for.
+        #: When the last batch was handed out; None before the first one was asked for.
         self._since: float | None = None
         self._transformer: _hand_over.Transformer | None = None
         if owner._transform is not None and self._target.transforms_ahead:
@@ -468,7 +518,7 @@ class _Batches(Iterator[Batch]):
         self._feed.stop()
 
     def __del__(self) -> None:
-        # At the end of the interpreter the module may be gone, and the thread is then ended by other means.
+        # At the end of the interpreter the module may be gone; `atexit` has then ended the thread.
         feed: Feed | None = getattr(self, "_feed", None)
         if feed is not None and sys is not None:
             feed.stop()

@@ -1,4 +1,4 @@
-"""PyTorch's profiler, and what its trace says."""
+"""``profile``: records steps with PyTorch's profiler, and diagnoses the trace."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 #: Held while a profile is entered.
 _recording = threading.Lock()
-#: Set once PyTorch's profiler was started here: of what it leaves behind, nothing says whether it is gone.
+#: Set once PyTorch's profiler was started here: it is not known whether what it leaves behind is gone.
 _has_run = threading.Event()
-#: What windows are timed by.
+#: The clock that windows are timed by.
 _clock: Callable[[], int] = time.perf_counter_ns
 
 
@@ -50,33 +50,42 @@ def profile(
                 profiled.step()
         print(profiled)
 
-    Nothing is printed unless you do. The profiler slows the host down, and no trace says by how much. So
-    steps are timed before it starts, in windows of 50 milliseconds and at least 5 steps: once two in a row
-    agree within 3 %, five more are taken. The host waits for the devices at the start and the end of a
-    window, and for nothing inside it. Then the profiler starts, and the diagnosis predicts from the timed
-    step. At the end of the block the host waits for the device.
+    The profiler slows the host down, and no trace shows by how much. So steps are timed before it starts, in
+    windows of 50 milliseconds and 5 to 1,000 steps. The first step is left out. Windows are dropped until two
+    in a row agree within 3 %, at most 12 of them; then five more are taken. The host waits for the devices at
+    the edges of a window and for nothing inside it. Then the profiler starts, and the diagnosis predicts from
+    the timed step; a kept trace keeps the times. At the end of the block the host waits for the device.
+
+    An exception of the block passes through, and its trace is not diagnosed. If the block ends before the
+    profiler starts, ``problem`` says how many steps are needed. If it ends while steps are recorded, those
+    are diagnosed, and ``remark`` says so. Without CUDA there is no diagnosis, but ``unprofiled`` is there.
+    Nothing is printed. One profile is entered at a time in a process.
 
     Args:
-        steps: Record this many steps after a first one that is left out, and nothing after them. By default
-            the whole block is recorded, which takes memory and time in proportion to its length.
-        timed: Whether steps are timed before the profiler starts: 37 or more, as many as it takes. A number
-            of steps is timed as given, and then the profiler starts. By default they are timed if ``steps``
-            is given without a schedule of your own; with several ranks, 100 of them, so that all ranks record
-            the same steps.
-        every: N, if the loop does something different in every Nth step, such as updating the weights: a
-            window holds a multiple of it.
+        steps: Number of steps to record, after a first one that is left out; nothing is recorded after them.
+            By default the whole block is recorded, which takes memory and time in proportion to its length;
+            then the first call of ``step()`` begins the first step that counts.
+        timed: Whether steps are timed before the profiler starts: 37 or more, as many as are needed. A number
+            of steps, 9 at least, is timed as given, and then the profiler starts. By default steps are timed
+            if ``steps`` is given without a schedule of your own; with several ranks 100 of them, so that all
+            ranks record the same steps. Steps are never timed after the profiler of the same block.
+        every: N, if every Nth step does something else, such as updating the weights: a window has a multiple
+            of N steps.
         path: Where to keep the trace: ``.json``, or ``.json.gz`` for a compressed one. By default it is not
             kept.
         what_if: As for ``diagnose``.
         link_gbps: As for ``diagnose``.
-        options: Handed to ``torch.profiler.profile``, such as ``with_stack=True``.
+        options: Passed to ``torch.profiler.profile``, such as ``with_stack=True``.
+
+    Returns:
+        A ``Profile``, with ``step()``, ``diagnosis``, ``problem`` and ``unprofiled``.
 
     Raises:
         ImportError: PyTorch is not installed.
-        TypeError: ``steps``, ``timed`` or ``every`` is no whole number, or an option is none of PyTorch's
-            profiler.
+        TypeError: ``steps``, ``timed`` or ``every`` is not a whole number, or PyTorch's profiler has no such
+            option.
         ValueError: ``steps`` or ``every`` is less than 1, ``timed`` is too small for the windows,
-            ``link_gbps`` is no speed, or there is no such change as in ``what_if``.
+            ``link_gbps`` is not a speed, or ``what_if`` has an unknown change.
         OSError: No file can be made at ``path``.
     """
     if steps is not None:
@@ -98,7 +107,7 @@ def profile(
         )
     if path is not None:
         file_name("path", path)
-    # What the end of the block would refuse is refused before it.
+    # Options that the end of the block would refuse are refused before it.
     check_options(speed(link_gbps), sets_of(what_if))
     return Profile(steps, (timed, every), path, what_if, link_gbps, options)
 
@@ -106,11 +115,13 @@ def profile(
 class Profile:
     """What ``profile`` recorded. ``print`` shows the diagnosis, or why there is none.
 
+    It cannot be pickled; keep its diagnosis, or the trace with ``path=``.
+
     Attributes:
-        diagnosis: The diagnosis; none before the end of the block, and none where ``problem`` says why.
-        problem: Why there is no diagnosis.
-        remark: What the diagnosis is made without, such as steps that the block ended before.
-        unprofiled: What a step took before the profiler started; none where it was not timed.
+        diagnosis: The diagnosis; None before the end of the block, and where ``problem`` says why.
+        problem: Why there is no diagnosis; None where there is one.
+        remark: What limits the diagnosis, such as a block that ended before all steps were recorded.
+        unprofiled: The time of a step before the profiler started; None where it was not timed.
     """
 
     diagnosis: Diagnosis | None = None
@@ -137,7 +148,7 @@ class Profile:
         self._trace: Path | None = None
         self._timed, self._every = timed
         self._windows: Windows | None = None
-        #: How many steps were over, and of these since the profiler started.
+        #: Number of steps that have ended, and of these since the profiler started.
         self._stepped = self._count = 0
         self._is_entered = self._is_over = self._is_started = False
         self._mark: Any = None
@@ -150,19 +161,20 @@ class Profile:
         if steps is not None:
             chosen.setdefault("schedule", profiler.schedule(wait=0, warmup=1, active=steps, repeat=1))
         self._marks = "schedule" not in chosen
-        #: Of how many steps the recording is, where that is known.
+        #: Number of steps to record, where that is known.
         self._planned = steps if "schedule" not in options else None
         try:
             self._profiler = profiler.profile(**chosen, on_trace_ready=self._write)
         except TypeError as error:
-            raise TypeError(f"an option is none of torch.profiler.profile: {error}") from error
+            raise TypeError(f"torch.profiler.profile has no such option: {error}") from error
 
     def step(self) -> None:
-        """Say that a step of the program is over, and the next one begins. Waits for nothing.
+        """Mark the end of a step, where the next one begins. Call it at the end of each step.
 
-        While steps are timed it waits for the devices at the end of every window. Of the steps that are
-        recorded without ``steps`` the first call begins the first one that counts: what came before is taken
-        as start-up.
+        It blocks only while steps are timed, at the end of each window, for the devices.
+
+        Raises:
+            RuntimeError: The block is not entered.
         """
         if not self._is_entered:
             raise RuntimeError("the profile is not entered; call step() inside its `with` block")
@@ -184,7 +196,7 @@ class Profile:
         """Start the profiler, or the timing before it.
 
         Raises:
-            RuntimeError: It was entered before, or another one is entered.
+            RuntimeError: This profile was entered before, or another one is entered.
         """
         if self._is_entered or self._is_over:
             raise RuntimeError("this profile was entered before; make another one")
@@ -206,7 +218,7 @@ class Profile:
         return self
 
     def _steps_timed(self) -> int | None:
-        """How many steps are timed, where that does not depend on how long they take."""
+        """Return how many steps are timed, where that does not depend on their duration."""
         if self._timed is not True:
             return self._timed
         distributed = self._torch.distributed
@@ -279,7 +291,7 @@ class Profile:
         self.problem = None
 
     def _without_gpu(self) -> str:
-        """Why there is no diagnosis where PyTorch finds no GPU, and what to do."""
+        """Return why there is no diagnosis where PyTorch finds no GPU, and what to do."""
         problem = (
             "nothing ran on a GPU: PyTorch finds no CUDA here, and a diagnosis explains what a GPU did; run "
             "this on a machine with a GPU and a PyTorch built for CUDA"
@@ -290,7 +302,7 @@ class Profile:
         return f"{problem}. Without the profiler a step took {took} in the median"
 
     def _missing(self) -> str:
-        """Why nothing was recorded."""
+        """Return why nothing was recorded."""
         if self._stepped == 0:
             return (
                 "step() was never called in the block, so that nothing was recorded; call it at the end of "
@@ -347,7 +359,7 @@ class Profile:
 
 
 def _writable(path: Path) -> Path:
-    """Return the path, if a file can be made there: to find out at the end would lose what was recorded."""
+    """Return the path, if a file can be made there. Finding out at the end would lose the recording."""
     is_new = not path.exists()
     with path.open("ab"):
         pass
@@ -361,7 +373,7 @@ def _synchronize(torch: Any) -> None:
     cuda = torch.cuda
     if not (cuda.is_available() and cuda.is_initialized()):
         return
-    # To wait for a device that was not used would make a context on it, which takes its memory.
+    # Waiting for a device that was not used would create a context on it, which takes memory.
     is_used = getattr(torch._C, "_cuda_hasPrimaryContext", None)
     for device in range(cuda.device_count()):
         if device == cuda.current_device() or is_used is not None and is_used(device):

@@ -1,4 +1,4 @@
-"""Races in programs of streams that are written as text."""
+"""``check_program``: races in stream programs, which are written as text."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ def check_program(
     """Find every pair of operations of a stream program that nothing orders.
 
     A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md
-    describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed, and a
-    race is found even where it happens not to bite. Other threads run meanwhile.
+    describes the format. It is judged by CUDA's documented rules and not run: no GPU and no PyTorch
+    is needed, and a race is found even where it would have no effect. Other threads run meanwhile.
 
     Args:
         path: A file with one program, or with several under ``cases:``.
-        text: The same as text, instead of a file.
+        text: The program as text, instead of a file.
+
+    Returns:
+        A ``CheckReport``, with an entry in ``programs`` for each program.
 
     Raises:
-        ProgramError: The text is no stream program, or one of its programs breaks the format. The text
-            of the error says where, and what to do.
+        ProgramError: The text is not a stream program, or one of its programs breaks the format. The error
+            says where, and what to do.
         OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
         TypeError: Both of ``path`` and ``text`` are given, or neither.
     """
@@ -45,17 +48,17 @@ def check_program(
 
 @dataclass(frozen=True)
 class Race:
-    """Two operations that touch the same bytes, one of them writing, and that nothing orders.
+    """Two operations that touch the same bytes and that nothing orders, at least one of which writes.
 
     Attributes:
         kind: ``RAW``, ``WAR``, ``WAW`` and the others of docs/guide/check.md.
         buffer: The name of the buffer, where the program gives one.
         first: The number of the operation that comes first in the program, from 0.
         second: The number of the other one.
-        severity: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
-        streams: Where the two run.
+        severity: ``error``, or ``warn`` where CUDA leaves open whether the race can happen.
+        streams: The streams that the two run on.
         fix: The call that orders them, and where to put it.
-        count: How many pairs of the same two call sites there are.
+        count: Number of pairs at the same two call sites.
         sites: The call sites, where the program names them.
     """
 
@@ -72,7 +75,7 @@ class Race:
 
 @dataclass(frozen=True)
 class Lint:
-    """A call that does not do what it seems to, though nothing races for it.
+    """A remark on a call that races with nothing and does not do what it seems to.
 
     Attributes:
         code: The kind of remark, as in docs/guide/check.md.
@@ -100,15 +103,15 @@ class Refused:
 
 @dataclass(frozen=True)
 class ProgramReport(Told):
-    """What was found in one program. ``print`` shows it with the repair of each race.
+    """What was found in one program. ``print`` shows it with the fix of each race.
 
-    As JSON it has the fields of ``sidestream check --json``.
+    Its JSON has the fields of ``sidestream check --json``.
 
     Attributes:
         name: The name of the program.
         verdict: ``clean``, ``race``, or ``error`` where CUDA refuses a call.
         races: The races, in the order of the program.
-        lints: Calls that do not do what they seem to.
+        lints: Remarks on calls that do not do what they seem to.
         refused: The call that CUDA refuses, if it refuses one.
     """
 
@@ -129,7 +132,7 @@ class CheckReport(Result):
     """What was found in the programs of a text.
 
     Attributes:
-        programs: What was found in each, in the order of the text.
+        programs: A report for each program, in the order of the text.
     """
 
     programs: tuple[ProgramReport, ...]
@@ -145,7 +148,7 @@ class CheckReport(Result):
         return all(program.verdict == "clean" for program in self.programs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as new dictionaries and lists: ``schema``, and ``programs`` with that of each."""
+        """Return the report as new dictionaries and lists, of the schema ``sidestream.check.programs/1``."""
         return {
             "schema": "sidestream.check.programs/1",
             "programs": [program.to_dict() for program in self.programs],

@@ -1,4 +1,4 @@
-"""A fixture of pytest, for tests that run PyTorch on a GPU: who asks for it is checked."""
+"""A fixture for pytest: a test that asks for it is checked for races between streams."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the fixture."""
+    """Add the options of the fixture."""
     group = parser.getgroup("sidestream", "races between streams, in tests with the fixture sidestream_check")
     group.addoption(
-        "--sidestream-suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each"
+        "--sidestream-suppress", metavar="FILE", help="findings to leave out: FILE:LINE REASON, a line each"
     )
     group.addoption(
         "--sidestream-require-gpu",
@@ -23,7 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The test runs under ``sidestream.check``, and fails at its end if that found a race or ended early."""
+    """Run the test under ``sidestream.check``, and fail it at its end if there was a race or the check ended
+    early.
+
+    The value is the ``CheckedRun``. A test that does not ask for the fixture is not checked.
+    ``--sidestream-suppress FILE`` names a file as for ``check(suppress=...)``; with
+    ``--sidestream-require-gpu`` a test of which nothing ran on a GPU fails.
+    """
     from sidestream._check import checking
     from sidestream._check_suppress import suppressions
 
@@ -32,7 +38,7 @@ def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
         suppress = () if path is None else suppressions(path)
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"--sidestream-suppress: {error}") from None
-    # Of the lines that are suppressed most belong to other tests.
+    # Most of the suppressed lines belong to other tests, so unused ones are not named.
     with checking(suppress=suppress) as found:
         yield found
     if not found.is_clean:

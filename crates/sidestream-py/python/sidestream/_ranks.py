@@ -1,4 +1,4 @@
-"""Says so where several ranks would go through the same data."""
+"""Warnings where several ranks would train on the same data."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 import warnings
 from typing import Any
 
-#: Samplers of PyTorch's that know nothing of ranks.
+#: Samplers of PyTorch that ignore ranks.
 _WHOLE = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
 
 _said: set[str] = set()
 
 
 def warn(loader: Any, stacklevel: int) -> None:
-    """Warn once in a program of a loader that gives every rank all of its data."""
+    """Warn once in a program about a loader that gives every rank all of its data."""
     world = _world()
     if world > 1 and _is_plain(loader) and _gives_all(loader):
         _warn_once(
@@ -27,29 +27,29 @@ def warn(loader: Any, stacklevel: int) -> None:
 
 
 def unknown_to_accelerate(loader: Any) -> Unknown | None:
-    """Return what looks whether a loop over this loader accumulates gradients by accelerate, if that has not
-    prepared it.
+    """Return an object that looks whether a loop over this loader accumulates gradients with accelerate,
+    which has not prepared the loader; None if that does no harm.
     """
     steps = _accumulated()
     if steps < 2 or not _is_plain(loader):
         return None
     batches = len(loader) if hasattr(loader.dataset, "__len__") else None
-    # Where it comes out even, the last batch of the loop is one at which accelerate steps.
+    # If the batches are a multiple of the steps, accelerate steps at the last batch anyway.
     return None if batches is not None and batches % steps == 0 else Unknown(steps)
 
 
 class Unknown:
-    """A loop over a loader that accelerate does not know."""
+    """A loop over a loader that accelerate has not prepared."""
 
     def __init__(self, steps: int) -> None:
-        """Begin where nothing of the loop has run."""
+        """Begin before the first step of the loop."""
         self._steps = steps
         self._state: Any = sys.modules["accelerate.state"].GradientState()
         self._before = self._state.sync_gradients
 
     def look(self, stacklevel: int) -> None:
-        """Warn once in a program if a step of the loop has accumulated: that changes whether the next one
-        does.
+        """Warn once in a program if a step of the loop has accumulated gradients, which shows in whether the
+        next step syncs.
         """
         if self._state.sync_gradients is not self._before and not self._state.in_dataloader:
             _warn_once(
@@ -62,7 +62,7 @@ class Unknown:
 
 
 def _is_plain(loader: Any) -> bool:
-    # What other loaders do is not known, and those that accelerate or Lightning have prepared are shared out.
+    # Other loaders are not known, and those that accelerate or Lightning prepared split the data.
     data = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
     return data is not None and type(loader) is data
 
@@ -81,10 +81,10 @@ def _world() -> int:
 
 
 def _gives_all(loader: Any) -> bool:
-    """Tell whether every part of the loader is one that knows nothing of ranks."""
+    """Return whether every part of the loader ignores ranks."""
     data: Any = sys.modules["torch.utils.data"]
     if isinstance(loader.dataset, data.IterableDataset):
-        # It may ask for its rank itself.
+        # The data set may look at its rank itself.
         return False
     batches = loader.batch_sampler
     if batches is not None and type(batches) is not data.BatchSampler:
@@ -94,7 +94,7 @@ def _gives_all(loader: Any) -> bool:
 
 
 def _accumulated() -> int:
-    """Over how many batches an `Accelerator` of this program gathers gradients; 1 where there is none."""
+    """Return over how many batches an `Accelerator` of this program accumulates gradients; 1 without one."""
     known = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     if known is None or not getattr(known, "_shared_state", None):
         return 1

@@ -1,4 +1,4 @@
-"""What results have in common: JSON, a page for a notebook, and data classes made of JSON."""
+"""What results have in common: JSON, HTML for a notebook, and data classes built from JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Result:
-    """What ``print`` shows as text, and ``to_dict`` gives as values of JSON."""
+    """A result: ``print`` shows it as text, a notebook as HTML, and ``to_dict`` and ``json`` export it."""
 
     _style = ""
 
@@ -19,7 +19,7 @@ class Result:
         raise NotImplementedError
 
     def json(self) -> str:
-        """Return what ``to_dict`` does as one line of JSON."""
+        """Return the value of ``to_dict`` as one line of JSON."""
         return json.dumps(self.to_dict())
 
     def _repr_html_(self) -> str:
@@ -27,7 +27,7 @@ class Result:
 
 
 class Told(Result):
-    """What the extension said, as JSON and as text."""
+    """A result that the extension returned as JSON and as text."""
 
     _json: str
     _text: str
@@ -52,10 +52,10 @@ class Told(Result):
 
 
 def made(of: Any, value: Any) -> Any:
-    """Make what a type says of a value of JSON: tuples of lists, and data classes of objects, by the names of
-    their fields.
+    """Build a value of a type from a value of JSON: tuples from lists, and data classes from objects, by the
+    names of their fields.
 
-    A field that only the object has is left out: a later version of a schema may have more.
+    Keys that the data class does not have are ignored: a later version of a schema may have more.
     """
     parts = typing.get_args(of)
     if value is None:

@@ -1,4 +1,4 @@
-"""The least time of work on a device, without running it."""
+"""``roofline``: the least time of work on a device, without running it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ def roofline(
     *,
     measured_ms: float | None = None,
 ) -> RooflineEstimate:
-    """Say how long work takes on a device at the least, and whether computing or memory sets that.
+    """Return the least time that work takes on a device, and whether computing or memory sets it.
 
     This is the command ``sidestream roofline``. Nothing runs: the peaks are those of the file that describes
-    the device, with tensor cores where they take the type, and without sparsity.
+    the device, with tensor cores where they take the type, and without sparsity. Name a simulated device for
+    a GPU that you do not have.
 
     Args:
-        flops: Its multiplications and additions: a number, or a text such as ``"3 TFLOP"``.
-        bytes: Bytes of device memory that it has to read and write: a number, or a text such as ``"1.2 GB"``
-            (by 1000) or ``"50 GiB"`` (by 1024).
+        flops: Multiplications and additions: a number, or a string such as ``"3 TFLOP"``.
+        bytes: Bytes of device memory to read and write: a number, or a string such as ``"1.2 GB"`` (powers of
+            1000) or ``"50 GiB"`` (powers of 1024).
         dtype: ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"fp8"``, ``"int8"``, or a
             ``torch.dtype`` of these.
-        device: As for ``overlap``: of a GPU there has to be a description.
-        measured_ms: What it took, for the share of that.
+        device: As for ``overlap``; a GPU needs a description.
+        measured_ms: The measured time in milliseconds, for the share that was reached.
 
     Raises:
         DeviceError: There is no such device, or no description of it.
-        TypeError: A figure is neither a number nor a text, or the device no name.
-        ValueError: A figure is not above 0, its unit is none, or the type is none, or one that the device has
-            no peak for.
+        TypeError: A figure is neither a number nor a string, or ``device`` is not a name.
+        ValueError: A figure is not above 0 or has an unknown unit, or the type is unknown or has no peak on
+            the device.
     """
     options = [("flops", _figure("flops", flops)), ("bytes", _figure("bytes", bytes))]
     options.append(("dtype", name_of(dtype)))
@@ -47,13 +48,14 @@ def roofline(
 
 
 def _figure(name: str, value: float | str) -> str:
-    # Of an empty text there would be an option without a value.
+    # An empty string would be an option without a value.
     return value or " " if isinstance(value, str) else repr(positive(name, value, "how many there are"))
 
 
 class RooflineEstimate(Told):
-    """The least time of work on a device. ``print`` shows it. As JSON it is of the schema
-    ``sidestream.roofline/1``.
+    """The least time of work on a device. ``print`` shows it.
+
+    The schema of its JSON is ``sidestream.roofline/1``.
     """
 
     def __init__(self, as_json: str, as_text: str) -> None:
@@ -78,7 +80,7 @@ class RooflineEstimate(Told):
 
     @property
     def ridge(self) -> float:
-        """The intensity from which on computing is the limit of the device."""
+        """The intensity from which computing is the limit of the device."""
         return float(self.to_dict()["ridge"])
 
     def __repr__(self) -> str:

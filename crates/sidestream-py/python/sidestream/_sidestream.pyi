@@ -1,4 +1,4 @@
-"""What the package asks of its extension module."""
+"""The types of the extension module, as far as the package uses it."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -344,7 +344,7 @@ def flatten(tree: Any, arrays: bool, open: Callable[[Any], Any]) -> tuple[list[A
 
 @final
 class Times:
-    """How often which time was seen, to within a sixteenth of itself."""
+    """A histogram of times, with an error of at most a sixteenth of each time."""
 
     @property
     def count(self) -> int: ...
@@ -353,11 +353,11 @@ class Times:
     @property
     def longest_s(self) -> float: ...
     def quantile_s(self, share: float) -> float:
-        """Return the time in seconds that this share did not exceed: 0.99 for the 99th percentile."""
+        """Return the seconds that this share of the times does not exceed: 0.99 for the 99th percentile."""
 
 @final
 class Requests:
-    """The requests of a batcher: what waits, when a batch leaves, what is refused and what is counted. Times
+    """The requests of a batcher: which wait, when a batch leaves, which are refused, and the counts. Times
     are seconds of the caller's clock.
     """
 
@@ -392,7 +392,7 @@ class Requests:
 
 @final
 class BatcherStatistics:
-    """What has become of the requests of a batcher, and how long each part took."""
+    """How the requests of a batcher ended, and how long each part of their batches took."""
 
     @property
     def answered(self) -> int: ...
@@ -429,7 +429,7 @@ class BatcherStatistics:
     @property
     def total(self) -> Times: ...
     def prometheus(self, model: str = "model") -> str:
-        """Return the same as text for Prometheus, with the names of NVIDIA Triton's metrics."""
+        """Return the statistics as text for Prometheus, with the names of NVIDIA Triton's metrics."""
 
 class ImageError(ValueError): ...
 

@@ -16,33 +16,42 @@ from sidestream._devices import name_with_streams
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: What each thread has entered with ``with stream:``, the innermost last.
+#: The contexts that each thread has entered with ``with stream:``, the innermost last.
 _entered = threading.local()
 
 
 class Stream(_sidestream.Stream):
     """A stream of a GPU, real or simulated, beside PyTorch's.
 
-    Work in one stream runs in the order in which it was put there. Nothing orders two streams until one of
-    them waits for the other; nor do they and the default stream wait for each other by themselves.
+    Work in one stream runs in the order in which it was submitted. Two streams are unordered until one of
+    them waits for the other. The streams are non-blocking: they and the default stream do not wait for each
+    other.
 
-    Wherever a stream is asked for, a ``torch.cuda.Stream``, any object with ``__cuda_stream__``, a handle as
-    a number, or ``None`` for PyTorch's current stream will do as well. The NULL stream is taken as the legacy
-    default stream, and never handed out. ``with stream:`` makes it PyTorch's current stream, as
-    ``torch.cuda.stream`` does.
+    Wherever a stream is asked for, a ``torch.cuda.Stream``, an object with ``__cuda_stream__`` (cuda.core,
+    CuPy, numba), a handle as a number, or ``None`` for PyTorch's current stream will do as well. The NULL
+    stream is taken as the legacy default stream, and never handed out. ``with stream:`` makes it PyTorch's
+    current stream, as ``torch.cuda.stream`` does. Memory that PyTorch allocated on one stream and another one
+    uses has to be named to the allocator with ``tensor.record_stream``, as between PyTorch's own streams.
 
-    A stream whose handle was handed out is not destroyed with its last object, because PyTorch's allocator
-    may still use the handle: the next ``Stream`` of the same device, priority and name gets it.
+    A stream whose handle was handed out (``cuda_stream``, ``__cuda_stream__``, ``torch()``) is not destroyed
+    with its last object, because PyTorch's allocator may still use the handle: the next ``Stream`` of the
+    same device, priority and name gets it.
+
+    A process opens each device once, in its primary context, which is PyTorch's. A stream cannot be used in a
+    forked child, and cannot be pickled. Streams of two GPUs wait for each other through PyTorch's events, so
+    PyTorch is needed for that. A stream of a simulated device has no handle, so ``cuda_stream``, ``torch()``
+    and ``with stream:`` raise; waits, events, queries and synchronization work.
 
     Args:
         device: ``"cuda"`` (PyTorch's current device), ``"cuda:1"``, a ``torch.device`` or its number; or a
-            simulated device such as ``"sim:h200"``, whose streams have no handles.
-        priority: Lower is more urgent, as in PyTorch.
-        name: What traces call it. Use few names.
+            simulated device such as ``"sim:h200"``.
+        priority: Lower is more urgent, as in PyTorch: where several kernels wait, those of the stream with
+            the lowest priority start first. ``caps(device)`` has the range.
+        name: The name in traces. Use few different names.
 
     Raises:
         DeviceError: The device cannot be opened.
-        TypeError: ``device`` names no device, ``priority`` is no number or ``name`` no text.
+        TypeError: ``device`` names no device, ``priority`` is not a number or ``name`` not a string.
         ValueError: The device has no such priority, or is the processor.
     """
 
@@ -56,16 +65,17 @@ class Stream(_sidestream.Stream):
 
     @classmethod
     def of(cls, other: Any, *, device: Any = None, name: str | None = None) -> Self:
-        """Return a stream of another library as one of these. It stays the other's, and is kept alive.
+        """Return a stream of another library as a ``Stream``. It still belongs to the library, and is kept
+        alive.
 
         Args:
             other: A ``torch.cuda.Stream``, an object with ``__cuda_stream__``, a handle, or ``None`` for
-                PyTorch's current stream. A handle has to stay valid as long as this object is used.
-            device: Its device, where ``other`` does not say; by default PyTorch's current one.
-            name: What traces call it.
+                PyTorch's current stream. A handle has to stay valid as long as the returned object is used.
+            device: The stream's device, where ``other`` does not say; by default PyTorch's current one.
+            name: The name in traces.
 
         Raises:
-            TypeError: It is no stream.
+            TypeError: ``other`` is not a stream.
             ValueError: It belongs to another device, or there is no current stream.
         """
         where = None if device is None else name_with_streams(device)
@@ -80,10 +90,10 @@ class Stream(_sidestream.Stream):
         return (0, self.cuda_stream)
 
     def torch(self) -> Any:
-        """Return the same stream as a ``torch.cuda.Stream``, which keeps this one alive.
+        """Return this stream as a ``torch.cuda.Stream``, which keeps this object alive. Nothing waits.
 
-        Nothing waits. Whoever puts work of PyTorch into it makes it wait for what that work reads, and marks
-        memory of other streams with ``record_stream``, as for any other stream of PyTorch.
+        If you submit PyTorch's work to it, make it wait for what that work reads, and mark memory of other
+        streams with ``record_stream``, as for any other stream of PyTorch.
 
         Raises:
             ImportError: PyTorch is not installed.
@@ -94,7 +104,7 @@ class Stream(_sidestream.Stream):
             return adopted
         handle = self.cuda_stream
         cuda = _torch_cuda()
-        # PyTorch would take the name of the legacy stream for an id of its own.
+        # PyTorch would take the handle of the legacy stream for one of its own stream ids.
         external = (
             cuda.default_stream(self.device)
             if handle == 1
@@ -104,12 +114,13 @@ class Stream(_sidestream.Stream):
         return external
 
     def wait_stream(self, other: Any) -> None:
-        """Make all that is put into this stream from here on wait for all that ``other`` was given so far.
+        """Make what is submitted to this stream from now on wait for all that ``other`` has been given so
+        far.
 
-        The host is not held up. A stream of another real device can be waited for where PyTorch is there.
+        The host does not wait. Waiting for a stream of another real device needs PyTorch.
 
         Raises:
-            TypeError: It is no stream.
+            TypeError: ``other`` is not a stream.
             ValueError: The two belong to devices that cannot wait for each other.
         """
         if _elsewhere(self, other):
@@ -118,9 +129,9 @@ class Stream(_sidestream.Stream):
             super().wait_stream(other)
 
     def wait_event(self, event: Any) -> None:
-        """Make all that is put into this stream from here on wait for the last record of ``event``.
+        """Make what is submitted to this stream from now on wait for the last record of ``event``.
 
-        The host is not held up. An event that was never recorded is waited for by nobody.
+        The host does not wait. An event that was never recorded is not waited for.
 
         Args:
             event: An ``Event`` or a ``torch.cuda.Event``.
@@ -131,9 +142,9 @@ class Stream(_sidestream.Stream):
             _event_of_torch(event).wait(self.torch())
 
     def record_event(self, event: Any = None) -> Any:
-        """Record ``event`` behind all that this stream was given so far, and return it.
+        """Record ``event`` after all that this stream has been given so far, and return it.
 
-        The host is not held up.
+        The host does not wait.
 
         Args:
             event: An ``Event`` or a ``torch.cuda.Event``; by default a new ``Event`` without timing.
@@ -147,7 +158,7 @@ class Stream(_sidestream.Stream):
         return event
 
     def query(self) -> bool:
-        """Return whether all that the stream was given so far is over. Never waits.
+        """Return whether all that the stream has been given so far is complete. Never blocks.
 
         Raises:
             DeviceError: Work failed on the device.
@@ -155,7 +166,8 @@ class Stream(_sidestream.Stream):
         return super().query()
 
     def synchronize(self) -> None:
-        """Wait until all that the stream was given so far is over. Other threads of Python run meanwhile.
+        """Block until all that the stream has been given so far is complete. Other threads of Python run
+        meanwhile.
 
         Raises:
             DeviceError: Work failed on the device.
@@ -163,8 +175,7 @@ class Stream(_sidestream.Stream):
         super().synchronize()
 
     def __enter__(self) -> Stream:
-        """Make it PyTorch's current stream, and its device the current one, for this thread. Nothing
-        waits.
+        """Make this PyTorch's current stream, and its device the current one, for this thread. Nothing waits.
         """
         external = self.torch()
         context = _torch_cuda().stream(external)
@@ -175,7 +186,7 @@ class Stream(_sidestream.Stream):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Make the stream current that was so before. Nothing waits."""
+        """Make the previous stream and device current again. Nothing waits."""
         _contexts().pop().__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
@@ -183,10 +194,10 @@ class Stream(_sidestream.Stream):
 
 
 class InFlight:
-    """A limit on what work in the background may have in flight, on all its streams together.
+    """A limit on the pieces of background work in flight, on all its streams together.
 
-    A kernel or a copy waits for all of its priority that was given to the device before it, and copies know
-    no priorities. So work that nobody waits for should not be put there far ahead::
+    A kernel or a copy waits for all work of its priority that the device was given before it, and copies have
+    no priorities. So do not submit work that is not urgent far ahead::
 
         background = sidestream.InFlight(2)
         stream = sidestream.Stream(priority=0)
@@ -194,15 +205,15 @@ class InFlight:
             with background(stream):
                 step(batch)
 
-    Each ``with`` is a piece of work: it makes the stream current, as ``with stream:`` does. The host waits at
-    its beginning until fewer than ``most`` earlier pieces are in flight, on all streams and of all threads.
-    With one the device idles for some microseconds between two pieces; with two it does not.
+    Each ``with`` is a piece of work: it makes the stream current, as ``with stream:`` does. At its beginning
+    the host blocks until fewer than ``most`` earlier pieces are in flight, on all streams and from all
+    threads. With 1 the device idles for some microseconds between two pieces; with 2 it does not.
 
     Args:
-        most: So many pieces may be in flight, at least 1.
+        most: Number of pieces that may be in flight, at least 1.
 
     Raises:
-        TypeError: ``most`` is no whole number.
+        TypeError: ``most`` is not a whole number.
         ValueError: ``most`` is less than 1.
     """
 
@@ -213,7 +224,8 @@ class InFlight:
         if most < 1:
             raise ValueError(f"most is {most}; give at least 1, or work without a limit")
         self.most = most
-        #: One for each piece that may be in flight: the event at the end of the last that had it.
+        #: An entry for each piece that may be in flight: the event at the end of the last piece that had the
+        #: entry.
         self._turns: queue.Queue[Any] = queue.Queue()
         for _ in range(most):
             self._turns.put(None)
@@ -221,15 +233,15 @@ class InFlight:
 
     @contextmanager
     def __call__(self, stream: Any) -> Iterator[Any]:
-        """Wait for a turn, and make the stream current for one piece of work.
+        """Block until a piece of work may begin, and make the stream current for it.
 
         Args:
             stream: A ``Stream`` of a real device or a ``torch.cuda.Stream``.
 
         Raises:
-            TypeError: It is no stream.
+            TypeError: ``stream`` is not a stream.
             DeviceError: Work of an earlier piece failed on the device.
-            RuntimeError: The thread is in a piece of this limit already.
+            RuntimeError: This thread is in a piece of this limit already.
         """
         if isinstance(stream, type) or not hasattr(stream, "record_event"):
             raise TypeError(f"stream is {stream!r}; give a Stream or a torch.cuda.Stream")
@@ -254,24 +266,25 @@ class InFlight:
 
 
 class Event(_sidestream.Event):
-    """A point in a stream. A record takes the place of the one before.
+    """A point in a stream. Each record replaces the one before.
 
-    A wait that was placed keeps to the record that there was then. Until the first record the event stands
-    for nothing, and every wait for it is over.
+    A wait that was submitted keeps to the record that the event had at that time. Until the first record,
+    waits for the event have no effect, and it counts as complete. An event cannot be used in a forked child,
+    and cannot be pickled; with ``interprocess=True`` another process can open it by its ``ipc_handle``.
 
     Args:
-        timing: Whether it keeps the device's time, for ``elapsed_time``.
-        blocking: Whether a thread that waits in ``synchronize`` sleeps until the device wakes it. By default
-            it asks again and again, which keeps a core busy and returns some microseconds sooner.
-        interprocess: Whether another process can open it, by its ``ipc_handle``. It is recorded in this
-            process and in no other.
+        timing: Whether the event records the device's time, for ``elapsed_time``.
+        blocking: Whether a thread in ``synchronize`` sleeps until the device wakes it. By default it polls,
+            which keeps a core busy and returns some microseconds sooner.
+        interprocess: Whether another process can open the event. It is recorded in this process only.
+            ``sidestream.check`` observes one process, and does not know the order that such an event makes.
         device: As for ``Stream``.
 
     Raises:
         DeviceError: The device cannot be opened.
-        TypeError: ``device`` names no device, or one of the others is neither True nor False.
-        ValueError: The device is the processor, or simulated and ``interprocess`` is asked for; or more than
-            one of ``timing``, ``blocking`` and ``interprocess`` is.
+        TypeError: ``device`` names no device, or another argument is neither True nor False.
+        ValueError: The device is the processor; it is simulated and ``interprocess`` is True; or more than
+            one of ``timing``, ``blocking`` and ``interprocess`` is True.
     """
 
     def __new__(
@@ -300,19 +313,19 @@ class Event(_sidestream.Event):
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Self:
-        """Return an event that another process made and records, by what ``ipc_handle`` returned there.
+        """Open an event that another process made and records, by what ``ipc_handle`` returned there.
 
-        It may be waited for and asked, not recorded. What is waited for is the last record that the other
-        process had made at the call: let it say when it has made one.
+        It may be waited for and queried, not recorded. A wait is for the last record that the other process
+        had made at the call, so let that process tell when it has made one.
 
         Args:
             device: The event's device, as for ``Stream``; the same GPU in both processes.
-            handle: Of an ``Event`` or a ``torch.cuda.Event`` with ``interprocess=True``.
+            handle: From an ``Event`` or a ``torch.cuda.Event`` with ``interprocess=True``.
 
         Raises:
-            DeviceError: It opens no event: it is this process's own, or the event is gone.
-            TypeError: ``handle`` is not of bytes.
-            ValueError: ``handle`` has another length, or the device is simulated.
+            DeviceError: The handle opens no event: it is this process's own, or the event is gone.
+            TypeError: ``handle`` is not ``bytes``.
+            ValueError: ``handle`` has the wrong length, or the device is simulated.
         """
         if not isinstance(handle, bytes):
             raise TypeError(f"handle is {handle!r}; give the bytes that ipc_handle() returned")
@@ -323,17 +336,18 @@ class Event(_sidestream.Event):
         return super().__new__(cls, False, False, False, handle, name_with_streams(device))
 
     def ipc_handle(self) -> bytes:
-        """Return the 64 bytes by which another process opens the event: ``from_ipc_handle``, there.
+        """Return the 64 bytes by which another process opens the event, with ``from_ipc_handle`` or PyTorch's
+        call.
 
-        The event has to stay until no other process uses it any more.
+        Keep the event until no other process uses it.
 
         Raises:
-            ValueError: It was not made with ``interprocess=True``.
+            ValueError: The event was not made with ``interprocess=True``.
         """
         return bytes(super().ipc_handle())
 
     def record(self, stream: Any = None) -> None:
-        """Record it behind all that ``stream`` was given so far. The host is not held up.
+        """Record the event after all that ``stream`` has been given so far. The host does not wait.
 
         Args:
             stream: Any stream of the event's device; by default PyTorch's current one.
@@ -341,11 +355,11 @@ class Event(_sidestream.Event):
         super().record(stream)
 
     def wait(self, stream: Any = None) -> None:
-        """Make what is put into ``stream`` from here on wait for the last record. The host is not held up.
+        """Make what is submitted to ``stream`` from now on wait for the last record. The host does not wait.
 
         Args:
-            stream: Any stream; by default PyTorch's current one. For one of another real device PyTorch is
-                needed.
+            stream: Any stream; by default PyTorch's current one. A stream of another real device needs
+                PyTorch.
         """
         if _elsewhere(self, stream):
             self.torch().wait(_as_torch_stream(stream))
@@ -353,7 +367,7 @@ class Event(_sidestream.Event):
             super().wait(stream)
 
     def query(self) -> bool:
-        """Return whether the last record is over. Never waits.
+        """Return whether the last record is complete. Never blocks.
 
         Raises:
             DeviceError: Work failed on the device.
@@ -361,7 +375,7 @@ class Event(_sidestream.Event):
         return super().query()
 
     def synchronize(self) -> None:
-        """Wait until the last record is over. Other threads of Python run meanwhile.
+        """Block until the last record is complete. Other threads of Python run meanwhile.
 
         Raises:
             DeviceError: Work failed on the device.
@@ -369,20 +383,21 @@ class Event(_sidestream.Event):
         super().synchronize()
 
     def elapsed_time(self, end: Event) -> float:
-        """Return the milliseconds on the device from this event to ``end``. Both have to be over.
+        """Return the milliseconds on the device from this event to ``end``. Both have to be complete.
 
         Raises:
-            DeviceError: One of them keeps no time, was not recorded, or is not over.
+            DeviceError: One of them has no timing, was not recorded, or is not complete.
+            TypeError: ``end`` is not an ``Event``.
         """
         if not isinstance(end, Event):
             raise TypeError(f"end is {end!r}; give a sidestream.Event with timing=True")
         return self.elapsed_ns(end) / 1e6
 
     def torch(self) -> Any:
-        """Return a ``torch.cuda.Event`` that is over when the last record of this one is.
+        """Return a ``torch.cuda.Event`` that is complete when the last record of this event is.
 
-        It is recorded in a stream of its own, which waits for this event: later records change nothing in it,
-        and its time, if this one keeps time, is a few microseconds later. The host is not held up.
+        It is recorded in a separate stream, which waits for this event: later records do not change it, and
+        its time, if this event has timing, is a few microseconds later. The host does not wait.
 
         Raises:
             ImportError: PyTorch is not installed.
@@ -412,7 +427,7 @@ def _contexts() -> list[Any]:
 
 
 def _torch_cuda() -> Any:
-    """PyTorch's streams, ready."""
+    """Return ``torch.cuda``, initialized."""
     try:
         import torch
     except ImportError as error:
@@ -427,7 +442,9 @@ def _torch_cuda() -> Any:
 
 
 def _elsewhere(mine: Stream | Event, other: Any) -> bool:
-    """Whether ``other`` belongs to another real device. The runtime has a machine for each device."""
+    """Return whether ``other`` belongs to another real device. Each device has its own runtime, which waits
+    only for its own streams and events.
+    """
     theirs = str(getattr(other, "device", mine.device))
     return theirs != mine.device and theirs.startswith("cuda:") and mine.device.startswith("cuda:")
 

@@ -12,17 +12,17 @@ from sidestream._results import Told, made
 
 @dataclass(frozen=True)
 class OperatorRow:
-    """All operators, ranges, steps or calls of one name, as ``key_averages`` of PyTorch's profiler has them.
+    """All operators, ranges, steps or calls of one name, as in ``key_averages`` of PyTorch's profiler.
 
     Attributes:
-        name: Its name.
+        name: The name.
         kind: ``operator``, ``range``, ``step`` or ``call``.
-        calls: How many.
-        host_ns: How long the host was in it.
-        host_self_ns: The same without what was inside it.
-        device_ns: How long what was launched in it took on devices, one after the other.
-        device_self_ns: The same without what operators inside it launched.
-        shapes: The shapes of its inputs, in a table ``by_shape`` of a trace that has them.
+        calls: Number of them.
+        host_ns: How long the host was in them.
+        host_self_ns: ``host_ns`` without what was inside them.
+        device_ns: How long the work that they launched took on devices, added up.
+        device_self_ns: ``device_ns`` without what operators inside them launched.
+        shapes: The shapes of their inputs, in a table ``by_shape`` of a trace that has them.
     """
 
     name: str
@@ -37,13 +37,13 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class RangeTimes:
-    """Times that are given out to ranges.
+    """The times of a range.
 
     Attributes:
         host_ns: How long the host was in it.
-        device_ns: How long what was launched in it took on devices, one after the other.
-        device_ops: How many kernels, copies and memsets that is.
-        idle_ns: How long devices did nothing for it.
+        device_ns: How long the work that it launched took on devices, added up.
+        device_ops: Number of kernels, copies and memsets that it launched.
+        idle_ns: How long devices were idle because of it.
     """
 
     host_ns: int
@@ -54,16 +54,15 @@ class RangeTimes:
 
 @dataclass(frozen=True)
 class RangeRow:
-    """All ranges of one name inside of the same ranges of one thread: ``record_function``, NVTX.
+    """All ranges (``record_function``, NVTX) of one name inside the same ranges of one thread.
 
     Attributes:
-        name: Its name.
-        depth: How many ranges are around it. The one around it is the last row before it with a smaller
-            depth.
-        calls: How many.
-        thread: The thread, where the trace has its number.
-        total: What it has with the ranges inside it.
-        own: What it has without them.
+        name: The name.
+        depth: Number of ranges around it. The range around it is the last row before it with a smaller depth.
+        calls: Number of them.
+        thread: The number of the thread, where the trace has it.
+        total: The times with the ranges inside it.
+        own: The times without them.
     """
 
     name: str
@@ -76,20 +75,19 @@ class RangeRow:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """All kernels of one name, and how the longest of them was launched; none where the trace does not say.
+    """All kernels of one name, and how the longest of them was launched; None where the trace does not say.
 
     Attributes:
-        name: Its name.
-        calls: How many.
-        total_ns: How long they took, one after the other.
+        name: The name.
+        calls: Number of them.
+        total_ns: How long they took, added up.
         longest_ns: How long the longest took.
         grid: Its blocks, in three dimensions.
         block: The threads of a block, in three dimensions.
-        registers: The registers that a thread takes.
-        shared_bytes: The shared memory that a block takes.
-        occupancy_percent: How much of the warps that fit on a multiprocessor were there,
-            as the profiler estimates it.
-        why: What in that launch may hold it back; empty where nothing does.
+        registers: Registers of a thread.
+        shared_bytes: Bytes of shared memory of a block.
+        occupancy_percent: Occupancy of a multiprocessor's warps in percent, as the profiler estimates it.
+        why: What in that launch may limit it; empty where nothing does.
         measure: The counters of Nsight Compute to measure next.
     """
 
@@ -108,13 +106,13 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class MemoryHolder:
-    """Memory that was taken at one place and not given back when most was taken.
+    """Memory that was allocated at one place and not freed when the peak was reached.
 
     Attributes:
-        operator: The innermost operator around it that does more than take memory.
+        operator: The innermost operator around the allocation that does more than allocate memory.
         range: The innermost range of the program around it.
-        pieces: How many pieces.
-        bytes: How much.
+        pieces: Number of allocations.
+        bytes: Bytes of them.
     """
 
     operator: str | None
@@ -128,15 +126,15 @@ class MemoryRow:
     """The memory of a device over time.
 
     Attributes:
-        device: The number of the GPU; none for memory of the host.
-        peak_bytes: The most that was taken at one time.
+        device: The number of the GPU; None for memory of the host.
+        peak_bytes: The most bytes that were allocated at one time.
         peak_offset_ns: When that was, counted from the start of the trace.
-        step: The step that the device was in then, from 0, where it was in one.
-        before_bytes: How much of it was taken before the trace begins.
-        taken: How often memory was taken.
-        given_back: How often it was given back.
-        holders: Who held the rest, the largest first.
-        points: How much was taken when: pairs of nanoseconds from the start of the trace and bytes.
+        step: The step that the device was in then, from 0; None where it was in none.
+        before_bytes: Bytes of it that were allocated before the trace begins.
+        taken: Number of allocations.
+        given_back: Number of frees.
+        holders: What held the rest at the peak, the largest first.
+        points: How much was allocated when: pairs of nanoseconds from the start of the trace and bytes.
     """
 
     device: int | None

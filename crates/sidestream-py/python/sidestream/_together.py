@@ -1,4 +1,4 @@
-"""Why GPUs idled, from the traces of one run or of many."""
+"""``diagnose``: why GPUs idled, from one trace or from those of all ranks of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sidestream._diagnosis import Diagnosis, sets_of
 from sidestream._results import Result, Told, made
 
 
-# A path may be a folder, which no type can tell from a file: hence `Any` beside the usual result. A text
-# is an iterable of texts, too; the first overload takes it.
+# No type can tell the path of a folder from that of a file: hence `Any` beside the usual result. A string is
+# also an iterable of strings; the first overload takes it.
 @overload
 def diagnose(  # type: ignore[overload-overlap]
     path: str | os.PathLike[str],
@@ -38,30 +38,31 @@ def diagnose(
     link_gbps: float | None = None,
     what_if: str | Iterable[str] | None = None,
 ) -> Diagnosis | Diagnoses:
-    """Read a trace and say what costs time in it, and what a change would be worth.
+    """Read a trace and return what costs time in it, and what a change would be worth.
 
-    Runs nothing and needs no GPU. Other threads run meanwhile. A file gives a ``Diagnosis``. A folder
-    gives ``Diagnoses``: a diagnosis of each trace in it, and what the ranks of one run say together. So
-    does a list of files and folders. ``sidestream.ray.diagnose`` does the same on many processes.
+    Nothing runs, and no GPU is needed. Other threads run meanwhile. A file gives a ``Diagnosis``. A folder,
+    or a list of files and folders, gives ``Diagnoses``: a diagnosis of each trace, and what the ranks of one
+    run show together. A type checker cannot tell a folder from a file; for ``[folder]`` it knows that the
+    result is ``Diagnoses``. ``sidestream.ray.diagnose`` does this in many processes.
 
     Args:
         path: The JSON of PyTorch's profiler (``.json``, ``.json.gz``), an export of Nsight Systems
             (``nsys export --type sqlite``), or a trace that Sidestream wrote; a folder of these, or a list.
-        link_gbps: How fast copies from and to pinned memory go, in GB/s. By default what the trace
-            shows, or a table of devices.
+        link_gbps: The speed of copies from and to pinned memory, in GB/s. By default what the trace shows, or
+            a table of devices.
         what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``async-output``,
             ``fused=RANGE``, ``graphs``, ``workers=N``, ``more-workers=N``, ``host-work=N``,
             ``second-stream``, ``pipeline=RANGE,RANGE``, ``non-blocking-streams``,
-            ``drop-wait=STREAM:STREAM``. One text is one prediction, of the changes in it together, as in
-            ``"pinned,no-sync"``; several texts are several predictions. By default, and with ``"all"``, the
-            usual ones.
+            ``drop-wait=STREAM:STREAM``. One string is one prediction, of the changes in it together, as in
+            ``"pinned,no-sync"``; a list of strings is several predictions. By default, and with ``"all"``,
+            the usual ones.
 
     Raises:
-        TraceError: The file is no trace that can be read, or the folder has none. The text says what to
-            do. Of several traces, those that cannot be read stand in ``Diagnoses.failed`` instead.
+        TraceError: The file is not a trace that can be read, or the folder has none; the text says what to
+            do. With several traces, those that cannot be read are in ``Diagnoses.failed`` instead.
         OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
-        TypeError: ``path`` is no path and no list of them.
-        ValueError: ``link_gbps`` is no speed, there is no such change, or the list is empty.
+        TypeError: ``path`` is neither a path nor a list of paths.
+        ValueError: ``link_gbps`` is not a speed, there is no such change, or the list is empty.
     """
     if isinstance(path, (str, os.PathLike)) and not os.path.isdir(path):
         return _diagnosis.diagnose(path, link_gbps=link_gbps, what_if=what_if)
@@ -70,8 +71,8 @@ def diagnose(
 
 
 def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return the files that were named, and those of the folders that were."""
-    # An open file is iterable, too, and so are bytes.
+    """Return the named files, and the traces in the named folders."""
+    # An open file and bytes are iterable, too.
     if (
         not isinstance(paths, (str, os.PathLike, Iterable))
         or isinstance(paths, (bytes, bytearray))
@@ -92,7 +93,7 @@ def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
 def diagnosis_or_failure(
     path: str, link_gbps: float | None, what_if: list[str] | None
 ) -> Diagnosis | FailedTrace:
-    """Read a trace; one that cannot be read does not keep the others from being looked at."""
+    """Read a trace. One that cannot be read gives a ``FailedTrace``, so that the others are still read."""
     try:
         return _diagnosis.diagnose(path, link_gbps=link_gbps, what_if=what_if)
     except (_sidestream.TraceError, OSError) as error:
@@ -101,11 +102,11 @@ def diagnosis_or_failure(
 
 @dataclass(frozen=True)
 class RankDigest:
-    """What a trace says of its rank among the others, without what it says alone: some 24 bytes an exchange
-    of data.
+    """What a trace contributes to comparing the ranks, without its own diagnosis: some 24 bytes for each
+    exchange of data.
 
     Attributes:
-        file: Its path.
+        file: The path of the trace.
     """
 
     file: str
@@ -113,7 +114,7 @@ class RankDigest:
 
 
 def digest_or_failure(path: str) -> RankDigest | FailedTrace:
-    """Read a trace for what it says of its rank among the others."""
+    """Read a trace for what it contributes to comparing the ranks."""
     try:
         return RankDigest(path, _sidestream.digest(path))
     except (_sidestream.TraceError, OSError) as error:
@@ -122,12 +123,12 @@ def digest_or_failure(path: str) -> RankDigest | FailedTrace:
 
 @dataclass(frozen=True)
 class FailedTrace:
-    """A trace about which nothing can be said.
+    """A trace that could not be diagnosed.
 
     Attributes:
-        file: Its path.
-        why: What is wrong with it, or with the process that looked at it, and what to do.
-        error: The exception, to be raised or looked into.
+        file: The path of the trace.
+        why: What is wrong with it, or with the process that read it, and what to do.
+        error: The exception.
     """
 
     file: str
@@ -135,7 +136,7 @@ class FailedTrace:
     error: Exception = field(compare=False, repr=False)
 
 
-#: Of more traces than these, those of ranks are not shown one by one.
+#: Most traces of which those of ranks are shown one by one.
 _MOST_SHORT = 8
 
 
@@ -144,12 +145,14 @@ def _digest(one: Diagnosis | RankDigest) -> str:
 
 
 class Diagnoses(Result):
-    """What is said about several traces. ``print`` shows it: each in short, then the ranks together.
+    """The diagnoses of several traces. ``print`` shows up to eight of them, those of ranks in short, then the
+    ranks together.
 
     Attributes:
-        reports: A diagnosis of each trace that could be read, in the order of the traces.
-        failed: The traces that could not be read, and why.
-        ranks: The ranks of one run together; None where no two traces state which of the same run they are.
+        reports: A ``Diagnosis`` of each trace that could be read, in the order of the traces.
+        failed: The traces that could not be read, and why. They do not keep the rest from being read.
+        ranks: The ranks of one run together; None where no two traces state which rank of the same run they
+            are.
     """
 
     reports: tuple[Diagnosis, ...]
@@ -157,7 +160,7 @@ class Diagnoses(Result):
     ranks: Ranks | None
 
     def __init__(self, results: Iterable[Diagnosis | RankDigest | FailedTrace]) -> None:
-        """Take what was said about each trace. ``diagnose`` makes these."""
+        """Take the result for each trace. ``diagnose`` makes these."""
         results = list(results)
         self._count = len(results)
         self.reports = tuple(one for one in results if isinstance(one, Diagnosis))
@@ -167,8 +170,8 @@ class Diagnoses(Result):
         self.ranks = None if together is None else _ranks(*together)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as new dictionaries and lists: ``schema``, ``reports``, ``failed`` and
-        ``ranks``.
+        """Return the report as new dictionaries and lists, of the schema ``sidestream.diagnoses/1``:
+        ``reports``, ``failed`` and ``ranks``.
         """
         return {
             "schema": "sidestream.diagnoses/1",
@@ -179,7 +182,7 @@ class Diagnoses(Result):
 
     @cached_property
     def _text(self) -> str:
-        # As the command does: what a rank says alone is long, and much the same as what the others say.
+        # As the command does: the diagnosis of one rank is long, and much like those of the others.
         shown = (
             self.reports if self._count <= _MOST_SHORT else [one for one in self.reports if one.rank is None]
         )
@@ -199,22 +202,21 @@ class Diagnoses(Result):
 
 @dataclass(frozen=True)
 class RankStep:
-    """What the devices of a rank did in a step, in nanoseconds: each figure is the median of its own, and the
-    mean of the devices.
+    """What the devices of a rank did in a step, in nanoseconds: each figure is a median over the steps, and
+    the mean of the devices.
 
     Attributes:
-        count: How many steps there were; 0 if the figures are of the whole trace.
+        count: Number of steps; 0 if the figures are of the whole trace.
         time_ns: The step.
         p10_ns: The time that a tenth of the steps stays below.
         p90_ns: The time that nine tenths stay below.
-        busy_ns: The union of kernels, copies and memsets.
-        idle_ns: What of the step is none of that; as a median of its own it need not be the difference of the
-            two.
-        kernel_ns: The union of kernels.
+        busy_ns: The union of the times of kernels, copies and memsets.
+        idle_ns: The rest of the step. As a median itself it need not be the difference of the two.
+        kernel_ns: The union of the times of kernels.
         copy_ns: Copies from and to the host.
-        exposed_copy_ns: What of them no kernel ran through.
+        exposed_copy_ns: The part of them during which no kernel ran.
         communication_ns: Exchange of data between devices.
-        exposed_communication_ns: What of it no kernel ran through that computes.
+        exposed_communication_ns: The part of it during which no kernel ran that computes.
     """
 
     count: int
@@ -236,13 +238,13 @@ class Rank:
 
     Attributes:
         rank: Its number.
-        file: Its trace.
+        file: The path of its trace.
         step: What its devices did in a step.
-        idle_by_cause: Idle time of a step.
-        waits_ns: How long it waits for others in a step, in exchanges of data.
-        late_ns: How long it is waited for in a step, by the one that waits longest each time.
-        pairs_ns: What of ``waits_ns`` is in sends and receives: the bubbles of a pipeline.
-        parts: What a step has of its own, in the mean: ``compute``, ``copies``, ``loader``, ``host``,
+        idle_by_cause: Idle nanoseconds of a step, by cause.
+        waits_ns: How long it waits for other ranks in a step, in exchanges of data.
+        late_ns: How long it is waited for in a step, each time by the rank that waits longest.
+        pairs_ns: The part of ``waits_ns`` in sends and receives: the bubbles of a pipeline.
+        parts: The rank's own work in a step, in the mean: ``compute``, ``copies``, ``loader``, ``host``,
             ``other``.
     """
 
@@ -258,20 +260,20 @@ class Rank:
 
 @dataclass(frozen=True)
 class SlowRank:
-    """The rank that makes the step of all of them longer.
+    """The rank that makes the step of all ranks longer.
 
     Attributes:
         rank: Its number.
-        cause: What its step has most of beyond that of the others: ``compute``, ``copies``, ``loader``,
+        cause: The part of its step that exceeds that of the others most: ``compute``, ``copies``, ``loader``,
             ``host`` or ``other``.
-        cause_ns: How much more.
-        name: What stands for it, where the trace names anything, such as a range of the host's.
-        excess_ns: How much longer its own work in a step is than the median of those that it is compared
+        cause_ns: By how much.
+        name: What that part is in the trace, where the trace names it, such as a range of the host's.
+        excess_ns: How much longer its own work in a step is than the median of the ranks that it is compared
             with.
-        compared: How many these are.
-        is_alike: Whether they exchange the same as it does; else they are all others.
-        step_ns: A step, as all ranks were run again.
-        predicted_ns: The same, were this rank as fast as that median.
+        compared: Number of these ranks.
+        is_alike: Whether they exchange the same data as it does; otherwise they are all other ranks.
+        step_ns: A step in a replay of all ranks.
+        predicted_ns: That step if this rank were as fast as the median.
     """
 
     rank: int
@@ -290,18 +292,18 @@ class RankGroups:
     """The process groups of one description and size.
 
     Attributes:
-        name: What they are called by their description, where they have one.
-        is_known: Whether the traces say between whom their exchanges are.
-        count: How many there are.
-        size: How many ranks each has, where that is known.
-        missing: How many of their ranks have no trace.
-        exchanges: How many exchanges were joined.
-        is_numbered: Whether by their numbers; else by their order.
+        name: Their description, where they have one.
+        is_known: Whether the traces say which ranks exchange data.
+        count: Number of groups.
+        size: Number of ranks in each, where that is known.
+        missing: Number of their ranks that have no trace.
+        exchanges: Number of exchanges that were matched between ranks.
+        is_numbered: Whether they were matched by their numbers; otherwise by their order.
         waits_ns: How long a rank waits in them in a step, in the mean.
-        most: Who waits most.
-        most_ns: How long, in a step.
-        last: Who is waited for most.
-        last_ns: How long, in a step.
+        most: The rank that waits most.
+        most_ns: How long it waits in a step.
+        last: The rank that is waited for most.
+        last_ns: How long it is waited for in a step.
     """
 
     name: str
@@ -323,15 +325,15 @@ class LongWait:
     """An exchange of data in which a rank waited long.
 
     Attributes:
-        operation: What PyTorch calls it.
-        group: Its process group.
-        seq: Its number there, where the traces have one.
-        elements: How many go in.
+        operation: PyTorch's name of the operation.
+        group: The process group.
+        seq: The number of the exchange in the group, where the traces have one.
+        elements: Number of input elements.
         last: The rank that came last, of those that have traces.
         waited: The rank that waited longest.
-        waited_ns: How long.
-        all_ns: How long all together.
-        offset_ns: When it was over, from the first exchange of all.
+        waited_ns: How long it waited.
+        all_ns: How long all ranks waited, added up.
+        offset_ns: When the exchange was complete, counted from the first exchange.
     """
 
     operation: str
@@ -349,20 +351,20 @@ class LongWait:
 class Ranks(Told):
     """The ranks of one run. ``print`` shows them as a table.
 
-    As JSON they are of the schema ``sidestream.diagnose.ranks/2``.
+    The schema of their JSON is ``sidestream.diagnose.ranks/2``.
 
     Attributes:
-        world: How many ran together, where the traces say it.
+        world: Number of ranks in the run, where the traces say it.
         ranks: Each rank that has a trace, by number.
         slowest: The number of the rank with the longest step.
-        spread: How far the longest and the shortest step are apart, as a part of the median one.
-        straggler: The number of the rank that makes the step longer, if one alone does.
-        slow: The same with its cause and what it costs.
-        waiting: The numbers of those that wait, the longest first.
+        spread: The difference of the longest and the shortest step, as a share of the median one.
+        straggler: The number of the rank that makes the step longer, if a single one does; otherwise None.
+        slow: That rank, with the cause and what it costs; None where there is none.
+        waiting: The numbers of the ranks that wait, the longest first.
         groups: The process groups, those in which ranks wait longest first.
         worst: The ten exchanges with the longest waits.
-        clock_error_ns: How far apart the ends of a collective are once the clocks are aligned, in the median.
-        missing: Ranks without a trace, as first and last of each stretch.
+        clock_error_ns: The difference of the ends of a collective once the clocks are aligned, in the median.
+        missing: Ranks without a trace, as the first and the last of each range.
         doubled: Ranks with several traces.
         warnings: What a reader has to know.
     """
@@ -389,8 +391,8 @@ class Ranks(Told):
         return self._text
 
     def html(self) -> str:
-        """Return them as one page for a browser: who waited in which exchange, and the ten worst. It loads
-        nothing.
+        """Return the ranks as one HTML page with a heat map: who waited in which exchange, and the ten worst.
+        It loads nothing.
         """
         return self._html
 

@@ -1,8 +1,8 @@
-"""Nested containers, taken apart into their arrays and put together again.
+"""Nested containers, taken apart into their arrays and rebuilt.
 
-PyTorch has such functions, which need PyTorch. These know dictionaries and other mappings, lists, tuples,
-named tuples and dataclasses. What holds no array is passed through as the same object. Lists, tuples and
-dictionaries are the extension's; the others are taken apart here.
+PyTorch has such functions, which need PyTorch. These support dictionaries and other mappings, lists, tuples,
+named tuples and dataclasses. An object without arrays is passed through. The extension takes lists, tuples
+and dictionaries apart; this module does the others.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from typing import Any
 from sidestream import _leaves, _sidestream
 
 _Make = Callable[[list[Any]], Any]
-#: Of a container. Without values it is an object, which is made anew as a whole where it comes out.
+#: The class, names, values and maker of a container. Without values it is an object that is rebuilt as a
+#: whole.
 _Opened = tuple[type, Any, list[Any] | None, Callable[[], _Make]]
 
-#: How deep, and at how many objects, it is looked for tensors.
+#: How deep, and in how many objects, tensors are looked for.
 _DEPTH, _MOST = 3, 100
 
 
 class Objects:
-    """What becomes of the objects of a batch that are no containers.
+    """What happens to the objects of a batch that are not containers.
 
-    Where batches go to a GPU of PyTorch, one with tensors and a method ``to`` is asked to move. Others are
-    handed on as they are.
+    Where batches go to a GPU of PyTorch, an object with tensors and a method ``to`` is moved with it. Others
+    are passed through.
     """
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        #: Which classes move. Of others that is asked in the first batch.
+        #: The classes that are moved. Other classes are examined in the first batch only.
         self._known: dict[type, bool] = {}
         self.is_first = True
-        #: Classes of objects that stay although they have tensors or arrays.
+        #: Classes of objects that stay on the host although they have tensors or arrays.
         self.staying: list[str] = []
 
     def open(self, value: Any) -> _Opened | None:
@@ -66,14 +67,14 @@ def _moved(value: Any, device: Any) -> Any:
     try:
         moved = value.to(device, non_blocking=True)
     except TypeError:
-        # It knows of devices only.
+        # Its `to` takes a device only.
         moved = value.to(device)
-    # One that moves in its place may return nothing.
+    # A `to` that works in place may return None.
     return value if moved is None else moved
 
 
 def _has_tensors(value: Any) -> bool:
-    """Tell whether an object holds tensors of PyTorch, itself or in what it has."""
+    """Return whether an object holds tensors of PyTorch, directly or in its attributes."""
     left = [(value, 0)]
     for _ in range(_MOST):
         if not left:
@@ -92,21 +93,21 @@ def _has_tensors(value: Any) -> bool:
 
 
 def flatten(tree: Any, objects: Objects | None = None) -> tuple[list[Any], _sidestream.Shape]:
-    """Return the tensors and the numpy arrays of numbers of ``tree`` in sequence, and its shape, which does
-    not hold them.
+    """Return the tensors and the numpy arrays of numbers in ``tree`` in order, and its shape, which does not
+    hold them.
 
     Args:
-        tree: What to take apart. What a mapping of the caller's own class holds is asked for once.
-        objects: What becomes of objects that are no containers; without it they are handed on as they are.
+        tree: What to take apart. Each value of a mapping of the caller's own class is read once.
+        objects: Handles objects that are not containers; by default they are passed through.
 
     Raises:
-        RecursionError: It is nested too deep, or contains itself.
+        RecursionError: ``tree`` is nested too deep, or contains itself.
     """
     return _sidestream.flatten(tree, True, _open if objects is None else objects.open)
 
 
 def _attributes(value: Any) -> list[Any]:
-    """What an object has, without a call of a method of its own, which may do anything."""
+    """Return the attributes of an object without calling a method of its class, which could do anything."""
     if isinstance(value, type):
         return []
     own: list[Any] = []
@@ -121,17 +122,17 @@ def _attributes(value: Any) -> list[Any]:
 
 
 def tensors_of(tree: Any) -> tuple[list[Any], _sidestream.Shape]:
-    """Do the same for tensors alone: numpy's arrays stay where they are."""
+    """Return the tensors in ``tree`` and its shape, which holds everything else, numpy arrays included."""
     return _sidestream.flatten(tree, False, _open)
 
 
 def _open(tree: Any) -> _Opened | None:
-    """Return the class of a container, the names of its values, these, and how to come by what makes one of
-    other values.
+    """Return the class of a container, the names of its values, the values, and a function that returns its
+    maker. The maker builds such a container from other values.
     """
     kind = type(tree)
     if kind.__module__.startswith("tensordict"):
-        # Mappings by their methods, which index their batch.
+        # They have the methods of a mapping, but indexing means their batch.
         return _tensor_dict(tree) if kind.__name__ == "TensorDict" else None
     if isinstance(tree, Mapping):
         names: Any = list(tree)
@@ -143,15 +144,15 @@ def _open(tree: Any) -> _Opened | None:
             return kind, kind._fields, list(tree), lambda: kind._make
         return kind, None, list(tree), lambda: kind
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        # A field that is set later may not be there yet.
+        # A field that is set later may not exist yet.
         names = [field.name for field in dataclasses.fields(tree) if hasattr(tree, field.name)]
         return kind, names, [getattr(tree, name) for name in names], lambda: _dataclass(tree, names)
     return None
 
 
 def _tensor_dict(tree: Any) -> _Opened:
-    """A dictionary of tensors that share a batch size. Arrays that are no tensors it cannot hold: those stand
-    in a `dict`.
+    """Open a dictionary of tensors that share a batch size. It cannot hold arrays that are not tensors; with
+    those it becomes a `dict`.
     """
     kind, size = type(tree), tree.batch_size
     keys = list(tree.keys())
@@ -171,7 +172,7 @@ def _tensor_dict(tree: Any) -> _Opened:
 
 
 def _packed(tree: Any) -> _Opened:
-    """PyTorch's packed sequences, of which one part stays on the host."""
+    """Open a packed sequence of PyTorch, of which one part stays on the host."""
     names = ("data", "sorted_indices", "unsorted_indices")
     kind, sizes = type(tree), tree.batch_sizes
     return (
@@ -186,8 +187,8 @@ def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
     kind = type(tree)
     if not isinstance(tree, MutableMapping):
         return lambda values: kind(zip(names, values))  # type: ignore[call-arg]
-    # A copy has what the class keeps beside its items, such as the default of a defaultdict. It may not keep
-    # the arrays alive, which are still in it.
+    # A copy has what the class keeps beside its items, such as the default of a defaultdict. Its items are
+    # cleared, so that it does not keep the arrays alive.
     empty = copy.copy(tree)
     for name in names:
         value = tree[name]
@@ -211,7 +212,7 @@ def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
 def _dataclass(tree: Any, names: list[str]) -> _Make:
     empty = copy.copy(tree)
     for name in names:
-        # Frozen ones too; their __init__ may want other arguments than the fields.
+        # Works for frozen dataclasses too; their `__init__` may take other arguments than the fields.
         object.__setattr__(empty, name, None)
 
     def make(values: list[Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Times and sizes as people read them, in the words of the command."""
+"""Times and sizes as text, in the form that the command uses."""
 
 from __future__ import annotations
 
 
 def time(ns: float) -> str:
-    """Return a time in the unit that is read easily."""
+    """Return a time as text, in a readable unit."""
     for unit, size in (("ns", 1e3), ("µs", 1e6), ("ms", 1e9)):
         if ns < size:
             return f"{ns * 1e3 / size:.4g} {unit}"
@@ -12,7 +12,7 @@ def time(ns: float) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes in the unit that is read easily."""
+    """Return a number of bytes as text, in a readable unit."""
     if count < 10_000:
         return f"{count} B"
     for unit, most in (("kB", 1e7), ("MB", 1e10)):

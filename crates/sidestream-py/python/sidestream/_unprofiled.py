@@ -1,7 +1,7 @@
-"""What a step takes without the profiler: windows of steps, timed before it starts.
+"""The time of a step without the profiler: windows of steps, timed before it starts.
 
-What the profiler adds to a step cannot be seen in its trace. So the same loop is timed first. The host waits
-for the devices at the edges of a window only: inside it, it runs ahead of them as it always does.
+A trace does not show what the profiler adds to a step. So the same loop is timed first. The host waits for
+the devices only at the edges of a window; inside it, it runs ahead of them as usual.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from dataclasses import asdict, dataclass
 from statistics import mean, median, quantiles
 from typing import Any
 
-#: The key of the trace that this is written under. `sidestream diagnose` reads it.
+#: The key under which the times are written to the trace. `sidestream diagnose` reads it.
 KEY = "sidestream.unprofiled"
-#: Two windows agree if they are no further apart than this.
+#: Largest difference of two windows that agree, as a share.
 AGREE = 0.03
-#: So many windows are taken at the least, once two have agreed.
+#: Least windows that are taken, once two have agreed.
 TAKEN = 5
-#: After so many windows without two that agree, they are taken as they come.
+#: Most windows that are dropped while no two agree; the next ones are taken.
 MOST_DROPPED = 12
-#: A window lasts so long, so that waiting at its edges does not count,
+#: Duration of a window: long against the wait at its edges,
 WINDOW_NS = 50_000_000
-#: and has as many steps as that takes, within these bounds.
+#: with as many steps as that takes, within these bounds.
 LEAST_STEPS, MOST_STEPS = 5, 1_000
-#: So many steps are timed where several programs run together: all of them have to start their profilers at
-#: the same step.
+#: Steps that are timed where several ranks run together, which have to start their profilers at the same
+#: step.
 TOGETHER = 100
 
 
 @dataclass(frozen=True)
 class Unprofiled:
-    """What a step took before the profiler started.
+    """The time of a step before the profiler started.
 
     Attributes:
-        median_ns: The median of the windows.
-        mean_ns: Their mean: far from the median where windows have another number of slow steps each, or one
-            of them was held up.
+        median_ns: The median of the windows, in nanoseconds for each step.
+        mean_ns: Their mean: far from the median where windows differ in their number of slow steps, or one of
+            them was delayed.
         quartiles_ns: The first and the third quartile.
-        drift: How much longer a step was in the second half of the windows than in the first, as a part of
-            the median; less than 0 where it was shorter.
-        edge_ns: By how much a step may have come out too long at the most, since the host waited for the
-            devices at the edges of the windows.
+        drift: How much longer a step was in the second half of the windows than in the first, as a share of
+            the median; below 0 where it was shorter. Over 0.05 the diagnosis gives the step as a range.
+        edge_ns: By how much a step may be too long at most, since the host waited for the devices at the
+            edges of the windows.
         agreed: Whether two windows in a row were within 3 % of each other before any was taken.
-        window_steps: How many steps a window has.
-        dropped: How many windows came before those that were taken, the two that agreed among them.
-        taken: How many windows were taken.
-        after_profiler: Whether ``profile`` had run before in the program: parts of PyTorch's profiler may
-            have stayed, and slow down a step.
+        window_steps: Number of steps in a window.
+        dropped: Number of windows before those that were taken, including the two that agreed.
+        taken: Number of windows that were taken.
+        after_profiler: Whether ``profile`` had run before in this process: parts of PyTorch's profiler may
+            have stayed and slow down a step.
     """
 
     median_ns: int
@@ -61,24 +61,24 @@ class Unprofiled:
     after_profiler: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a new dictionary of what JSON knows."""
+        """Return the fields as a new dictionary of values of JSON."""
         return asdict(self) | {"quartiles_ns": list(self.quartiles_ns)}
 
 
 def least_steps(every: int) -> int:
-    """Return how many steps are needed at the least, with windows of so many."""
-    # The first one, a window that says how long a step is, two that agree, and those that are taken.
+    """Return the least number of steps that can be timed, with windows of ``every`` steps."""
+    # The first step, a window that shows how long a step is, two that agree, and those that are taken.
     return 1 + (1 + 2 + TAKEN) * every
 
 
 class Windows:
-    """Times windows of steps. The first step is in none of them: programs prepare in it what they need once.
+    """Times windows of steps. The first step is in none of them, since programs initialize in it.
 
     Args:
         clock: Returns the time in nanoseconds.
         synchronize: Waits for the devices.
-        every: A window has a multiple of so many steps.
-        steps: Time so many steps in all; by default as few as it takes.
+        every: The number of steps in a window is a multiple of this.
+        steps: Number of steps to time in all; by default as few as are needed.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Windows:
     ) -> None:
         self._clock, self._synchronize = clock, synchronize
         self._every, self._steps = every, steps
-        # The first window only says how long a step is.
+        # The first window only shows how long a step is.
         self._size, self._is_sized = every, False
         self._count = self._inside = self._dropped = 0
         self._began_ns = self._first_ns = 0
@@ -99,7 +99,7 @@ class Windows:
         self._taken: list[tuple[float, float]] = []
 
     def step(self) -> bool:
-        """Say that a step is over; whether that was the last one that is timed."""
+        """Record the end of a step, and return whether it was the last one to time."""
         self._count += 1
         if self._count == 1:
             self._synchronize()
@@ -117,9 +117,9 @@ class Windows:
         self._synchronize()
         now_ns = self._clock()
         step_ns = (now_ns - self._began_ns) / self._size
-        # Without the wait the host would have gone on at once, and the devices as soon as the host had
-        # submitted something, for which it takes no longer than for its first step: by the less of the two at
-        # the most the window is too long.
+        # Without the wait the host would have continued at once, and the devices as soon as the host had
+        # submitted work, which takes it no longer than its first step. So the window is too long by at most
+        # the smaller of the two.
         edge_ns = min(now_ns - before_ns, self._first_ns) / self._size
         self._inside, self._began_ns = 0, now_ns
         if self._takes:
@@ -136,27 +136,27 @@ class Windows:
             self._resize(step_ns)
 
     def _has_room(self, windows: int) -> bool:
-        """Whether so many windows more are within the steps that were stated, if any were."""
+        """Return whether this many more windows fit into the steps to time, if their number was given."""
         return self._steps is None or self._steps - self._count >= windows * self._size
 
     def _resize(self, step_ns: float) -> None:
-        """Make the windows as long as such steps want it. Those of two sizes are not compared."""
+        """Adapt the size of the windows to the time of a step. Windows of two sizes are not compared."""
         steps = min(max(int(WINDOW_NS / max(step_ns, 1)), LEAST_STEPS), MOST_STEPS)
         if self._steps is not None:
             steps = min(steps, (self._steps - self._count) // (2 + TAKEN))
         wanted = max(steps // self._every, 1) * self._every
-        # What creeps stays as it is.
+        # A small change of the size is not made.
         if not self._is_sized or wanted >= 2 * self._size:
             self._size, self._last_ns, self._is_sized = wanted, None, True
 
     def result(self, after_profiler: bool) -> Unprofiled | None:
-        """Return what a step took, or none if too few windows were taken."""
+        """Return the time of a step, or None if too few windows were taken."""
         if len(self._taken) < TAKEN:
             return None
         steps = [step_ns for step_ns, _ in self._taken]
         middle = median(steps)
         first, _, third = quantiles(steps, n=4, method="inclusive")
-        # The middle one is in both halves: then no single window makes a drift.
+        # The middle window is in both halves, so that a single window makes no drift.
         half = (len(steps) + 1) // 2
         drift = (median(steps[-half:]) - median(steps[:half])) / middle if middle > 0 else 0.0
         return Unprofiled(
@@ -173,17 +173,17 @@ class Windows:
         )
 
     def least(self) -> int:
-        """How many steps are timed, as far as that can be said by now: at the least, where no window has
-        shown yet how long a step is.
+        """Return how many steps are timed, as far as known: the least number until a window has shown how
+        long a step takes.
         """
         if self._steps is not None:
             return self._steps
         size = self._size if self._is_sized else max(LEAST_STEPS // self._every, 1) * self._every
-        # The first step, and a window that says how long a step is.
+        # The first step, and a window that shows how long a step is.
         return 1 + self._every + (2 + TAKEN) * size
 
     def __str__(self) -> str:
-        """How far it has come."""
+        """Return how far the timing has come."""
         known = [step_ns for step_ns, _ in self._taken] or [ns for ns in [self._last_ns] if ns is not None]
         each = f", about {median(known) / 1e6:.3f} ms each" if known else ""
         windows = self._dropped + len(self._taken)

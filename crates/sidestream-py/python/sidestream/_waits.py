@@ -1,22 +1,22 @@
-"""Whether a loader keeps up, in a sentence, by how long a loop waited for it."""
+"""Whether a loader keeps up, in a sentence, from how long a loop waited for it."""
 
 from __future__ import annotations
 
-#: With fewer batches nothing is said of a loader: the first one comes from a cold start.
+#: Least batches for a verdict, since the first one includes the start of the loader.
 FEW = 10
-#: Where so much of the time is spent waiting for the loader, that is what to change.
+#: Least share of the time spent waiting at which the loader is the limit.
 STARVED = 0.05
 
 
 def verdict(count: int, noun: str, waited_s: float, elapsed_s: float, spent: str) -> str:
-    """Say whether the loader keeps up.
+    """Return a sentence on whether the loader keeps up.
 
     Args:
-        count: How many came from it.
-        noun: What these are.
-        waited_s: How long nothing else could happen.
-        elapsed_s: Of how long.
-        spent: What the time was spent with, behind the share.
+        count: Number of batches or items from the loader.
+        noun: The name of these in the sentence.
+        waited_s: Seconds in which the loop could only wait.
+        elapsed_s: Seconds of the loop.
+        spent: How the waiting time was spent, as it follows the share in the sentence.
     """
     if count < FEW:
         return f"{count} {noun} are too few to say whether the loader keeps up"

@@ -1,6 +1,7 @@
-"""``python -m sidestream.check script.py``: runs a program of PyTorch and says where it races.
+"""``python -m sidestream.check script.py``: runs a PyTorch program and reports its races.
 
-The module can be called as the function ``sidestream.check``, whose name it has.
+Importing this module replaces the function ``sidestream.check`` of the same name, so the module can be called
+like it.
 """
 
 from __future__ import annotations
@@ -30,30 +31,32 @@ from sidestream._check_text import check_text
 from sidestream._check_threads import HEARD
 from sidestream._sidestream import RaceError
 
-# What `help(sidestream.check)` shows, once something has imported this module.
+# The contents of `help(sidestream.check)`, once this module has been imported.
 __all__ = ["check"]
 
-#: How the command ends if nothing was found and something was not simulated.
+#: The exit code if nothing was found and something was not simulated.
 NOT_SIMULATED = 3
 
 
 class _Callable(types.ModuleType):
-    """Importing a submodule puts it in the place of the function of the same name."""
+    """A module that can be called: importing a submodule puts it in the place of the function of the same
+    name.
+    """
 
     def __call__(self, **options: Any) -> Any:
         return check(**options)
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what the arguments name and prints the report to standard error.
+    """Run the program that the arguments name, and print the report to standard error.
 
-    Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with; 3
-    where that is nothing, and something was not simulated.
+    Return 1 if a race was found, 2 if the arguments are wrong, 3 if the program asked for something that is
+    not simulated and ended well otherwise, and else the program's exit code.
     """
     parser = _parser()
     given = parser.parse_args(arguments)
     program = _program(parser, given)
-    # What can be known before the program runs is said before.
+    # Errors that can be known before the program runs are reported before it.
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
     try:
@@ -62,7 +65,7 @@ def main(arguments: list[str]) -> int:
         parser.error(f"--suppress: {error}")
     steps = None if given.steps is None else _steps(parser, given.steps)
     if given.require_gpu and given.simulate:
-        parser.error("--require-gpu wants a GPU, and --simulate stands in for one; give one of the two")
+        parser.error("--require-gpu needs a GPU, and --simulate simulates one; give one of the two")
     if given.require_gpu and not _has_gpu():
         parser.error("--require-gpu: PyTorch finds no GPU here")
     devices = 1 if given.devices is None else given.devices
@@ -108,7 +111,7 @@ def main(arguments: list[str]) -> int:
         if unfit := ", ".join(name for name, value in others.items() if value):
             parser.error(f"a text has a report for each of its blocks; leave out {unfit}")
         return check_text(path, devices, not given.no_stacks, given.memory, file)
-    # A program that has a handler of its own sets it later, and then it is that one's to end the program.
+    # A program with its own handler sets it later, and that handler then decides how the program ends.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
         os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_untouched)
@@ -129,10 +132,10 @@ def main(arguments: list[str]) -> int:
             code = _code(program, is_module, found)
             found._recorder.program_over()
     except RaceError as race:
-        # It was heard of when the program had ended.
+        # A race that was found after the program had ended.
         print(f"{type(race).__name__}: {race}", file=sys.stderr)
     if signal.getsignal(signal.SIGTERM) is _terminated:
-        # The program is over, and its report is all that is left.
+        # The program has ended; only its report is left to write.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     text = str(found) if rank is None else f"rank {rank}: {found}"
     print(text, file=sys.stderr)
@@ -160,15 +163,15 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
         description="Run a program of PyTorch and say where it races.",
         epilog=(
-            f"Order between threads of the host is heard where they hand over by {HEARD}. Without it two are "
-            "a warning, which does not change how this ends."
+            f"Order between host threads is observed where they hand over by {HEARD}. Conflicting calls "
+            "without such an order are a warning, which does not change the exit code."
         ),
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument(
         "--fix",
         action="store_true",
-        help="print the calls that mend the races as a patch, to standard output",
+        help="print the calls that fix the races as a patch, to standard output",
     )
     parser.add_argument(
         "--reduce",
@@ -176,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         help="write the shortest stream program (YAML) that still has the first race",
     )
     parser.add_argument(
-        "--suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each"
+        "--suppress", metavar="FILE", help="findings to leave out: FILE:LINE REASON, a line each"
     )
     parser.add_argument(
         "--steps",
@@ -187,10 +190,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--raise", dest="raises", action="store_true", help="raise RaceError at the first race"
     )
-    parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
-    parser.add_argument("--no-host", action="store_true", help="do not hear the host's own loads and stores")
+    parser.add_argument("--no-stacks", action="store_true", help="do not record the places in the program")
     parser.add_argument(
-        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold"
+        "--no-host", action="store_true", help="do not observe the host's own loads and stores"
+    )
+    parser.add_argument(
+        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="how much memory the check may use"
     )
     parser.add_argument(
         "--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it"
@@ -202,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _program(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[str]:
-    """What is run, with its arguments. Options of the check among these are named."""
+    """Return the program and its arguments. Warn about options of the check among these."""
     program: list[str] = given.module or given.program
     if program and program[0] == "--":
         program = program[1:]
@@ -214,11 +219,11 @@ def _program(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list
         } - {"--help"}
         behind = list(dict.fromkeys(name for word in program[1:] if (name := word.partition("=")[0]) in own))
         if behind:
-            it, stands = ("it", "stands") if len(behind) == 1 else ("them", "stand")
+            it, comes = ("it", "comes") if len(behind) == 1 else ("them", "come")
             print(
-                f"{', '.join(behind)} {stands} behind {program[0]}, so the program gets {it} and the check "
-                "does not; options of the check stand in front of the script, and with -- in front of it "
-                "this is not said",
+                f"{', '.join(behind)} {comes} after {program[0]}, so the program gets {it} and the check "
+                "does not; options of the check come before the script, and with -- before it this is "
+                "not said",
                 file=sys.stderr,
             )
     return program
@@ -235,7 +240,7 @@ def _steps(parser: argparse.ArgumentParser, text: str) -> Steps:
 
 
 def _of_rank(name: str, rank: int | None) -> Path:
-    """The file of that name: each rank has one of its own."""
+    """Return the file of this rank: with several ranks each has its own."""
     file = Path(name)
     return file if rank is None else file.with_name(f"{file.stem}.rank{rank}{file.suffix}")
 
@@ -250,7 +255,7 @@ def _left(parser: argparse.ArgumentParser, name: str, rank: int | None) -> Path:
 
 
 def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
-    """Runs the program, and returns what it ends with."""
+    """Run the program, and return its exit code."""
     try:
         _run(program, is_module)
     except SystemExit as exit_:
@@ -258,7 +263,7 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
             print(exit_.code, file=sys.stderr)
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except BaseException as error:
-        # Printed here, so that the report comes last.
+        # Printed here, so that the report is printed after it.
         shown = error.with_traceback(_of_program(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
         print(
@@ -267,15 +272,15 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
         )
         if str(error) in found.skipped:
             return NOT_SIMULATED
-        # As Python itself ends, and as a shell says that of SIGINT.
+        # The exit code of Python, and the one that a shell gives for SIGINT.
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
 def _end(code: int) -> None:
-    """Ends the process. PyTorch goes on calling what hears of its events and memory while Python is taken
-    down, and each such call prints an error; so all that a program may have asked for at its end is done, and
-    then nothing more.
+    """End the process. While Python shuts down, PyTorch still calls the callbacks for its events and memory,
+    and each call prints an error. So this runs everything that a program may have registered for its end, and
+    then exits at once.
     """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -290,12 +295,12 @@ def _end(code: int) -> None:
 
 
 def _terminated(*_: object) -> None:
-    # As a shell says it of a program that the signal ended.
+    # The exit code that a shell gives for a program that the signal ended.
     sys.exit(128 + signal.SIGTERM)
 
 
 def _hold() -> None:
-    """A signal to a child has to find it with its own handler: it waits until that is there."""
+    """Block SIGTERM during a fork, so that the child's own handler is set before it receives the signal."""
     _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
 
 
@@ -304,7 +309,7 @@ def _release() -> None:
 
 
 def _untouched() -> None:
-    """Processes that the program starts end as they would."""
+    """Restore the default handler in a child, so that processes of the program end as without the check."""
     if signal.getsignal(signal.SIGTERM) is _terminated:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _release()
@@ -314,7 +319,7 @@ _held: list[Any] = []
 
 
 def _rank() -> int | None:
-    """The rank of this process, where there are several."""
+    """Return the rank of this process, if there are several."""
     try:
         return int(os.environ["RANK"]) if int(os.environ["WORLD_SIZE"]) > 1 else None
     except (KeyError, ValueError):
@@ -329,15 +334,13 @@ def _has_gpu() -> bool:
     return bool(torch.cuda.is_available())
 
 
-#: So often the report in the file is renewed while the program runs.
+#: Seconds between two updates of the report file while the program runs.
 _SECONDS = 10.0
 
 
 @contextlib.contextmanager
 def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
-    """Keeps the report in a file up to date, for a program that is ended from outside without having been
-    told.
-    """
+    """Keep the report in a file up to date, for a program that is killed."""
     if file is None:
         yield
         return
@@ -365,8 +368,8 @@ def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
 
 
 def _write(file: Path, text: str) -> bool:
-    """All of it or nothing: who is ended in between leaves the last one. Returns whether it could be
-    written.
+    """Replace the file as a whole, so that a process that is killed meanwhile leaves the previous report.
+    Return whether it was written.
     """
     part = file.with_name(file.name + ".part")
     try:
@@ -393,7 +396,7 @@ def _print_patch(found: CheckedRun) -> bool:
 def _is_module(name: str) -> bool:
     sys.path.insert(0, "")
     try:
-        # Not the module itself: to find it would import its package before anything is heard.
+        # Not the module itself: finding it would import its package before the check observes anything.
         return importlib.util.find_spec(name.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False
@@ -402,7 +405,7 @@ def _is_module(name: str) -> bool:
 
 
 def _of_program(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Leave out what stands above the program."""
+    """Remove the frames of the check from a traceback."""
     here = {__file__, runpy.__file__, "<frozen runpy>"}
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in here:
         trace = trace.tb_next

@@ -1,5 +1,4 @@
-"""Prefetching in a ``Trainer`` of Lightning, whose loaders are shared out among the ranks before they are
-iterated over.
+"""Prefetching in a ``Trainer`` of Lightning.
 
 Importing this needs Lightning: ``lightning`` or ``pytorch_lightning``.
 """
@@ -19,25 +18,29 @@ __all__ = ["Prefetch"]
 
 
 class Prefetch(Callback):  # type: ignore[misc]
-    """Prefetch the batches of every loader of a trainer to its device.
+    """Prefetches the batches of every loader of a ``Trainer`` to its device.
 
-    ``Trainer(callbacks=[Prefetch()])`` is all: ``train_dataloader()`` and the others return their loaders as
-    they are. The trainer gives each loader the sampler of its rank first, and what comes of that is
-    prefetched. A loader that is prefetched already it would leave as it is, and each rank would train on all
-    of the data.
+    Use it as ``Trainer(callbacks=[Prefetch()])``; ``train_dataloader()`` and the others return their loaders
+    without ``prefetch``. The trainer first gives each loader the sampler of its rank, and the result is
+    prefetched. The trainer would not do so with a loader that is prefetched already, and each rank would
+    train on all of the data.
+
+    Args:
+        depth: As for ``sidestream.prefetch``.
+        keep: As for ``sidestream.prefetch``.
     """
 
     def __init__(self, depth: int = 2, *, keep: Literal["grow", "copy"] = "grow") -> None:
-        """Take the arguments of ``sidestream.prefetch``. The device is the trainer's."""
+        """Take the arguments of ``sidestream.prefetch``; the device is the trainer's."""
         super().__init__()
         self._depth = depth
         self._keep = keep
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Put it behind what the strategy does with a loader."""
+        """Prefetch each loader after the strategy has processed it."""
         strategy = trainer.strategy
         if "process_dataloader" in vars(strategy):
-            # It is there already: a trainer that fits and then tests sets up twice.
+            # A trainer that fits and then tests calls this twice.
             return
         process = strategy.process_dataloader
 
@@ -50,5 +53,5 @@ class Prefetch(Callback):  # type: ignore[misc]
         strategy.process_dataloader = prefetched
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Leave the strategy as it was."""
+        """Restore the strategy."""
         vars(trainer.strategy).pop("process_dataloader", None)

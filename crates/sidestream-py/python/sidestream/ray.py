@@ -1,6 +1,6 @@
-"""Traces of many ranks, diagnosed as tasks of Ray.
+"""Diagnose the traces of many ranks as tasks of Ray.
 
-This module can be imported without Ray, which is asked for when it is needed.
+This module can be imported without Ray; ``diagnose`` needs it.
 """
 
 from __future__ import annotations
@@ -32,36 +32,35 @@ def diagnose(
     reports: bool = True,
     on_each_machine: bool = False,
 ) -> Diagnoses:
-    """Diagnose traces as tasks of Ray, one each, and look at the ranks of one run together.
+    """Diagnose traces as tasks of Ray, one each, and compare the ranks of one run.
 
     The result is that of ``sidestream.diagnose`` for a folder or a list; one file gives ``Diagnoses``, too. A
-    trace that cannot be read, and one whose task fails, stand in ``Diagnoses.failed`` with their names; the
-    others stay. Where Ray is not running in this process, it starts or joins a cluster as it always does
-    (``ray.init``). Waits until all tasks are over. At most twice as many are handed to Ray at a time as the
-    cluster has processors; after Ctrl-C no other is, and those that were handed over still run.
+    trace that cannot be read, or whose task fails, is in ``Diagnoses.failed``; the others are still read.
+    Where Ray is not running in this process, it starts or joins a cluster as usual (``ray.init``). Blocks
+    until all tasks have ended. At most twice as many tasks as the cluster has processors run or wait at a
+    time; after Ctrl-C those finish, and no other starts.
 
     Args:
-        paths: A folder of traces, or a list of files and folders. Folders are listed here, and the files
-            are opened under their absolute paths where the tasks run: on a cluster of several machines, in
-            a file system that all of them see. They need this package, too. With ``on_each_machine`` the
-            paths are those of each machine.
-        link_gbps: As of ``sidestream.diagnose``.
-        what_if: As of ``sidestream.diagnose``.
+        paths: A folder of traces, or a list of files and folders. Folders are listed here, and the tasks open
+            the files by their absolute paths: on several machines, use a file system that all of them see,
+            and install the package on each. With ``on_each_machine`` the paths are those of each machine.
+        link_gbps: As for ``sidestream.diagnose``.
+        what_if: As for ``sidestream.diagnose``.
         options: What a task needs, for ``options`` of Ray's remote functions: by default one processor.
-            ``{"memory": BYTES}`` keeps too many large traces from being read at once on one machine.
-        reports: Whether the diagnosis of each trace comes back as well. Without them a task returns what
-            its rank is joined with the others by, some 24 bytes an exchange of data, so that a thousand
-            ranks take little memory here: ``Diagnoses.reports`` is empty, ``Diagnoses.ranks`` the same.
-        on_each_machine: Traces lie on the disk of the machine that wrote them: the paths are looked up on
-            every machine of the cluster, and each trace is read where it lies. Not for a file system that all
-            of them see, where each trace would be read once by each.
+            ``{"memory": BYTES}`` limits how many large traces are read at once on one machine.
+        reports: Whether the diagnosis of each trace is returned as well. If not, a task returns only what its
+            rank is compared by, some 24 bytes for each exchange of data, so that a thousand ranks take little
+            memory here: ``Diagnoses.reports`` is empty, and ``Diagnoses.ranks`` does not change.
+        on_each_machine: Whether to look up the paths on every machine of the cluster, and read each trace on
+            the machine that has it. Not for a file system that all machines see, where each would read each
+            trace.
 
     Raises:
         ImportError: Ray is not installed.
         TraceError: A folder has no traces; with ``on_each_machine``, on no machine.
-        TypeError: ``paths`` is no path and no list of them, ``link_gbps`` no number, ``what_if`` no text and
-            no list of texts, or ``options`` no dictionary.
-        ValueError: ``link_gbps`` is no speed, there is no such change, or the list is empty.
+        TypeError: ``paths`` is neither a path nor a list of paths, ``link_gbps`` is not a number, ``what_if``
+            is neither a string nor a list of strings, or ``options`` is not a dictionary.
+        ValueError: ``link_gbps`` is not a speed, there is no such change, or the list is empty.
     """
     try:
         import ray
@@ -72,7 +71,7 @@ def diagnose(
             name="ray",
         ) from missing
     wanted = sets_of(what_if)
-    # What is wrong for all of them is said before any of them begins.
+    # Options that all tasks would refuse are refused before any task starts.
     check_options(speed(link_gbps), wanted)
     if not isinstance(options, (Mapping, type(None))):
         raise TypeError(
@@ -98,9 +97,9 @@ def diagnose(
         place = running.pop(over[0])
         results[place] = _of_task(ray, place[0], over[0])
 
-    # Not all at once: after Ctrl-C those that were handed over go on to their end, and no other is.
-    # `ray.cancel` would end them, too, but Ray 2.60 aborts this process where a task that is cancelled ends
-    # at that moment.
+    # Not all at once: after Ctrl-C the submitted tasks run to their end, and no other is submitted.
+    # `ray.cancel` could end them, but Ray 2.60 aborts this process if a task ends at the moment in which it
+    # is cancelled.
     for place in dict.fromkeys(traces):
         running[hand_over(place)] = place
         while len(running) >= _at_once(ray):
@@ -110,7 +109,7 @@ def diagnose(
     return Diagnoses(results[place] for place in traces)
 
 
-#: A path, and the machine on which it is one; None for any.
+#: A path, and the machine that has it; None for any machine.
 _Place = tuple[str, "str | None"]
 
 
@@ -121,7 +120,7 @@ def _strategy(machine: str) -> Any:
 
 
 def _of_machines(ray: Any, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[_Place]:
-    """List the paths on every machine."""
+    """Return the traces of the paths on every machine."""
     named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not ray.is_initialized():
         ray.init()
@@ -141,20 +140,21 @@ def _of_machines(ray: Any, paths: str | os.PathLike[str] | Iterable[str | os.Pat
 
 
 def _there(paths: list[str | os.PathLike[str]]) -> list[str]:
-    """List what of the paths is on this machine."""
+    """Return the traces of the paths on this machine."""
     found: list[str] = []
     for path in paths:
         if os.path.exists(path):
             try:
                 found += [os.path.abspath(one) for one in files(path)]
             except TraceError:
-                # Another machine may have some there.
+                # Another machine may have traces there.
                 continue
     return found
 
 
 def _at_once(ray: Any) -> int:
-    # One waits behind each that runs. A cluster that grows with its tasks sees that, and then there are more.
+    # One task waits for each that runs, so that a cluster that grows with its tasks sees that it needs more
+    # processors.
     return 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 

@@ -1,4 +1,4 @@
-//! Copies, and the host memory that takes part in them.
+//! Copies, and the host memory that they use.
 
 use pyo3::prelude::*;
 use sidestream::op::Memory;
@@ -10,7 +10,7 @@ use super::plan::{Plan, Touched};
 use super::touch::Touch;
 
 impl Recorder {
-    /// An operator that runs on the host.
+    /// Reports an operator that runs on the host.
     pub(super) fn by_host(
         &self,
         py: Python<'_>,
@@ -28,7 +28,7 @@ impl Recorder {
         self.look(py, found, touches, tensors)
     }
 
-    /// Whether the host memory takes part in copies, and is still the same storage.
+    /// Whether copies use the host memory, and it still belongs to the same storage.
     fn is_tracked(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> bool {
         let known = {
             let core = self.core.lock();
@@ -47,7 +47,7 @@ impl Recorder {
         same
     }
 
-    /// The storage of a tensor: where it starts and ends, and who it is.
+    /// The storage of a tensor: its first and last address, and its identity.
     pub(super) fn storage<'py>(
         &self,
         tensor: &Bound<'py, PyAny>,
@@ -68,7 +68,7 @@ impl Recorder {
         self.give_back(py, &gone);
     }
 
-    /// Weak references of storages are given back.
+    /// Releases weak references to storages.
     fn give_back(&self, py: Python<'_>, weak: &[u64]) {
         let class = py
             .import("torch")
@@ -80,7 +80,7 @@ impl Recorder {
         }
     }
 
-    /// Host memory takes part in an asynchronous copy: from here on the host's own uses of it are told.
+    /// Host memory is used in an asynchronous copy: from here on, the host's own uses of it are reported.
     fn track(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> Option<Memory> {
         if self.is_tracked(touch, tensor) {
             return self
@@ -108,7 +108,7 @@ impl Recorder {
         Some(memory)
     }
 
-    /// Now and then, storages that are gone are forgotten.
+    /// Periodically forgets storages that are gone.
     fn forget_the_dead(&self, py: Python<'_>) {
         let all = {
             let core = self.core.lock();
@@ -129,7 +129,7 @@ impl Recorder {
         }
     }
 
-    /// A copy, wherever it goes.
+    /// Reports a copy of any direction.
     pub(super) fn copy<'py>(
         &self,
         plan: &Plan,
@@ -153,7 +153,7 @@ impl Recorder {
         };
         self.leave_foreign(&mut all);
         let Ok([read, written]) = <[Touch; 2]>::try_from(all.touches) else {
-            // What it touches is not known; that the host waits is.
+            // What the copy touches is unknown, but the host waits for it.
             if !free && low < 0 {
                 let stream = self.stream(py, device as u32);
                 let site = self.site(py, plan.name);
@@ -186,7 +186,7 @@ impl Recorder {
             (on_device, _) => {
                 let host = usize::from(on_device);
                 let stream = self.stream(py, from.max(to) as u32);
-                // PyTorch itself converts on the host, from or into memory of its own that is pageable.
+                // PyTorch converts on the host, through a pageable buffer of its own.
                 let plain = self.asked.plain(target, source);
                 let asynchronous = free && plain;
                 let memory = if asynchronous {
@@ -204,7 +204,7 @@ impl Recorder {
                     self.compare(py, super::host::ALL, || site)?;
                 }
                 if asynchronous && !on_device {
-                    // What an earlier copy of these bytes left is compared before it is kept anew.
+                    // The bytes that an earlier copy left here are compared before they are recorded anew.
                     let host = &touches[host];
                     self.compare(py, (host.ptr, host.end), || site)?;
                 }

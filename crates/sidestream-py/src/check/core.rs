@@ -1,8 +1,8 @@
-//! What PyTorch did, translated into operations for the checker. It judges nothing: the rules are in
-//! `order`, and the races come from `check`.
+//! Translates what PyTorch did into operations for the checker. It judges nothing: the rules are in `order`, and
+//! `check` finds the races.
 //!
-//! All host threads are one for the checker, so any order between them that was seen is taken for granted, and no race is
-//! reported that a lock forbids. What only the timing of two threads orders is found beside it, in `threads`.
+//! For the checker, all host threads are one, so any observed order between them is taken as guaranteed, and no race
+//! is reported that a lock prevents. What only the timing of two threads orders is found separately, in `threads`.
 
 mod graphs;
 mod waits;
@@ -25,23 +25,23 @@ use super::remarks::Noticed;
 use super::threads::Threads;
 use super::touch::{Real, Touch, add, meet};
 
-/// All host threads.
+/// The one thread that represents all host threads.
 const HOST: ThreadId = ThreadId(0);
-/// Every address.
+/// The size of the buffer that covers every address.
 const ALL_BYTES: u64 = 1 << 62;
-/// More than any tenancy has: its size is learned while it is used.
+/// The size of a tenancy before its real size is learned from its uses; no tenancy is this large.
 const MOST_BYTES: u64 = 1 << 48;
-/// No handle has this: a stream that a group of processes has for its collectives.
+/// A handle that no real stream has: the stream of a process group's collectives.
 pub const COLLECTIVES: u64 = 1 << 62;
-/// So many operations are remembered with the shape of what they touched.
+/// The number of operations whose touched shapes are remembered.
 const NOTES: usize = 1 << 15;
 
-/// A stream as PyTorch hands it over.
+/// A stream as PyTorch identifies it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RawStream {
-    /// Its device.
+    /// The device of the stream.
     pub device: u32,
-    /// Its handle.
+    /// The handle of the stream.
     pub raw: u64,
 }
 
@@ -51,16 +51,16 @@ impl RawStream {
     }
 }
 
-/// Where an operation was called: the operator, the stack, and the thread, each by its number.
+/// Where an operation was called: the operator, the stack and the thread, each by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Site {
-    /// The operator.
+    /// The number of the operator's name.
     pub name: u32,
-    /// The stack.
+    /// The number of the stack.
     pub stack: u32,
-    /// The thread.
+    /// The number of the thread.
     pub thread: u32,
-    /// Whether not the program waits here, but something that it calls.
+    /// Whether a library that the program calls waits here, not the program itself.
     pub waits_by_itself: bool,
 }
 
@@ -70,7 +70,7 @@ struct Note {
     touches: Vec<Touch>,
 }
 
-/// The translation, and the checker behind it.
+/// The translation, with the checker that it feeds.
 pub struct Core {
     sink: Told,
     pub findings: Findings,
@@ -79,9 +79,9 @@ pub struct Core {
     pub operations: u64,
     pub streams: HashMap<RawStream, StreamId>,
     pub stream_names: Vec<(RawStream, String)>,
-    /// What the program calls streams, as far as it was asked.
+    /// The program's names for streams, as far as known.
     pub program_names: HashMap<StreamId, String>,
-    /// Where it was asked.
+    /// The places at which a stream's name was already looked up.
     asked_names: HashSet<(StreamId, u32)>,
     blocking: Vec<u64>,
     events: HashMap<u64, (EventId, u32)>,
@@ -89,34 +89,34 @@ pub struct Core {
     pub space: Space,
     pub host: HostMemory,
     pub watch: Watch,
-    /// Absent while there is one thread.
+    /// Absent while there is only one thread.
     pub threads: Option<Threads>,
     pub sites: Vec<Site>,
     known_sites: HashMap<Site, SiteId>,
     notes: VecDeque<Note>,
-    /// Buffers of which spans were told for tensors with gaps.
+    /// Buffers for which the span of a tensor with gaps was reported.
     spanned: HashSet<BufferId>,
-    /// Buffers of which more was told than may be touched.
+    /// Buffers for which the reported range includes bytes that an operator only may touch.
     unsure: HashSet<BufferId>,
     graphs: HashMap<u64, Graph>,
     graph_count: u32,
-    /// cuBLAS has one workspace for each stream. A captured product keeps that of the stream it was captured on,
-    /// wherever its graph runs.
+    /// cuBLAS has one workspace per stream. A captured matrix product keeps the workspace of the stream on which it
+    /// was captured, wherever its graph runs.
     pub workspaces: HashMap<StreamId, BufferId>,
     captures: Vec<Capture>,
     seen: usize,
     told: usize,
     remarks: usize,
-    /// Where the remarks were made that belong to the call that caused them.
+    /// The places of remarks, by the operation that caused them.
     pub remarked: HashMap<OpId, Site>,
-    /// Where an event was recorded last, and by which call.
+    /// The stream and the operation that recorded each event last.
     recorded: HashMap<EventId, (StreamId, OpId)>,
-    /// What races with nothing.
+    /// Observations for remarks, which are not races.
     pub noticed: Noticed,
 }
 
 impl Core {
-    /// Nothing has happened yet. The checker may hold so much memory.
+    /// Makes an empty translation. The checker may use this much memory.
     pub fn new(memory_bytes: u64) -> Core {
         let (findings, mut sink) = live(OnRace::Report, memory_bytes);
         findings.follow_waits();
@@ -162,20 +162,20 @@ impl Core {
         }
     }
 
-    /// A log is told what the checker is. Nothing has happened yet.
+    /// Adds a log, which receives the same records as the checker. Called before any operation.
     pub fn log_to(&mut self, mut log: Box<dyn Sink>) {
         begin(&mut *log);
         self.sink.also(log);
     }
 
-    /// The stream behind a handle. Handles 0 and 1 are the default stream of the device, 2 that of the
-    /// thread; all that PyTorch makes are non-blocking (R51).
+    /// The stream for a handle. Handles 0 and 1 are the default stream of the device, 2 that of the thread; all
+    /// streams that PyTorch makes are non-blocking (R51).
     pub fn stream(&mut self, stream: RawStream) -> StreamId {
         let key = match stream.raw {
             0 | 1 => RawStream { raw: 0, ..stream },
             2 => stream,
             raw if raw & COLLECTIVES != 0 => stream,
-            // A handle is one stream of one device.
+            // A handle belongs to one stream of one device.
             raw => RawStream::of(0, raw),
         };
         if let Some(&known) = self.streams.get(&key) {
@@ -204,22 +204,22 @@ impl Core {
         id
     }
 
-    /// Whether nobody has asked at this place what the program calls a stream, and it is not known.
+    /// Whether a stream's name in the program is unknown, and was not yet looked up at this place.
     pub fn lacks_name(&mut self, site: Site, stream: RawStream) -> bool {
         let id = self.stream(stream);
         !self.program_names.contains_key(&id) && self.asked_names.insert((id, site.stack))
     }
 
-    /// The program calls the stream so. The first name stays: that is the one that was told so far.
+    /// Learns the program's name for a stream. The first name is kept, since it was already reported.
     pub fn learn_name(&mut self, stream: RawStream, name: Option<String>) {
-        // `torch.cuda.default_stream()` is no name of the program's.
+        // `torch.cuda.default_stream()` is a call, not a name in the program.
         if let Some(name) = name.filter(|name| !name.contains('(')) {
             let id = self.stream(stream);
             self.program_names.entry(id).or_insert(name);
         }
     }
 
-    /// A stream that PyTorch did not make, and that the default stream waits for.
+    /// Marks a stream that PyTorch did not make as blocking: the default stream waits for it.
     pub fn note_blocking(&mut self, raw: u64) {
         if !self.blocking.contains(&raw) {
             self.blocking.push(raw);
@@ -237,22 +237,22 @@ impl Core {
         id
     }
 
-    /// Where an operation was called, by its number.
+    /// Where an operation was called, by the index of its site.
     pub fn site_of(&self, site: SiteId) -> Site {
         let known = self.sites.get(site.0 as usize);
         known.copied().unwrap_or_default()
     }
 
-    // -------------------------------------------------------------- telling the checker
+    // -------------------------------------------------------------- reports to the checker
 
-    /// Tells an operation without accesses. Those of the last one that had some stay, for the report.
+    /// Reports an operation without accesses. The last operation's accesses are kept for the report.
     fn tell(&mut self, kind: Kind, site: Site) {
         let accesses = std::mem::take(&mut self.op.accesses);
         self.push(kind, site);
         self.op.accesses = accesses;
     }
 
-    /// Tells the operation with the accesses that were put into `self.op`.
+    /// Reports the operation with the accesses in `self.op`.
     fn push(&mut self, kind: Kind, site: Site) {
         if self.next >= u32::MAX - 1 {
             self.sink.full();
@@ -274,20 +274,20 @@ impl Core {
         }
     }
 
-    /// What is told meanwhile is no thread's.
+    /// While paused, operations count for no thread.
     pub fn pause_threads(&mut self, paused: bool) {
         if let Some(threads) = &mut self.threads {
             threads.paused = paused;
         }
     }
 
-    /// The same for the threads: who called it.
+    /// Reports the operation to `threads`, with the thread that called it.
     #[cold]
     fn called(&mut self, thread: u32) {
         let Some(mut threads) = self.threads.take() else {
             return;
         };
-        // That a life ends is no access of the thread in which it happens to.
+        // The end of a storage's life is not an access by the thread in which it happens.
         if self.op.kind != Kind::FreePinned {
             let own = |access: &Access| self.workspace_of(access.buffer).is_none();
             let stream = self.op.kind.stream();
@@ -305,8 +305,8 @@ impl Core {
         self.threads = Some(threads);
     }
 
-    /// Puts what an operator touches on devices into `self.op`. Memory that it is the first to use gets
-    /// its tenancy here.
+    /// Puts what an operator touches on devices into `self.op`. Memory that is used for the first time gets its
+    /// tenancy here.
     fn put(&mut self, touches: &[Touch], site: Site) {
         let mut firsts = std::mem::take(&mut self.space.firsts);
         let mut accesses = std::mem::take(&mut self.op.accesses);
@@ -341,7 +341,7 @@ impl Core {
         });
     }
 
-    /// Tells of the tenancies that an operator is the first to use.
+    /// Reports the tenancies of which an operator is the first user.
     fn settle(&mut self, firsts: &mut Vec<super::memory::First>, site: Site) {
         use super::memory::First;
         for first in firsts.drain(..) {
@@ -379,12 +379,12 @@ impl Core {
 
     // -------------------------------------------------------------- what PyTorch does
 
-    /// An operator that launches kernels. Returns whether something was found.
+    /// Reports an operator that launches kernels. Returns whether something was found.
     pub fn operator(&mut self, site: Site, stream: RawStream, touches: &[Touch]) -> bool {
         self.launched(site, stream, touches, false)
     }
 
-    /// An operator that is a product of matrices, which is cuBLAS's.
+    /// Reports a matrix product, which cuBLAS computes.
     pub fn product(&mut self, site: Site, stream: RawStream, touches: &[Touch]) -> bool {
         self.launched(site, stream, touches, true)
     }
@@ -408,7 +408,7 @@ impl Core {
             return false;
         }
         self.put(touches, site);
-        // Where nothing was captured, the workspace is used by its own stream alone.
+        // If nothing was captured, only its own stream uses the workspace.
         if product && self.workspaces.contains_key(&stream) {
             self.use_workspaces(&[stream]);
         }
@@ -417,8 +417,8 @@ impl Core {
         self.found()
     }
 
-    /// The engine hands gradients to what runs on this stream. It notes the stream for those of another's, and no
-    /// operator says so. It does that for nothing else that backward uses.
+    /// The engine passes gradients to work on this stream. For gradients of another stream it records this one,
+    /// without an operator that would show it. It does so for nothing else that backward uses.
     pub fn passed_by_engine(&mut self, site: Site, stream: RawStream, touches: &[Touch]) {
         let id = self.stream(stream);
         for touch in touches.iter().filter(|touch| touch.device >= 0) {
@@ -428,7 +428,8 @@ impl Core {
         }
     }
 
-    /// A collective: it runs on the stream of its group, behind what was submitted to the current one, until an event is waited for.
+    /// Reports a collective: it runs on the stream of its group, ordered after the work submitted to the current
+    /// stream, until its event is waited for.
     pub fn collective(
         &mut self,
         site: Site,
@@ -441,7 +442,7 @@ impl Core {
             self.tell(Kind::WaitStream { stream, source }, site);
         }
         let found = self.operator(site, group, touches);
-        // PyTorch holds the tensors, or notes the stream for them, until the collective is over.
+        // PyTorch keeps the tensors alive, or records the stream for them, until the collective is complete.
         for touch in touches.iter().filter(|touch| touch.device >= 0) {
             self.record_stream(site, touch, group);
         }
@@ -449,7 +450,7 @@ impl Core {
         found
     }
 
-    /// A copy between the host and a device.
+    /// Reports a copy between the host and a device.
     pub fn copy(
         &mut self,
         site: Site,
@@ -477,8 +478,8 @@ impl Core {
         self.found()
     }
 
-    /// A copy from one device to another: it runs on the source's stream, and both streams wait for each
-    /// other around it.
+    /// Reports a copy from one device to another: it runs on the source's stream, and both streams wait for each
+    /// other before and after it.
     pub fn copy_across(
         &mut self,
         site: Site,
@@ -508,7 +509,7 @@ impl Core {
         found
     }
 
-    /// The host itself reads or writes memory that copies take part in.
+    /// Reports that the host itself reads or writes memory that copies use.
     pub fn host_access(&mut self, site: Site, touch: &Touch) -> bool {
         let Some((buffer, base)) = self.host.locate(touch.ptr) else {
             return false;
@@ -528,7 +529,7 @@ impl Core {
         self.found()
     }
 
-    /// The life of these storages as pinned memory ends.
+    /// Reports that the life of these storages as pinned memory ends.
     pub fn end_pinned(&mut self, site: Site, all: Vec<(BufferId, u64)>) -> bool {
         self.op.accesses.clear();
         let whole = |(buffer, end)| Access {
@@ -542,7 +543,7 @@ impl Core {
         self.found()
     }
 
-    /// A piece of host memory takes part in an asynchronous copy for the first time.
+    /// Registers a piece of host memory at its first use in an asynchronous copy.
     pub fn host_buffer(&mut self, start: u64, end: u64, memory: Memory, storage: (u64, u64)) {
         self.host.made += 1;
         let id = self.space.next_buffer();
@@ -551,7 +552,7 @@ impl Core {
         self.host.insert(start, end, id, memory, storage);
     }
 
-    /// The allocator hands out memory whose size is not told.
+    /// Reports that the allocator returned memory, whose size is not known.
     pub fn allocated(&mut self, ptr: u64, stream: RawStream) {
         let site = Site::default();
         self.freed(ptr, site);
@@ -560,7 +561,7 @@ impl Core {
         self.space.allocated(ptr, home, stream.device);
     }
 
-    /// The last reference to some memory died.
+    /// Reports that the last reference to some memory was dropped.
     pub fn freed(&mut self, ptr: u64, site: Site) {
         let in_capture = self.is_capturing();
         self.notice_freed(ptr);
@@ -577,7 +578,7 @@ impl Core {
         self.noted_by_program(site, touch.ptr, stream);
     }
 
-    /// The allocator notes a stream for the free of some memory.
+    /// Reports that the allocator records a stream, which the free of some memory waits for.
     fn note_stream(&mut self, site: Site, touch: &Touch, stream: RawStream) {
         if self.is_capturing() {
             return;
@@ -594,17 +595,17 @@ impl Core {
 
     // -------------------------------------------------------------- what is found
 
-    /// Whether the last operation raced in a way that was not known.
+    /// Whether the last operation raced in a way that was not yet known.
     fn found(&mut self) -> bool {
         std::mem::replace(&mut self.seen, self.told) < self.told
     }
 
-    /// The number of the last operation.
+    /// The ID of the last operation.
     pub fn last(&self) -> OpId {
         OpId(self.next.saturating_sub(1))
     }
 
-    /// The bytes that the last operation touched of a buffer, as addresses.
+    /// The range of addresses that the last operation touched of a buffer.
     pub fn last_touched(&self, buffer: BufferId) -> Option<(u64, u64)> {
         let some = self.op.accesses.iter().filter(|a| a.buffer == buffer);
         let base = self
@@ -615,8 +616,8 @@ impl Core {
         bounds.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
-    /// Whether a race of the checker's is one. Of tensors with many gaps it was told the span; such a race
-    /// counts only if the bytes themselves are known to meet. What an argument may touch need not meet.
+    /// Whether a race that the checker reports is real. For tensors with many gaps, it received the span; such a race
+    /// counts only if the touched bytes are known to overlap. Bytes that an argument only may touch need not overlap.
     pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> Real {
         let is_in = |set: &HashSet<BufferId>| buffer.is_some_and(|buffer| set.contains(&buffer));
         let unsure = is_in(&self.unsure);
@@ -646,7 +647,7 @@ impl Core {
     }
 }
 
-/// What is there before anything happens.
+/// Declares the thread and the buffers that exist from the start.
 fn begin(sink: &mut dyn Sink) {
     sink.take(&Record::thread("host"));
     sink.take(&Record::buffer(Memory::Device, ALL_BYTES, None, ""));

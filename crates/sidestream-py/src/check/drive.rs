@@ -1,5 +1,5 @@
-//! The recorder driven by hand, with made-up addresses: for tests, in whose build alone it is (the feature `drive`). What it has
-//! for Python stands in `tests/driven.py`.
+//! Drives the recorder by hand, with made-up addresses, for tests. It exists only in builds with the feature `drive`.
+//! Its Python side is `tests/driven.py`.
 
 use std::sync::atomic::Ordering;
 
@@ -10,7 +10,7 @@ use super::Recorder;
 use super::core::RawStream;
 use super::touch::Touch;
 
-/// Addresses with sizes.
+/// Addresses and sizes.
 type Ranges = Vec<(u64, u64)>;
 
 fn touches(ranges: Ranges, write: bool, device: i32) -> impl Iterator<Item = Touch> {
@@ -20,9 +20,9 @@ fn touches(ranges: Ranges, write: bool, device: i32) -> impl Iterator<Item = Tou
 
 #[pymethods]
 impl Recorder {
-    /// An operator on a stream reads and writes some bytes. A product of matrices uses cuBLAS's workspace, too.
+    /// An operator on a stream reads and writes some bytes. A matrix product uses cuBLAS's workspace, too.
     #[pyo3(signature = (name, reads, writes, stream, device=0, *, product=false))]
-    #[expect(clippy::too_many_arguments, reason = "an operator has as many")]
+    #[expect(clippy::too_many_arguments, reason = "an operator has this many")]
     fn operator(
         &self,
         py: Python<'_>,
@@ -48,7 +48,7 @@ impl Recorder {
         self.look(py, found, &[], &[])
     }
 
-    /// Memory from PyTorch's allocator, whose home is the stream.
+    /// Memory from PyTorch's allocator that belongs to the stream.
     #[pyo3(signature = (ptr, stream, device=0))]
     fn allocated(&self, ptr: u64, stream: u64, device: u32) {
         let raw = RawStream::of(device, stream);
@@ -87,9 +87,9 @@ impl Recorder {
         core.host_buffer(ptr, end, memory, (0, 0));
     }
 
-    /// A copy of some bytes from the host's memory to a device's, or back.
+    /// A copy of some bytes from host memory to a device's, or back.
     #[pyo3(signature = (name, host, memory, bytes, upload, stream, device=0))]
-    #[expect(clippy::too_many_arguments, reason = "a copy has as many")]
+    #[expect(clippy::too_many_arguments, reason = "a copy has this many")]
     fn host_copy(
         &self,
         py: Python<'_>,
@@ -133,7 +133,7 @@ impl Recorder {
 
     /// A copy from one device to another on their streams.
     #[pyo3(signature = (source, target, bytes, source_stream, target_stream, devices))]
-    #[expect(clippy::too_many_arguments, reason = "a copy has as many")]
+    #[expect(clippy::too_many_arguments, reason = "a copy has this many")]
     fn device_copy(
         &self,
         py: Python<'_>,
@@ -174,12 +174,12 @@ impl Recorder {
         self.look(py, found, &[], &[])
     }
 
-    /// Where the processor stands for the device: what follows runs on this stream.
+    /// With the processor in the role of the device: the work that follows runs on this stream.
     fn pretend_stream(&self, stream: u64) {
         self.pretended.store(stream, Ordering::Relaxed);
     }
 
-    /// Where the processor stands for the device: these bytes stand for pinned memory of the host's.
+    /// With the processor in the role of the device: these bytes count as pinned host memory.
     fn pretend_pinned(&self, ptr: u64, bytes: u64) {
         let mut all = self.asked.pretended_pinned.lock();
         all.push((ptr, ptr.saturating_add(bytes)));

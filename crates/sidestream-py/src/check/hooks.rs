@@ -1,4 +1,4 @@
-//! What PyTorch's callbacks and the package's own wrappers tell.
+//! The calls from PyTorch's callbacks and from the package's own wrappers.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use super::remarks;
 use super::threads::Threads;
 
 impl Recorder {
-    /// An operator raised an error.
+    /// Records an operator's error, if it may come from earlier work.
     #[cold]
     pub(super) fn failed_in(&self, py: Python<'_>, name: u32, error: PyErr) -> PyErr {
         let text = error.value(py).to_string();
@@ -24,7 +24,7 @@ impl Recorder {
         error
     }
 
-    /// Asks which freed memory is not to be had yet.
+    /// Queries which freed memory cannot be reused yet.
     #[cold]
     pub(super) fn look_at_freed(&self, py: Python<'_>) {
         self.is_much_freed.store(false, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Recorder {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Tells something that has a place in the program.
+    /// Reports a call that has a place in the program.
     fn told(&self, py: Python<'_>, name: &str, tell: impl FnOnce(&mut Core, Site)) {
         if self.is_on() {
             let site = self.named(py, name);
@@ -47,7 +47,7 @@ impl Recorder {
         }
     }
 
-    /// The same of a call that the host waits by, or that says that something is over.
+    /// Like `told`, for a call that blocks the host, or that shows that work is complete.
     pub(super) fn told_that_waits(
         &self,
         py: Python<'_>,
@@ -57,14 +57,14 @@ impl Recorder {
         if !self.is_on() {
             return;
         }
-        // PyTorch takes no exception here: what was found is raised by the next operator.
+        // PyTorch accepts no exception here: the next operator raises what was found.
         if let Err(race) = self.compare(py, super::host::ALL, || self.named(py, name)) {
             *self.raised_late.lock() = Some(race);
         }
         self.told(py, name, tell);
     }
 
-    /// The same of a call that names a stream, whose name is asked for where it is not known.
+    /// Like `told`, for a call that names a stream, whose name is looked up if it is unknown.
     fn told_of(
         &self,
         py: Python<'_>,
@@ -82,19 +82,19 @@ impl Recorder {
         }
     }
 
-    /// Asks what the program calls a stream, here where it names it.
+    /// Looks up the program's name for a stream, at a place that uses the name.
     #[cold]
     fn ask_name(&self, py: Python<'_>, stream: RawStream) {
-        let nobody: Option<(u32, u64)> = None;
+        let no_stream: Option<(u32, u64)> = None;
         let called = self.called.bind(py);
-        let names = called.call1((Some((stream.device, stream.raw)), nobody));
+        let names = called.call1((Some((stream.device, stream.raw)), no_stream));
         let names = names.and_then(|names| names.extract::<(Option<String>, Option<String>)>());
         if let Ok((name, _)) = names {
             self.core.lock().learn_name(stream, name);
         }
     }
 
-    /// Tells who hears the threads, if there are several, what this one does.
+    /// Reports what this thread does to `threads`, if there are several threads.
     fn of_threads(&self, py: Python<'_>, tell: impl FnOnce(&mut Threads, u32)) {
         if self.core.lock().threads.is_some() {
             let thread = self.thread(py, false);
@@ -104,7 +104,7 @@ impl Recorder {
         }
     }
 
-    /// What threads did with memory of the host's is told before they hand it on.
+    /// Reports what threads did with host memory before they hand it over.
     fn settled(&self, py: Python<'_>) {
         if self.has_heard()
             && let Err(race) = self.tell_heard(py, &[])
@@ -113,7 +113,7 @@ impl Recorder {
         }
     }
 
-    /// The stream behind a handle of the current device.
+    /// The stream of the current device with this handle.
     fn raw(&self, py: Python<'_>, raw: u64) -> RawStream {
         let device = self.device(py);
         RawStream::of(device, raw)
@@ -168,7 +168,7 @@ impl Recorder {
         }
     }
 
-    /// PyTorch's own streams are all alike, so they need no announcement.
+    /// PyTorch's own streams are all alike, so their creation is not reported.
     fn on_stream_creation(&self, _stream: u64) {}
 
     fn on_device_synchronization(&self, py: Python<'_>) {
@@ -191,14 +191,14 @@ impl Recorder {
         });
     }
 
-    /// `event.query()` said yes.
+    /// `event.query()` returned true.
     fn event_complete(&self, py: Python<'_>, event: u64) {
         self.told_that_waits(py, "Event.query", |core, site| {
             core.event_done(site, event, false);
         });
     }
 
-    /// The program takes the time between two events.
+    /// The program computes the time between two events.
     fn time_taken(&self, py: Python<'_>, start: u64, end: u64) {
         if self.is_on() {
             let thread = self.thread(py, false);
@@ -206,7 +206,7 @@ impl Recorder {
         }
     }
 
-    /// The program prints a tensor, without an operator that would be heard.
+    /// The program begins to print a tensor, which calls no operator that could be observed.
     fn print_begins(&self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
         idle::inside(true);
         let py = tensor.py();
@@ -226,12 +226,12 @@ impl Recorder {
         self.look(py, found, &touched.touches, &touched.tensors)
     }
 
-    /// It has done so.
+    /// The program has printed the tensor.
     fn print_ends(&self) {
         idle::inside(false);
     }
 
-    /// `stream.query()` said yes.
+    /// `stream.query()` returned true.
     fn stream_complete(&self, py: Python<'_>, device: u32, stream: u64) {
         let stream = RawStream::of(device, stream);
         self.told_that_waits(py, "Stream.query", |core, site| {
@@ -239,7 +239,7 @@ impl Recorder {
         });
     }
 
-    /// `event.record(stream)` of this package's own, which PyTorch does not hear of; the next two likewise.
+    /// `event.record(stream)` of this package, which PyTorch does not see; the next two likewise.
     #[pyo3(signature = (event, stream, device=0))]
     fn event_record(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
         let stream = RawStream::of(device, stream);
@@ -264,7 +264,7 @@ impl Recorder {
         });
     }
 
-    /// The program makes a stream: what to say when it lets it go.
+    /// The program makes a stream. Returns what to pass to `stream_let_go`.
     fn stream_made(&self, py: Python<'_>, device: u32, stream: u64) -> (usize, u32) {
         let mut made = (usize::MAX, 0);
         let stream = RawStream::of(device, stream);
@@ -274,7 +274,7 @@ impl Recorder {
         made
     }
 
-    /// It has let it go.
+    /// The program has dropped the stream.
     fn stream_let_go(&self, at: usize, steps: u32, device: u32, stream: u64) {
         let stream = RawStream::of(device, stream);
         self.core.lock().stream_let_go(at, stream, steps);
@@ -288,28 +288,28 @@ impl Recorder {
         }
     }
 
-    /// What is asked which freed memory is not to be had yet.
+    /// Sets the callback that returns the freed memory that cannot be reused yet.
     fn watch_freed(&self, pending: Py<PyAny>) {
         *self.pending.lock() = Some(pending);
     }
 
-    /// The program has ended: nothing more is called, and all of it was told up to here.
+    /// The program has ended: no more calls follow, and all of them were reported.
     fn program_over(&self) {
         self.core.lock().noticed.is_over = self.is_on();
     }
 
-    /// A stream that PyTorch did not make, and that the default stream waits for.
+    /// A stream that PyTorch did not make is blocking: the default stream waits for it.
     fn stream_is_blocking(&self, stream: u64) {
         self.core.lock().note_blocking(stream);
     }
 
-    /// Memory that was handed out before the check.
+    /// Memory that was allocated before the check.
     fn existing(&self, ptr: u64, device: u32, stream: u64) {
         let stream = RawStream::of(device, stream);
         self.core.lock().allocated(ptr, stream);
     }
 
-    /// The host reads or writes a tensor where no operator says so.
+    /// The host is about to read or write a tensor without an operator that shows it.
     fn host_uses(
         &self,
         py: Python<'_>,
@@ -331,7 +331,7 @@ impl Recorder {
         self.by_host(py, name, &touch, tensor, &mut None)
     }
 
-    /// The host has done so: what was heard of it was told.
+    /// The host has used the tensor: the accesses that the guard recorded are reported.
     fn host_used(&self, tensor: &Bound<'_, PyAny>, write: bool) -> PyResult<()> {
         if !self.has_heard() {
             return Ok(());
@@ -362,8 +362,8 @@ impl Recorder {
         self.look(py, found, &[], &[])
     }
 
-    /// Backward runs from here until it is left; its threads have no frames of their own. Gives back what
-    /// to set when it is left.
+    /// Backward runs from here until `leave_backward`; its threads have no Python frames. Returns what to pass to
+    /// `leave_backward`.
     fn enter_backward(&self, py: Python<'_>) -> u64 {
         self.backwards.fetch_add(1, Ordering::Relaxed);
         let stack = match self.stacks.try_lock().as_deref_mut() {
@@ -381,7 +381,7 @@ impl Recorder {
         self.backward.store(before, Ordering::Relaxed);
     }
 
-    /// A thread starts another one: from here on it matters who calls.
+    /// A thread starts another one: from here on, the calling thread of each operation matters.
     fn threads_begin(&self, py: Python<'_>) {
         let thread = self.thread(py, false);
         let mut core = self.core.lock();
@@ -389,7 +389,7 @@ impl Recorder {
         threads.begins(thread);
     }
 
-    /// A thread begins. Python does not know its name yet when it does.
+    /// A thread begins. Its name is passed, since Python does not know it yet.
     fn thread_begins(&self, py: Python<'_>, name: String, what: u64) {
         let number = self.names.lock().thread(name);
         super::THREAD.set((self.id, number));
@@ -397,7 +397,7 @@ impl Recorder {
         self.take_over(py, what);
     }
 
-    /// The thread hands something over to others: a number that they know it by.
+    /// The thread hands an object over to others, which identify it by this number.
     fn hand_over(&self, py: Python<'_>, what: u64) {
         self.settled(py);
         let thread = self.thread(py, false);
@@ -405,13 +405,13 @@ impl Recorder {
         self.of_threads(py, |threads, thread| threads.hand_over(thread, what));
     }
 
-    /// The thread takes it over.
+    /// The thread takes the object over.
     fn take_over(&self, py: Python<'_>, what: u64) {
         self.settled(py);
         self.of_threads(py, |threads, thread| threads.take_over(thread, what));
     }
 
-    /// Nobody takes it over any more.
+    /// The object is not taken over any more.
     fn forget_over(&self, what: u64) {
         if let Some(threads) = &mut self.core.lock().threads {
             threads.forget(what);
@@ -421,7 +421,7 @@ impl Recorder {
     /// The program reads the host's clock.
     fn clock_read(&self, py: Python<'_>, name: &str) {
         self.told(py, name, |core, site| {
-            // Without places there are no lines to name.
+            // Without stacks there are no lines to name.
             if site.stack != 0 {
                 core.noticed.idle.time_taken(site.thread);
                 core.clock_read(site);
@@ -429,19 +429,19 @@ impl Recorder {
         });
     }
 
-    /// So much memory of the host's is pinned now: more than ever before.
+    /// The amount of pinned host memory, at a new maximum.
     fn much_pinned(&self, py: Python<'_>, bytes: u64) {
         self.told(py, "pin_memory", |core, site| {
             core.noticed.pinned = Some((bytes, site));
         });
     }
 
-    /// Whether more streams than one were heard of.
+    /// Whether more than one stream was observed.
     fn has_streams(&self) -> bool {
         self.core.lock().streams.len() > 1
     }
 
-    /// The engine hands these gradients to a node, before the node runs.
+    /// The engine passes these gradients to a node, before the node runs.
     fn gradients(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
         if self.is_on() {
             let stream = self.stream(py, self.device(py));
@@ -449,7 +449,7 @@ impl Recorder {
         }
     }
 
-    /// The engine gave these gradients to whoever asked; for which streams it noted them is not known.
+    /// The engine returned these gradients to its caller; for which streams it recorded them is unknown.
     fn gradients_of_edges(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
         if self.is_on() {
             let streams: Vec<RawStream> = {
@@ -464,7 +464,7 @@ impl Recorder {
         }
     }
 
-    /// The frames of a stack, the innermost first: the code, and the place in it.
+    /// The frames of a stack, the innermost first: the code object, and the offset in it.
     fn frames<'py>(&self, py: Python<'py>, stack: u32) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         let frames = match self.stacks.lock().as_ref() {
             Some(stacks) => stacks.frames(py, stack),

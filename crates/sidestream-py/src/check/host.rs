@@ -1,9 +1,10 @@
-//! The host's own loads and stores of pinned memory that a copy uses, which no operator tells of.
+//! Observes the host's own loads and stores of pinned memory that a copy uses, which no operator reports.
 //!
-//! From the copy on, the whole pages inside its range are protected ([`host_guard`]), until the clocks of the checker say that the host is
-//! ordered behind it, or until the storage goes. What is noted meanwhile is told to the checker as any other access of the host,
-//! with the line that made it. Of small ranges, and of the ends of others, the bytes of an upload are kept and compared where the host is about
-//! to be ordered behind it: a store shows in them, though not who made it. Loads there are not seen.
+//! From the copy on, the whole pages inside its range are protected ([`host_guard`]), until the checker's clocks say
+//! that the host is ordered after the copy, or until the storage is gone. The accesses that the guard records
+//! meanwhile are reported to the checker like any other host access, with the line that made them. For small ranges,
+//! and for the ends of others, the bytes of an upload are saved, and compared when the host is about to be ordered
+//! after it: this shows a store, but not which line made it. Loads there are not seen.
 
 use std::sync::atomic::Ordering;
 
@@ -18,49 +19,49 @@ use super::plan::{Plan, Touched};
 use super::touch::Touch;
 use crate::frames;
 
-/// The host's side where a pageable source ends while a copy may still read it.
+/// The name of the host access that frees a pageable source while a copy may still read it.
 pub(super) const END_OF_SOURCE: &str = "the end of the tensor";
 
-/// More of one copy is not protected: setting the pages takes longer, the more there are.
+/// The most bytes that are protected for one copy: the time to set page protection grows with the number of pages.
 const MOST_BYTES: usize = 64 << 20;
-/// A range that cannot be protected is kept, if it is no longer than this.
+/// The longest range that is saved in full where it cannot be protected.
 const MOST_KEPT: usize = 64 << 10;
-/// Of a longer source that is not pinned, so much is kept of each end. Up to [`MOST_KEPT`] CUDA was always seen to have read such a
-/// source when the call returns; of longer ones it leaves open when they are read.
+/// The bytes that are saved at each end of a longer source that is not pinned. In all tests, CUDA had read sources of
+/// up to [`MOST_KEPT`] bytes when the call returned; it does not specify when longer ones are read.
 const ENDS_KEPT: usize = 4 << 10;
-/// All that is kept is compared whenever the host waits.
+/// The most bytes that are saved in all: they are compared whenever the host waits.
 const MOST_KEPT_IN_ALL: usize = 1 << 20;
 
-/// Copies that the host is not ordered behind yet.
+/// Copies that the host is not yet ordered after.
 #[derive(Default)]
 pub struct Watch {
     /// Whether memory may be protected.
     on: bool,
     copies: Vec<Copy>,
     kept_bytes: usize,
-    /// Why nothing more was protected, when it ended.
+    /// Why protection ended early, if it did.
     ended: Option<String>,
-    /// Where a call failed since the kernel might not use some memory, as a stack.
+    /// The stack of a call that failed because the kernel could not access protected memory.
     refused: Option<u32>,
     seen: Seen,
 }
 
-/// How much of what was copied was watched.
+/// How many of the copied bytes were watched.
 #[derive(Default)]
 struct Seen {
-    /// Asynchronous copies of pinned memory, and their bytes.
+    /// The number of asynchronous copies of pinned memory, and their bytes.
     copies: u64,
     bytes: u64,
-    /// Of those, the bytes whose pages were protected, and those that were compared.
+    /// The bytes of these copies whose pages were protected, and those that were compared.
     guarded: u64,
     compared: u64,
-    /// How many accesses found no room in earlier checks.
+    /// The number of accesses that earlier checks lost for lack of room.
     lost_before: u64,
 }
 
 struct Copy {
     stream: StreamId,
-    /// Which of the stream's steps it is.
+    /// The step of the stream that is this copy.
     step: u32,
     start: usize,
     end: usize,
@@ -78,21 +79,22 @@ struct Kept {
 
 impl Kept {
     /// # Safety
-    /// The memory is there.
+    /// The memory from `start` to `end` is readable.
     unsafe fn of(start: usize, end: usize) -> Kept {
         let mut bytes = vec![0; end - start];
-        // SAFETY: the caller's promise. The program may store there meanwhile, so the C library reads it, and any bytes do.
+        // SAFETY: the caller guarantees it. The program may store there meanwhile, so the C library does the reading,
+        // and any mix of old and new bytes is acceptable.
         unsafe { libc::memcpy(bytes.as_mut_ptr().cast(), start as *const _, bytes.len()) };
         Kept { start, bytes }
     }
 
-    /// The first byte that differs from what is there now, and one past the last.
+    /// The address of the first byte that differs from the memory now, and the address after the last.
     ///
     /// # Safety
-    /// As of [`Kept::of`].
+    /// As for [`Kept::of`].
     unsafe fn differs(&self) -> Option<(usize, usize)> {
         let size = self.bytes.len();
-        // SAFETY: the caller's promise, as above.
+        // SAFETY: the caller guarantees it, as above.
         if unsafe { libc::memcmp(self.bytes.as_ptr().cast(), self.start as *const _, size) } == 0 {
             return None;
         }
@@ -105,7 +107,7 @@ impl Kept {
 }
 
 impl Watch {
-    /// As the report has it.
+    /// The counts for the report.
     pub fn shown(&self) -> Value {
         let seen = &self.seen;
         json!({
@@ -135,7 +137,7 @@ impl Watch {
         }
     }
 
-    /// Whether an upload from memory that is not pinned may still read these bytes, as far as CUDA promises.
+    /// Whether an upload from memory that is not pinned may still read these bytes, by what CUDA specifies.
     fn may_be_read(&self, start: u64, end: u64) -> bool {
         let (start, end) = (start as usize, end as usize);
         let reads = |copy: &Copy| !copy.pinned && copy.upload && copy.end - copy.start > MOST_KEPT;
@@ -143,7 +145,7 @@ impl Watch {
         all.any(|copy| copy.start < end && start < copy.end)
     }
 
-    /// What was kept of these bytes says nothing any more.
+    /// Drops what was saved of these bytes, since they changed for another reason.
     fn drop_kept(&mut self, start: usize, end: usize) {
         for copy in &mut self.copies {
             let pinned = copy.pinned;
@@ -159,23 +161,23 @@ impl Watch {
         }
     }
 
-    /// Keeps bytes of an upload, if there is room.
+    /// Saves bytes of an upload, if there is room.
     ///
     /// # Safety
-    /// The memory is there until the storage goes.
+    /// The memory is readable until the storage is gone.
     unsafe fn keep(&mut self, start: usize, end: usize, kept: &mut Vec<Kept>) {
         let size = end - start;
         if size == 0 || size > MOST_KEPT || self.kept_bytes + size > MOST_KEPT_IN_ALL {
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         kept.push(unsafe { Kept::of(start, end) });
         self.kept_bytes += size;
     }
 }
 
 impl Core {
-    /// From here on memory that copies use is watched, or no more.
+    /// Starts or stops watching memory that copies use.
     pub fn watch_host(&mut self, on: bool) {
         if on {
             self.watch.seen.lost_before = hits::lost();
@@ -187,11 +189,11 @@ impl Core {
         self.watch.release(|_| !on);
     }
 
-    /// An asynchronous copy of the host's memory was told. Memory that is not pinned the driver reads itself, so that is never
-    /// protected.
+    /// Watches the host memory of an asynchronous copy that was reported. Memory that is not pinned is never
+    /// protected, since the driver reads it with the processor.
     ///
     /// # Safety
-    /// The memory is the storage's, which the program may read and write until [`Core::host_gone`] says that it is gone.
+    /// The memory belongs to the storage, and is readable and writable until [`Core::host_gone`] is called for it.
     pub unsafe fn watch_copy(
         &mut self,
         stream: StreamId,
@@ -212,13 +214,14 @@ impl Core {
         let same = |copy: &Copy| {
             copy.stream == stream && (copy.start, copy.end, copy.upload) == (start, end, upload)
         };
-        // Later copies of the same memory on the same stream: whoever is ordered behind the last is so behind all.
+        // This copy replaces earlier ones of the same memory on the same stream: the host is ordered after them once
+        // it is ordered after this one.
         watch.release(same);
         let (first, last) = host_guard::whole_pages(start, end);
         let last = last.min(first + MOST_BYTES);
         let piece = match pinned && host_guard::is_ready() {
-            // SAFETY: whole pages of the storage, by the caller's promise; `watch_host` was told only where no device uses the
-            // host's page tables.
+            // SAFETY: these are whole pages of the storage, as the caller guarantees; `watch_host` was called only
+            // where no device uses the host's page tables.
             true => unsafe { host_guard::protect(first, last, !upload) },
             false => None,
         };
@@ -234,7 +237,7 @@ impl Core {
             None => [(start, end), (end, end)],
         };
         for (from, to) in ends.into_iter().filter(|_| upload) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe { watch.keep(from, to, &mut kept) };
         }
         if pinned {
@@ -255,17 +258,18 @@ impl Core {
         }
     }
 
-    /// The device writes these bytes, as it may in its order: what was kept of them says nothing of the host any more.
+    /// The device writes these bytes, in the order of its stream: the saved bytes say nothing about the host any
+    /// more.
     pub fn device_writes(&mut self, touch: &Touch) {
         self.watch.drop_kept(touch.ptr as usize, touch.end as usize);
     }
 
-    /// A graph runs, of which nobody knows which of the host's bytes it writes.
+    /// A graph runs, and which host bytes it writes is unknown.
     pub fn device_may_write(&mut self) {
         self.watch.drop_kept(0, usize::MAX);
     }
 
-    /// The host may have come to be ordered behind some of the copies.
+    /// Releases the copies that the host is ordered after by now.
     pub fn settle_copies(&mut self) {
         if self.watch.copies.is_empty() {
             return;
@@ -275,14 +279,14 @@ impl Core {
         self.watch.release(over);
     }
 
-    /// The storage with these bytes is gone, or an operator of the host is about to be told that stores to them.
+    /// The storage with these bytes is gone, or a store to them by an operator of the host is about to be reported.
     pub fn host_gone(&mut self, start: u64, end: u64) {
         let (start, end) = (start as usize, end as usize);
         self.watch
             .release(|copy| copy.start < end && start < copy.end);
     }
 
-    /// An operator of the host stored to these bytes, as was told: what is kept is kept anew.
+    /// An operator of the host stored to these bytes, and this was reported: they are saved anew.
     pub fn host_stored(&mut self, touch: &Touch) {
         let (start, end) = (touch.ptr as usize, touch.end as usize);
         let all = self.watch.copies.iter_mut();
@@ -295,15 +299,15 @@ impl Core {
         }
     }
 
-    /// The same of an access that was noted. What is kept beside its pages was most likely stored to by the same line, and one
-    /// mistake is told once.
+    /// Like [`Core::host_stored`], for a recorded access. The same line most likely also stored to the saved bytes
+    /// next to its pages, and one mistake is reported once.
     fn host_stored_around(&mut self, start: usize, end: usize) {
         let page = host_guard::page();
         let around = (start.saturating_sub(page) as u64, (end + page) as u64);
         self.host_stored(&Touch::of(around.0, around.1, -1, true));
     }
 
-    /// The life of pinned memory ends, whoever uses it.
+    /// The life of pinned memory ends, whatever still uses it.
     fn host_unpinned(&mut self, site: Site, start: u64, end: u64) -> bool {
         let all = self.host.within(start, end);
         if all.is_empty() || self.is_capturing() {
@@ -313,7 +317,8 @@ impl Core {
         self.end_pinned(site, all)
     }
 
-    /// Bytes of uploads, within these bounds, that are not what they were when the copy was submitted. Each is named once.
+    /// The ranges of uploaded bytes, within these bounds, that changed since the copy was submitted. Each is returned
+    /// once.
     fn changed(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mut all = Vec::new();
         let copies = self.watch.copies.iter_mut();
@@ -333,7 +338,8 @@ impl Core {
         all
     }
 
-    /// The host touched these bytes, whichever storages they are in. Returns whether that was found to race.
+    /// Reports that the host touched these bytes, in all storages that they belong to. Returns whether a race was
+    /// found.
     fn host_touched(&mut self, site: Site, start: usize, end: usize, write: bool) -> bool {
         let mut found = false;
         let mut at = start as u64;
@@ -356,13 +362,13 @@ impl Core {
 }
 
 impl Recorder {
-    /// Whether accesses of the host were noted that were not told yet.
+    /// Whether the guard has recorded host accesses that were not reported yet.
     #[inline]
     pub(super) fn has_heard(&self) -> bool {
         hits::noted() != self.fetched.load(Ordering::Relaxed)
     }
 
-    /// Tells what was noted, but for what the operator that has just run did itself.
+    /// Reports the recorded accesses, except those of the operator that has just run.
     #[cold]
     pub(super) fn tell_heard(&self, py: Python<'_>, but: &[Touch]) -> PyResult<()> {
         self.fetched.store(hits::noted(), Ordering::Relaxed);
@@ -388,13 +394,13 @@ impl Recorder {
             }
             let found = core.host_touched(site, hit.start, hit.end, hit.store);
             drop(core);
-            // One is raised; all are told.
+            // All are reported; the first race is raised.
             first = first.and(self.look(py, found, &[], &[]));
         }
         first
     }
 
-    /// The same behind an operator, whose own accesses were told.
+    /// Like [`Recorder::tell_heard`], after an operator whose own accesses were reported.
     #[cold]
     pub(super) fn tell_heard_in<'py>(
         &self,
@@ -408,7 +414,7 @@ impl Recorder {
         self.tell_heard(args.py(), &touched.touches)
     }
 
-    /// Where an access was made that was noted.
+    /// The place of a recorded access.
     fn site_of(&self, py: Python<'_>, hit: &hits::Hit) -> Site {
         let what = match (hit.call, hit.store) {
             (None, true) => "store",
@@ -419,7 +425,7 @@ impl Recorder {
             Some(function) => format!("{what} ({function})"),
             None => what.to_owned(),
         };
-        // Python runs meanwhile, which may come here again: then there is no place.
+        // Python code runs here, and may re-enter this function: then there is no place.
         let stack = match self.stacks.try_lock().as_deref_mut() {
             Some(Some(stacks)) => stacks.of_lines(py, hit.frames.lines()),
             _ => 0,
@@ -434,7 +440,7 @@ impl Recorder {
         }
     }
 
-    /// A thread by the system's number.
+    /// The number of the thread with this system ID.
     fn thread_of(&self, py: Python<'_>, native: i32) -> u32 {
         if let Some(&known) = self.names.lock().natives.get(&native) {
             return known;
@@ -460,7 +466,8 @@ impl Recorder {
         }
     }
 
-    /// The host is about to wait, or to give up a storage: stores to what is kept are told first, since they came before.
+    /// The host is about to wait, or to drop a storage: stores to saved bytes are reported first, since they came
+    /// before.
     pub(super) fn compare(
         &self,
         py: Python<'_>,
@@ -491,7 +498,7 @@ impl Recorder {
         }
         for (start, end) in changed {
             let mut core = self.core.lock();
-            // Nobody knows which thread it was.
+            // Which thread stored is unknown.
             core.pause_threads(true);
             let found = core.host_touched(site, start, end, true);
             core.pause_threads(false);
@@ -502,13 +509,13 @@ impl Recorder {
     }
 }
 
-/// Every byte.
+/// The range of all addresses.
 pub const ALL: (u64, u64) = (0, u64::MAX);
 
 #[pymethods]
 impl Recorder {
-    /// From here on the host's own loads and stores of pinned memory are heard. `keep` is called with each storage that is
-    /// followed, with its bounds and its name, and calls `host_memory_gone` when that is gone.
+    /// Starts to observe the host's own loads and stores of pinned memory. `keep` is called with each tracked
+    /// storage, its bounds and its identity, and calls `host_memory_gone` when the storage is gone.
     fn watch_host(&self, py: Python<'_>, keep: Py<PyAny>) {
         frames::learn(py);
         self.fetched.store(hits::noted(), Ordering::Relaxed);
@@ -518,19 +525,19 @@ impl Recorder {
         self.core.lock().watch_host(true);
     }
 
-    /// What takes the place of the function of the C library at this address; none if it stays.
+    /// The replacement of the C library function at this address; `None` if it is not replaced.
     #[staticmethod]
     fn stand_in(address: usize) -> Option<usize> {
         host_guard::in_place_of(address)
     }
 
-    /// They cannot be heard, for this reason.
-    #[expect(clippy::unused_self, reason = "a method, as its neighbours are")]
+    /// Turns the observation off, for this reason.
+    #[expect(clippy::unused_self, reason = "a method, like the functions beside it")]
     fn leave_host(&self, why: &str) {
         host_guard::off(why);
     }
 
-    /// Memory of the program's own is no longer pinned: so many bytes from here on.
+    /// The program's own memory is no longer pinned: this many bytes from `start` on.
     fn host_unpinned(&self, py: Python<'_>, start: u64, bytes: u64) -> PyResult<()> {
         if !self.on.load(Ordering::Relaxed) {
             return Ok(());
@@ -545,7 +552,7 @@ impl Recorder {
         looked
     }
 
-    /// They are heard no more.
+    /// Stops observing the host's accesses.
     fn unwatch_host(&self, py: Python<'_>) -> PyResult<()> {
         let told = self.compare(py, ALL, || self.named(py, "end of the check"));
         let late = self.raised_late.lock().take().filter(|_| self.raises);
@@ -558,7 +565,7 @@ impl Recorder {
         late.map_or(Ok(()), Err)
     }
 
-    /// A storage is gone, and its memory with it if that was its own.
+    /// A storage is gone; `frees` says whether its memory was freed with it.
     fn host_memory_gone(
         &self,
         py: Python<'_>,
@@ -590,12 +597,12 @@ impl Recorder {
 }
 
 impl Recorder {
-    /// What can still be found in these bytes is told.
+    /// Reports what can still be found in these bytes.
     pub(super) fn forget_watched(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
         self.compare(py, (start, end), || self.named(py, "end of the tensor"))
     }
 
-    /// Pinned memory is followed from here on.
+    /// Tracks pinned memory until its storage is gone.
     pub(super) fn keep_storage(
         &self,
         storage: &Bound<'_, PyAny>,
@@ -611,7 +618,7 @@ impl Recorder {
         }
     }
 
-    /// The copy is asynchronous, and its host memory takes part in it.
+    /// Watches the host memory of an asynchronous copy.
     pub(super) fn watch_copy(
         &self,
         core: &mut Core,
@@ -623,7 +630,7 @@ impl Recorder {
         if touch.rows.is_none() && !core.is_capturing() {
             let stream = core.stream(stream);
             let pinned = memory == Memory::Pinned;
-            // SAFETY: the tensor is alive, so its storage is, and `keep_storage` sees to it that its end is told.
+            // SAFETY: the tensor is alive, so its storage is, and `keep_storage` ensures that its end is reported.
             unsafe { core.watch_copy(stream, touch, upload, pinned) };
         }
     }

@@ -1,9 +1,9 @@
-//! Where the host blocks again and again, and whether that serves anything.
+//! Finds the places where the host blocks again and again, and whether each wait was needed.
 //!
-//! A read that waits by itself (`.item()`, `.cpu()`, `print`) blocks for a value that could often be read a step later. An explicit
-//! wait is called for a reason, and the calls behind it tell which: a time is taken, a result is read, memory that a copy used
-//! is used again, something is handed to another thread. Only one for which no reason was heard is remarked on, and one behind
-//! which the device has kernels left to run never is: nothing ran empty for it.
+//! A read that blocks implicitly (`.item()`, `.cpu()`, `print`) waits for a value that could often be read a step
+//! later. An explicit wait has a reason, which the calls after it show: a time is taken, a result is read, memory
+//! that a copy used is reused, an object is handed to another thread. Only a wait without an observed reason gets a
+//! remark, and never one after which the device still has kernels to run, since the device was not idle.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -15,30 +15,30 @@ use super::Names;
 use super::core::{Core, RawStream, Site};
 use super::report::shown_site;
 
-/// So often the host blocks at a place that is remarked on.
+/// The number of times that the host must block at a place before it gets a remark.
 const OFTEN: u32 = 3;
-/// So many waits of a place may still turn out to serve something.
+/// The number of a place's waits whose reason may still be observed.
 const MOST_OPEN: usize = 64;
-/// So many pieces of host memory are known with the wait for their last copy.
+/// The number of pieces of host memory whose last copy, and the wait for it, are remembered.
 const MOST_COPIES: usize = 4096;
 
-/// How the host waits.
+/// How the host blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// By a read that needs the value.
+    /// In a read that needs the value.
     Read,
-    /// By the download of a tensor.
+    /// In the download of a tensor.
     Download,
-    /// In a call that waits on its own account, or that is told by what it is.
+    /// Inside a call that blocks for its own purposes, or that is reported as another call.
     Inside,
-    /// By `synchronize` of a stream or the device.
+    /// In `synchronize` of a stream or the device.
     Stream,
-    /// By `synchronize` of an event.
+    /// In `synchronize` of an event.
     Event,
 }
 
 impl How {
-    /// That of a copy which waits.
+    /// How the host blocks in a synchronous copy.
     pub fn of_copy(down: bool) -> How {
         match down {
             true => How::Download,
@@ -47,14 +47,14 @@ impl How {
     }
 }
 
-/// A wait: its place, its number there.
+/// A wait: its place, and its number there.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     place: usize,
     number: u32,
-    /// What had been launched before.
+    /// The number of launches before the wait.
     launches: u64,
-    /// It left the device working, or belongs to a loop that only waits.
+    /// Whether the device still had work afterwards, or the wait belongs to a loop that only waits.
     is_quiet: bool,
 }
 
@@ -63,15 +63,15 @@ struct Place {
     how: How,
     /// How often the host waited here.
     count: u32,
-    /// How often for nothing that was heard.
+    /// How often it waited without an observed reason.
     idle: u32,
-    /// The latest of these.
+    /// The latest of these waits.
     open: VecDeque<u32>,
-    /// What had been launched at the last one.
+    /// The number of launches before the last wait.
     launches: Option<u64>,
-    /// The first and the last wait that counted since the last time was taken over them.
+    /// The first and the last counted wait since a time was last taken across them.
     span: Option<(OpId, OpId)>,
-    /// What had been copied to the host was read behind one.
+    /// Whether a downloaded result was read after a wait.
     reads: bool,
 }
 
@@ -79,28 +79,29 @@ struct Place {
 struct Copy {
     stream: StreamId,
     step: u32,
-    /// The host waited for it: by this, if it was an explicit wait.
+    /// Whether the host waited for the copy, and the wait if it was an explicit one.
     waited: Option<Option<Wait>>,
 }
 
-/// All of it.
+/// All places where the host blocked.
 #[derive(Default)]
 pub struct Idle {
     known: HashMap<(u32, u32), usize>,
     places: Vec<Place>,
-    /// How much was launched, other than by reads that wait.
+    /// The number of launches, without those of reads that block.
     launches: u64,
-    /// By thread: its last explicit wait.
+    /// The last explicit wait of each thread.
     last: HashMap<u32, Wait>,
     copies: HashMap<BufferId, Copy>,
 }
 
 thread_local! {
-    /// How many operators, or prints of tensors, this thread is in: PyTorch tells of waits inside of them, too.
+    /// The number of nested operators, or prints of tensors, in this thread: PyTorch reports the waits inside them,
+    /// too.
     static INSIDE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This thread enters a call that is told by what it is, or leaves it.
+/// Marks that this thread enters, or leaves, a call that is reported as a whole.
 pub fn inside(enters: bool) {
     let depth = INSIDE.get();
     INSIDE.set(match enters {
@@ -109,13 +110,13 @@ pub fn inside(enters: bool) {
     });
 }
 
-/// How the host waits of which PyTorch tells now.
+/// How the host blocks in a wait that PyTorch reports now.
 pub fn told(how: How) -> How {
     if INSIDE.get() == 0 { how } else { How::Inside }
 }
 
 impl Idle {
-    /// Something was launched.
+    /// Counts a launch.
     pub fn launched(&mut self) {
         self.launches += 1;
     }
@@ -138,9 +139,9 @@ impl Idle {
         at
     }
 
-    /// A read waits.
+    /// Records a read that blocks.
     fn read(&mut self, site: Site, op: OpId, how: How) {
-        // What it launched itself is nothing that the host went on to.
+        // The read's own launch does not count as new work by the host.
         self.launches = self.launches.saturating_sub(1);
         let at = self.place(site, how);
         let behind = self.last.get(&site.thread).copied();
@@ -159,7 +160,7 @@ impl Idle {
         }
     }
 
-    /// The program waits. Whether the device has kernels left to run behind it.
+    /// Records an explicit wait. `is_working` says whether the device still has kernels to run.
     fn waited(&mut self, site: Site, op: OpId, how: How, is_working: bool) -> Wait {
         let launches = self.launches;
         let at = self.place(site, how);
@@ -188,7 +189,7 @@ impl Idle {
         wait
     }
 
-    /// The wait serves something.
+    /// Marks that the wait had a reason.
     fn serves(&mut self, wait: Wait) {
         let place = &mut self.places[wait.place];
         if let Some(at) = place.open.iter().position(|open| *open == wait.number) {
@@ -197,7 +198,7 @@ impl Idle {
         }
     }
 
-    /// The thread takes a time, by a clock or of two events.
+    /// The thread takes a time, from a clock or between two events.
     pub fn time_taken(&mut self, thread: u32) {
         // The host may have waited for several streams first.
         let launches = self.launches;
@@ -212,7 +213,8 @@ impl Idle {
         }
     }
 
-    /// It is taken of events that were recorded at these calls: what is downloaded in between is part of what is measured.
+    /// The time between events that were recorded by these calls was taken: downloads in between are part of what was
+    /// measured.
     fn measured(&mut self, from: OpId, to: OpId) {
         for place in self.places.iter_mut().filter(|p| p.how == How::Download) {
             if place
@@ -224,7 +226,7 @@ impl Idle {
         }
     }
 
-    /// The thread hands something to another one.
+    /// The thread hands an object to another one.
     pub fn handed_over(&mut self, thread: u32) {
         let wait = self.last.get(&thread).copied();
         if let Some(wait) = wait.filter(|wait| wait.launches == self.launches) {
@@ -248,7 +250,7 @@ impl Idle {
 }
 
 impl Core {
-    /// The host blocked: by a call of the program, or by a read.
+    /// Records that the host blocked, in a call of the program or in a read.
     pub(super) fn host_blocked(&mut self, site: Site, how: How, event_of: Option<StreamId>) {
         let op = self.last();
         let is_working = event_of.is_some_and(|stream| self.has_open_calls(stream))
@@ -271,12 +273,12 @@ impl Core {
         }
     }
 
-    /// A piece of host memory takes part in an asynchronous copy.
+    /// A piece of host memory is used by an asynchronous copy.
     pub(super) fn host_copied(&mut self, buffer: BufferId, stream: RawStream, down: bool) {
         let stream = self.stream(stream);
         let step = self.findings.steps(stream);
         let idle = &mut self.noticed.idle;
-        // It was filled, or read, since the last one.
+        // The host filled it, or read it, since the last copy.
         idle.host_used(buffer, !down);
         if idle.copies.len() == MOST_COPIES {
             idle.copies.retain(|_, copy| copy.waited.is_none());
@@ -295,7 +297,7 @@ impl Core {
         );
     }
 
-    /// A time is taken of two events.
+    /// The time between two events is taken.
     pub fn time_of_events(&mut self, thread: u32, events: [u64; 2]) {
         let [from, to] = events.map(|event| self.record_of(event));
         let idle = &mut self.noticed.idle;
@@ -305,7 +307,7 @@ impl Core {
         }
     }
 
-    /// The places where the host blocked often, for nothing that was heard.
+    /// The places where the host often blocked without an observed reason.
     pub(super) fn shown_idle(&self, names: &Names) -> Value {
         let places = self.noticed.idle.places.iter();
         let places = places.filter(|p| p.idle >= OFTEN && p.idle > p.count / 2);

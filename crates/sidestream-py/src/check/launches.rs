@@ -1,4 +1,4 @@
-//! What runs on a device and is no operator: kernels of Triton and CuPy, and collectives. Python says what they get.
+//! Device work that is not an operator: Triton and CuPy kernels, and collectives. Python describes their arguments.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use super::touch::Touch;
 use super::{stores, ttir};
 
 thread_local! {
-    /// How many calls this thread is in whose operators are told as a whole.
+    /// The number of nested calls in this thread whose operators are reported as one.
     static MUTED: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -23,25 +23,26 @@ pub fn is_muted() -> bool {
     MUTED.get() > 0
 }
 
-/// An argument: a tensor, or an address with a size; whether it is read and written; and the name of one of which less may be touched.
+/// An argument: a tensor, or an address with a size and a device; whether it is read and written; and its name if
+/// less than all of it may be touched.
 type Given<'py> = (Bound<'py, PyAny>, bool, bool, Option<String>);
 
 #[pymethods]
 impl Recorder {
-    /// The operators that this thread calls are told as a whole.
+    /// From here on, the operators that this thread calls are not reported singly.
     #[staticmethod]
     fn mute() {
         MUTED.set(MUTED.get() + 1);
     }
 
-    /// They are told one by one again.
+    /// The operators are reported one by one again.
     #[staticmethod]
     fn unmute() {
         MUTED.set(MUTED.get().saturating_sub(1));
     }
 
-    /// A kernel was launched, on the current stream where none is named.
-    /// `stored` are bytes behind tensors that it certainly writes, whatever else.
+    /// A kernel was launched, on the current stream if none is given. `stored` are byte ranges of tensors that the
+    /// kernel certainly writes.
     #[pyo3(signature = (name, given, stream=None, stored=Vec::new()))]
     fn launched(
         &self,
@@ -55,7 +56,7 @@ impl Recorder {
             return Ok(());
         }
         let mut touched = self.given(given);
-        // Behind those that have all of the tensor: what is told of a race is that.
+        // They come after the accesses to whole tensors: the report of a race then shows the certain range.
         for (tensor, start, end) in stored {
             if let Some(touch) = self.asked.touch(&tensor, true) {
                 let [ptr, end] = [start, end].map(|by| touch.ptr.saturating_add_signed(by));
@@ -79,14 +80,15 @@ impl Recorder {
         };
         let site = self.named(py, name);
         let mut core = self.core.lock();
-        // What a kernel was given within structures, or does by addresses it loads, is not told: a wait may be for that.
+        // Accesses to pointers inside structures, or to addresses that the kernel loads, are not reported: a wait may
+        // be needed for them.
         core.noticed.has_unseen = true;
         let found = core.operator(site, stream, &touched.touches);
         drop(core);
         self.look(py, found, &touched.touches, &touched.tensors)
     }
 
-    /// A collective of a group was called: its work is over for whoever waits for this event.
+    /// A collective of a group was called: its work is complete for those that wait for this event.
     fn collective(
         &self,
         py: Python<'_>,
@@ -120,8 +122,9 @@ impl Recorder {
         }
     }
 
-    /// What a kernel of Triton certainly stores, from its intermediate representation: by the place of a pointer among the arguments, from and up to
-    /// which byte behind it. `names` are those of the arguments where they are not the text's.
+    /// The bytes that a Triton kernel certainly stores, from its intermediate representation: for each pointer its
+    /// argument index, and the first and last offset. `names` are the argument names if they differ from those in the
+    /// text.
     #[staticmethod]
     #[pyo3(signature = (text, grid, values, names=None))]
     fn stores(
@@ -136,8 +139,9 @@ impl Recorder {
         })
     }
 
-    /// What a kernel of Triton does with its arguments, from its intermediate representation: how many there are, and of
-    /// each pointer its place, its name, and whether it is loaded from and stored to. None where the text has no kernel.
+    /// What a Triton kernel does with its arguments, from its intermediate representation: the number of arguments,
+    /// and for each pointer its index, its name, and whether it is loaded from and stored to. None if the text has no
+    /// kernel.
     #[staticmethod]
     fn pointers<'py>(py: Python<'py>, text: &str) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let Some((count, all)) = ttir::pointers(text) else {

@@ -1,33 +1,33 @@
-//! Which tenancy an address belongs to.
+//! Maps addresses to tenancies.
 //!
-//! PyTorch's allocator tells where memory starts and not how long it is. The size is learned from the
-//! tensors that use it, and the checker hears of a tenancy when it is first used: by then its bytes are
-//! known, and with them the earlier tenants.
+//! PyTorch's allocator reports where memory starts, but not its size. The size is learned from the tensors that use
+//! it, and a tenancy is reported to the checker when it is first used: by then its bytes are known, and so are the
+//! earlier tenants.
 
 use std::collections::{BTreeMap, HashMap};
 
 use sidestream::log::Within;
 use sidestream::op::{BufferId, Memory, StreamId};
 
-/// So many tenancies from one address on have numbers of their own; then the numbers are used again, so that
-/// memory does not grow with the length of a run.
+/// The number of tenancies from one address that have distinct buffer IDs; later ones reuse the IDs, so that memory
+/// use does not grow with the length of a run.
 const NUMBERS: usize = 4;
 
-/// So many storages of the host's are followed in one check.
+/// The number of host storages that one check tracks.
 const MOST: u32 = 500_000;
 
-/// The memory of all devices; addresses are unique among them.
+/// The memory of all devices, whose addresses do not overlap.
 pub struct Space {
-    /// Every byte, for memory that no allocator told of.
+    /// The buffer of all bytes, for memory that no allocator reported.
     root: BufferId,
-    /// A buffer without use, to note what the allocator saw.
+    /// An unused buffer, with which the events that the allocator saw are recorded.
     blank: BufferId,
     tenants: BTreeMap<u64, Tenant>,
     past: BTreeMap<u64, Past>,
     numbers: HashMap<u64, (Vec<BufferId>, usize)>,
     bases: Vec<u64>,
     buffers: u32,
-    /// Room for what a call has to tell first; reused.
+    /// Records that must precede a call's accesses; a reused buffer.
     pub firsts: Vec<First>,
 }
 
@@ -39,7 +39,7 @@ struct Tenant {
     buffer: Option<BufferId>,
 }
 
-/// Who was there before.
+/// An earlier tenant.
 struct Past {
     end: u64,
     home: StreamId,
@@ -55,17 +55,17 @@ pub enum Whose {
     Foreign,
 }
 
-/// What the checker has to hear before an access.
+/// A record that the checker needs before an access.
 pub enum First {
-    /// A buffer that it does not know.
+    /// Declares a buffer.
     Buffer(Within),
-    /// A tenancy begins.
+    /// Begins a tenancy.
     Alloc {
         buffer: BufferId,
         home: StreamId,
         saw_events_of: Option<BufferId>,
     },
-    /// The bytes were given back to the driver in between, which waits for the device.
+    /// The bytes were returned to the driver in between, which waits for the device.
     Unmapped { device: u32 },
 }
 
@@ -83,14 +83,14 @@ impl Space {
         }
     }
 
-    /// The number of the buffer that is declared next.
+    /// The ID of the next buffer to be declared.
     pub fn next_buffer(&mut self) -> BufferId {
         self.buffers += 1;
         self.bases.push(u64::MAX);
         BufferId(self.buffers - 1)
     }
 
-    /// Where a buffer of this memory starts.
+    /// The start address of a buffer of this memory.
     pub fn base_of(&self, buffer: BufferId) -> Option<u64> {
         let base = self.bases.get(buffer.0 as usize).copied();
         base.filter(|base| *base != u64::MAX)
@@ -107,8 +107,8 @@ impl Space {
         self.tenants.insert(ptr, tenant);
     }
 
-    /// The buffer whose tenancy ends, if the checker knows of it. `keep` says whether later tenants have to
-    /// hear of it.
+    /// Ends a tenancy, and returns its buffer if the checker knows it. `keep` says whether later tenants depend on
+    /// it.
     pub fn freed(&mut self, ptr: u64, keep: bool) -> Option<BufferId> {
         let Tenant {
             end,
@@ -132,7 +132,7 @@ impl Space {
         Some(buffer)
     }
 
-    /// The buffer of some bytes, and the address where it starts.
+    /// The buffer of a byte range, and the buffer's start address.
     pub fn locate(&mut self, ptr: u64, end: u64, firsts: &mut Vec<First>) -> (BufferId, u64) {
         let Some((&start, tenant)) = self.tenants.range_mut(..=ptr).next_back() else {
             return (self.root, 0);
@@ -148,8 +148,8 @@ impl Space {
         }
     }
 
-    /// Whether some bytes are of a tenancy that is known. Where that depends on it, the address where their
-    /// storage has to start.
+    /// Whether a byte range belongs to a known tenancy. If that depends on the storage, the result has the address at
+    /// which the storage must start.
     pub fn whose(&self, ptr: u64, end: u64) -> Whose {
         match self.tenants.range(..=ptr).next_back() {
             None => Whose::Foreign,
@@ -158,19 +158,19 @@ impl Space {
         }
     }
 
-    /// Where the tenant of an address begins and ends, as far as it is known.
+    /// The range of the tenant of an address, as far as it is known.
     pub fn bounds(&self, ptr: u64) -> Option<(u64, u64)> {
         let tenant = self.tenants.range(..=ptr).next_back();
         tenant.map(|(&start, tenant)| (start, tenant.end))
     }
 
-    /// Whether an address belongs to a tenant of another stream's.
+    /// Whether an address belongs to another stream's tenant.
     pub fn is_away(&self, ptr: u64, stream: StreamId) -> bool {
         let tenant = self.tenants.range(..=ptr).next_back();
         tenant.is_some_and(|(_, tenant)| tenant.home != stream)
     }
 
-    /// A stream is noted for the free. The buffer, if there is one.
+    /// A stream is recorded, which the free waits for. Returns the buffer, if there is one.
     pub fn noted(
         &mut self,
         ptr: u64,
@@ -184,7 +184,7 @@ impl Space {
         Some(buffer)
     }
 
-    /// A tenancy turns out to reach up to `end`.
+    /// Extends a tenancy whose uses turn out to reach up to `end`.
     fn grow(&mut self, start: u64, end: u64, firsts: &mut Vec<First>) -> Option<BufferId> {
         let after = start.saturating_add(1);
         let next = self.tenants.range(after..).next().map(|(&next, _)| next);
@@ -208,7 +208,7 @@ impl Space {
         Some(buffer)
     }
 
-    /// Earlier tenants of the bytes are gone for good. What the allocator saw of them is told.
+    /// Removes earlier tenants of the bytes for good, and reports the events that the allocator saw of them.
     fn leave(&mut self, from: u64, end: u64, home: StreamId, device: u32, firsts: &mut Vec<First>) {
         let before = self.past.range(..from).next_back();
         let reaches = before
@@ -221,7 +221,7 @@ impl Space {
                 continue;
             };
             if past.home != home {
-                // Memory keeps its home as long as the allocator has it (R52).
+                // Memory belongs to one stream as long as the allocator has it (R52).
                 firsts.push(First::Unmapped { device });
             }
             if past.noted {
@@ -263,21 +263,21 @@ impl Space {
     }
 }
 
-/// Host memory that took part in asynchronous copies. Each tenancy has bytes of its own: PyTorch hands pinned
-/// memory out again when its copies are done (R58), so an earlier tenant is no concern of a later one.
+/// Host memory that asynchronous copies used. Each tenancy gets a buffer of its own: PyTorch reuses pinned memory
+/// only once its copies are complete (R58), so an earlier tenant does not affect a later one.
 #[derive(Default)]
 pub struct HostMemory {
-    /// How many storages there were in all.
+    /// The number of storages so far.
     pub made: u32,
     pieces: BTreeMap<u64, Piece>,
 }
 
-/// One storage.
+/// One host storage.
 pub struct Piece {
     pub end: u64,
     pub buffer: BufferId,
     pub memory: Memory,
-    /// Who it is, and a weak reference that keeps the name from being another's.
+    /// The storage's identity, and a weak reference that keeps the identity from being reused.
     pub storage: (u64, u64),
 }
 
@@ -286,7 +286,7 @@ impl HostMemory {
         self.pieces.is_empty()
     }
 
-    /// Whether so many storages were followed that more would take too much memory. Later ones are not.
+    /// Whether the limit of tracked storages is reached. Later ones are not tracked.
     pub fn is_full(&self) -> bool {
         self.made >= MOST
     }
@@ -312,13 +312,13 @@ impl HostMemory {
         self.pieces.insert(start, piece);
     }
 
-    /// The storage that an address is in.
+    /// The storage that contains an address.
     pub fn piece(&self, ptr: u64) -> Option<(u64, &Piece)> {
         let (&start, piece) = self.pieces.range(..=ptr).next_back()?;
         (ptr < piece.end).then_some((start, piece))
     }
 
-    /// The storages that meet some bytes, with their sizes.
+    /// The storages that overlap a byte range, with their sizes.
     pub fn within(&self, start: u64, end: u64) -> Vec<(BufferId, u64)> {
         let before = self.pieces.range(..end);
         let meets = before.filter(|(_, piece)| piece.end > start);
@@ -327,7 +327,7 @@ impl HostMemory {
             .collect()
     }
 
-    /// Where the first storage behind an address begins.
+    /// The start of the first storage after an address.
     pub fn next_after(&self, ptr: u64) -> Option<u64> {
         self.pieces.range(ptr..).next().map(|(&start, _)| start)
     }
@@ -342,7 +342,7 @@ impl HostMemory {
             .map(|(&start, _)| start)
     }
 
-    /// Forgets all storages that meet the bytes, and gives back their weak references.
+    /// Forgets all storages that overlap the bytes, and returns their weak references.
     pub fn forget(&mut self, start: u64, end: u64) -> Vec<u64> {
         let meets: Vec<u64> = self
             .pieces

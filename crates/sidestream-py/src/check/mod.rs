@@ -1,9 +1,9 @@
-//! `sidestream.check`: what PyTorch does, heard by a dispatch mode and told to the checker.
+//! `sidestream.check`: a dispatch mode observes what PyTorch does, and passes it to the checker.
 //!
-//! [`Recorder`] is the mode. PyTorch calls it for every operator, and its callbacks for streams, events and
-//! memory call it as well. This file reads what they hand over; `core` translates it.
+//! [`Recorder`] is the mode. PyTorch calls it for every operator, and its callbacks for streams, events and memory
+//! call it as well. This file reads their arguments; `core` translates them.
 //!
-//! No lock is held while Python runs: Python may free a tensor at any time, and PyTorch tells of that here.
+//! No lock is taken while Python code runs: Python may free a tensor at any time, and PyTorch then calls back here.
 
 mod copies;
 mod core;
@@ -46,12 +46,12 @@ use touch::Touch;
 
 use crate::failure::RaceError;
 
-/// What PyTorch does while it is checked.
+/// Records what PyTorch does while it is checked.
 #[pyclass(subclass, frozen, module = "sidestream._sidestream")]
 pub struct Recorder {
     id: u64,
     on: AtomicBool,
-    /// Whether its check is complete. A thread may have it in its stack of modes for longer.
+    /// Whether the check has ended. A thread may keep the recorder in its stack of modes for longer.
     over: AtomicBool,
     raises: bool,
     core: Mutex<Core>,
@@ -62,54 +62,54 @@ pub struct Recorder {
     asked: Asked,
     /// Makes the plan of an operator.
     planner: Py<PyAny>,
-    /// Makes the text of a race that is raised.
+    /// Formats the text of a race that is raised.
     shown: Py<PyAny>,
-    /// Says what the program calls two streams.
+    /// Returns the program's variable names of two streams.
     called: Py<PyAny>,
-    /// The handle of the current stream of a device; absent where there is no GPU.
+    /// Returns the handle of a device's current stream; absent if there is no GPU.
     current_stream: Option<Py<PyAny>>,
     current_device: Option<Py<PyAny>>,
     thread_name: Py<PyAny>,
-    /// Absent where no backward runs.
+    /// Absent if no backward pass can run.
     engine: Option<Engine>,
-    /// PyTorch's own classes of tensors.
+    /// PyTorch's own tensor classes.
     plain: Vec<Py<PyAny>>,
-    /// What stands for a dispatch in classes without one.
+    /// The `__torch_dispatch__` of classes that do not define one.
     no_dispatch: Py<PyAny>,
     device_numbers: Vec<Py<PyAny>>,
     words: Words,
-    /// The stack of whoever runs backward, one more than its number.
+    /// The number of the stack that runs backward, plus one.
     backward: AtomicU64,
-    /// How many calls of backward run.
+    /// The number of backward calls that are running.
     backwards: AtomicU64,
-    /// The current stream where there is no GPU.
+    /// The current stream if there is no GPU.
     pretended: AtomicU64,
-    /// How many accesses of the host had been noted when they were told last.
+    /// The number of host accesses that the guard had recorded at the last report to the checker.
     fetched: AtomicU64,
-    /// Sees to it that the end of a storage is told.
+    /// Registers a callback for the end of a storage's life.
     keep: Mutex<Option<Py<PyAny>>>,
-    /// Says which freed memory is not to be had yet: addresses and sizes.
+    /// Returns the freed memory that cannot be reused yet: addresses and sizes.
     pending: Mutex<Option<Py<PyAny>>>,
-    /// Whether so much memory was freed that other streams were noted for that it is worth asking.
+    /// Whether enough memory with recorded streams was freed to make that query worth its cost.
     is_much_freed: AtomicBool,
-    /// A race that was found where nothing can be raised.
+    /// A race that was found where no exception can be raised.
     raised_late: Mutex<Option<PyErr>>,
-    /// The log of the run, where one is kept.
+    /// The log of the run, if one is kept.
     kept: Mutex<Option<reduce::Kept>>,
 }
 
-/// What is asked about PyTorch's engine of backward.
+/// Access to PyTorch's backward engine.
 #[derive(FromPyObject)]
 struct Engine {
-    /// The code of the function in Python that calls it.
+    /// The code object of the Python function that calls the engine.
     #[pyo3(item)]
     code: Py<PyAny>,
-    /// The node of the graph that runs in this thread.
+    /// Returns the graph node that runs in this thread.
     #[pyo3(item)]
     node: Option<Py<PyAny>>,
 }
 
-/// Names of arguments and attributes that are asked for.
+/// Interned names of arguments and attributes.
 struct Words {
     non_blocking: Py<PyString>,
     src: Py<PyString>,
@@ -118,18 +118,18 @@ struct Words {
     torch_dispatch: Py<PyString>,
 }
 
-/// Names of operators and threads, by number.
+/// Names of operators and threads, by index.
 #[derive(Default)]
 struct Names {
     operators: Vec<String>,
     known: HashMap<String, u32>,
     threads: Vec<String>,
-    /// By the system's number of a thread: the last that had it.
+    /// The last thread with each system thread ID.
     natives: HashMap<i32, u32>,
 }
 
 impl Names {
-    /// The number of the thread that calls this, of which it was not known yet.
+    /// Registers the calling thread, and returns its number.
     fn thread(&mut self, name: String) -> u32 {
         let number = self.threads.len() as u32;
         self.threads.push(name);
@@ -151,7 +151,7 @@ impl Names {
 static RECORDERS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The number of this thread in the recorder that asked last.
+    /// This thread's number, in the recorder that asked last.
     static THREAD: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -220,7 +220,7 @@ impl Recorder {
         })
     }
 
-    /// PyTorch calls this for every operator.
+    /// PyTorch calls this method for every operator.
     #[pyo3(signature = (func, types, args, kwargs=None))]
     fn __torch_dispatch__<'py>(
         &self,
@@ -231,14 +231,14 @@ impl Recorder {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if self.over.load(Ordering::Relaxed) {
-            // Its plans may call a simulated GPU that is no more.
+            // The recorder's plans may call a simulated GPU that no longer exists.
             return func.call(args, kwargs);
         }
         let plan = self.plan(func)?;
         if !self.on.load(Ordering::Relaxed) || launches::is_muted() {
             return called(&plan, args, kwargs);
         }
-        // A tensor of another class goes first; the operators that it makes of this one come here.
+        // A tensor subclass is dispatched first; the operators that it calls come here.
         if self.is_foreign(types) {
             return Ok(py.NotImplemented().into_bound(py));
         }
@@ -247,7 +247,7 @@ impl Recorder {
         {
             return Err(race);
         }
-        // What the host did before this operator comes before it.
+        // The host's accesses before this operator are reported before it.
         if self.has_heard() {
             self.tell_heard(py, &[])?;
         }
@@ -261,7 +261,7 @@ impl Recorder {
             Ok(result) => result,
             Err(error) => return Err(self.failed_in(py, plan.name, error)),
         };
-        // What the operator did itself is told below, by what it is.
+        // The operator's own accesses are reported below, by kind.
         if self.has_heard() {
             self.tell_heard_in(&plan, args, kwargs, &result)?;
         }
@@ -305,23 +305,23 @@ impl Recorder {
         Ok(result)
     }
 
-    /// From here on all is told again.
+    /// Resumes recording.
     fn start(&self) {
         self.on.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing is told from here on; operators still run if PyTorch calls.
+    /// Pauses recording; operators still run if PyTorch calls.
     fn stop(&self) {
         self.on.store(false, Ordering::Relaxed);
     }
 
-    /// The check is complete: from here on operators run as if this were not there.
+    /// Ends the check: from here on operators run without the recorder.
     fn end(&self) {
         self.stop();
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether any operator came here.
+    /// Whether any operator was observed.
     #[getter]
     fn has_heard_operators(&self) -> bool {
         !self.plans.lock().is_empty()
@@ -341,7 +341,7 @@ fn called<'py>(
     kwargs: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let kwargs = kwargs.map_or(std::ptr::null_mut(), |kwargs| kwargs.as_ptr());
-    // SAFETY: a callable, a tuple, and a dictionary or null, all live. The result is a new reference, or null
+    // SAFETY: the arguments are a callable, a tuple, and a dictionary or null, all live. The result is a new reference, or null
     // with an error set.
     unsafe {
         let got = ffi::PyObject_Call(plan.op.as_ptr(), args.as_ptr(), kwargs);
@@ -358,12 +358,12 @@ impl Recorder {
         let given: plan::Given = self.planner.bind(func.py()).call1((func,))?.extract()?;
         let plan = Plan::new(given, |name| self.names.lock().operator(name))?;
         let plan = Arc::new(plan);
-        // The package keeps the operators alive, so that an address stays one operator's.
+        // The package keeps the operators alive, so that an address always means the same operator.
         self.plans.lock().insert(key, plan.clone());
         Ok(plan)
     }
 
-    /// Whether a tensor is of a class with a dispatch of its own.
+    /// Whether a tensor's class defines its own dispatch.
     #[inline]
     fn is_foreign(&self, types: &Bound<'_, PyAny>) -> bool {
         let plain = |class: &Bound<'_, PyAny>| {
@@ -392,7 +392,7 @@ impl Recorder {
         let number = self.device_numbers.get(device as usize);
         let raw = self.current_stream.as_ref().zip(number);
         let raw = raw.and_then(|(ask, number)| {
-            // SAFETY: a callable and its argument, both live; the list ends with a null pointer. The result
+            // SAFETY: the callable and its argument are live, and the list ends with a null pointer. The result
             // is a new reference, or null with an error set, which is taken away.
             unsafe {
                 let null = std::ptr::null_mut::<ffi::PyObject>();
@@ -411,7 +411,7 @@ impl Recorder {
         device.unwrap_or(0)
     }
 
-    /// Where this was called.
+    /// Where the calling operation was called in the program.
     fn site(&self, py: Python<'_>, name: u32) -> Site {
         let (called, in_engine) = match self.stacks.try_lock().as_deref_mut() {
             Some(Some(stacks)) => {
@@ -432,7 +432,7 @@ impl Recorder {
         }
     }
 
-    /// The same by the operator's name.
+    /// Like [`Recorder::site`], by the operator's name.
     fn named(&self, py: Python<'_>, name: &str) -> Site {
         let name = self.names.lock().operator(name.to_owned());
         self.site(py, name)
@@ -498,8 +498,8 @@ impl Recorder {
         self.look(py, found, &touched.touches, &touched.tensors)
     }
 
-    /// Whether an addition is the engine's own: two nodes gave a gradient for the same input of a third, on whose
-    /// stream it runs. What a node itself adds would be taken for one.
+    /// Whether an addition is the engine's own: it sums the gradients of two nodes for the same input of a third, on
+    /// whose stream it runs. An addition that a node itself makes is counted as one, too.
     #[cold]
     fn is_accumulation(&self, py: Python<'_>) -> bool {
         let Some(engine) = &self.engine else {
@@ -508,27 +508,27 @@ impl Recorder {
         if self.backwards.load(Ordering::Relaxed) == 0 || !stack::is_in(py, &engine.code) {
             return false;
         }
-        // A leaf adds to the gradient that it has, which nobody handed over.
+        // A leaf adds to its existing gradient, which the engine did not pass.
         let node = engine.node.as_ref().and_then(|ask| ask.call0(py).ok());
         let name = node.and_then(|node| node.call_method0(py, "name").ok()?.extract(py).ok());
         name.is_none_or(|name: String| !name.ends_with("AccumulateGrad"))
     }
 
-    /// The engine hands gradients to what runs on a stream: a tuple of them, or one.
+    /// The engine passes gradients, a tuple or a single one, to work on this stream.
     fn passed(&self, given: &Bound<'_, PyAny>, site: Site, stream: RawStream) {
         let mut touched = Touched::default();
         let list = given.is_instance_of::<PyTuple>();
         touched.add(&self.asked, given.clone(), false, list);
         self.leave_foreign(&mut touched);
-        // Of those on other devices the engine notes nothing: who uses them there waits itself.
+        // The engine records no stream for gradients on other devices: their user waits itself.
         let device = stream.device as i32;
         touched.touches.retain(|touch| touch.device == device);
         let mut core = self.core.lock();
         core.passed_by_engine(site, stream, &touched.touches);
     }
 
-    /// Memory of devices that did not come from PyTorch's allocator has rules of its own, which nobody tells
-    /// here: who hands it over may order its uses unseen. It is left out.
+    /// Leaves out device memory that did not come from PyTorch's allocator. It follows rules of its own, which are
+    /// not observed here: its owner may order its uses in ways that the check does not see.
     fn leave_foreign(&self, touched: &mut Touched<'_>) {
         if self.asked.pretend {
             return;
@@ -578,7 +578,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// The handle of one of PyTorch's streams, whatever class of it this is.
+    /// The handle of a PyTorch stream, whichever stream class the object has.
     fn handle(&self, stream: &Bound<'_, PyAny>) -> Option<RawStream> {
         let device = stream.getattr("device_index").ok()?.extract().ok()?;
         let raw = match stream.getattr("cuda_stream") {
@@ -600,7 +600,7 @@ impl Recorder {
         Some(RawStream { device, raw })
     }
 
-    /// If something was found, notes what it is about, and raises it where that was asked for.
+    /// If something was found, records its description, and raises it if that was requested.
     #[inline]
     fn look(
         &self,

@@ -1,4 +1,4 @@
-//! What an operator of PyTorch does with its arguments, worked out once from its schema.
+//! What a PyTorch operator does with its arguments, worked out once from its schema.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -6,18 +6,18 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use super::tensor::Asked;
 use super::touch::Touch;
 
-/// What has to be told of an operator.
+/// What is reported of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// Nothing: a view, memory without content, a question.
+    /// Nothing: the operator makes a view or uninitialized memory, or is a query.
     Silent,
     /// Its reads and writes.
     Kernel,
-    /// The same, by cuBLAS, which needs a workspace for it.
+    /// Its reads and writes, by cuBLAS, which needs a workspace.
     Product,
-    /// Its reads and writes, and the host waits for the result.
+    /// Its reads and writes, and that the host waits for the result.
     Waits,
-    /// Its reads and writes, of some elements: the host waits for the result if the index says so.
+    /// Its reads and writes of some elements; the host waits for the result if the index requires it.
     Indexed,
     /// `copy_(self, src, non_blocking)`.
     Copy,
@@ -29,7 +29,7 @@ pub enum Class {
     RecordStream,
 }
 
-/// One argument with tensors in it.
+/// One argument that has tensors.
 struct Argument {
     index: usize,
     name: Py<PyString>,
@@ -39,22 +39,22 @@ struct Argument {
 
 /// The plan of one operator.
 pub struct Plan {
-    /// What is called.
+    /// The operator.
     pub op: Py<PyAny>,
-    /// The number of its name.
+    /// The number of the operator's name.
     pub name: u32,
-    /// What has to be told.
+    /// What is reported of the operator.
     pub class: Class,
-    /// Whether it adds one tensor to another.
+    /// Whether the operator adds one tensor to another.
     pub adds: bool,
-    /// Whether it puts values where an index says.
+    /// Whether the operator puts values at the places of an index.
     puts: bool,
     arguments: Vec<Argument>,
-    /// By result: whether it is new memory; a list of tensors counts as one result.
+    /// For each result, whether it is new memory; a list of tensors counts as one result.
     results: Vec<bool>,
 }
 
-/// As Python hands it over: what is called, the name, the class, the arguments, the results.
+/// A plan as Python passes it: operator, name, class, arguments, results.
 pub type Given = (
     Py<PyAny>,
     String,
@@ -64,7 +64,7 @@ pub type Given = (
 );
 
 impl Plan {
-    /// The plan that Python made.
+    /// Converts a plan that Python made.
     pub fn new(given: Given, name: impl FnOnce(String) -> u32) -> PyResult<Plan> {
         let (op, text, class, arguments, results) = given;
         let class = match class.as_str() {
@@ -78,7 +78,7 @@ impl Plan {
             "copies" => Class::Copies,
             "record_stream" => Class::RecordStream,
             other => {
-                let why = format!("`{other}` is no class of operators");
+                let why = format!("`{other}` is not a class of operators");
                 return Err(pyo3::exceptions::PyValueError::new_err(why));
             }
         };
@@ -101,7 +101,7 @@ impl Plan {
         })
     }
 
-    /// What the operator touched, with the tensors.
+    /// Collects what the operator touched, with the tensors.
     pub fn touched<'py>(
         &self,
         asked: &Asked,
@@ -133,9 +133,9 @@ impl Plan {
         }
     }
 
-    /// Whether the host waits in the call. A mask is made a list of places first, of which the host has to know how many there
-    /// are; and an index on the host is copied to the device. One value of the host's that is put where a mask says is filled
-    /// in without either.
+    /// Whether the host waits in the call. A mask is first converted to a list of indices, whose length the host must
+    /// know; and an index on the host is copied to the device. One host value that is put at the places of a mask is
+    /// filled in without either.
     pub fn waits(
         &self,
         asked: &Asked,
@@ -172,7 +172,7 @@ impl Plan {
         indices.iter().any(|&(mask, host)| mask || host)
     }
 
-    /// The argument at a place of the schema, by place or by name.
+    /// The argument with an index in the schema, positional or by keyword.
     pub fn argument<'py>(
         &self,
         at: usize,
@@ -211,14 +211,14 @@ fn value<'py>(
 /// What one operator touched.
 #[derive(Default)]
 pub struct Touched<'py> {
-    /// The bytes.
+    /// The byte ranges.
     pub touches: Vec<Touch>,
-    /// The tensors, one for each.
+    /// The tensors, one per range.
     pub tensors: Vec<Bound<'py, PyAny>>,
 }
 
 impl<'py> Touched<'py> {
-    /// A tensor among the arguments, or a list of them.
+    /// Adds an argument: a tensor, or a list of tensors.
     pub fn add(&mut self, asked: &Asked, value: Bound<'py, PyAny>, write: bool, list: bool) {
         if !list {
             self.add_one(asked, value, write);
@@ -233,7 +233,7 @@ impl<'py> Touched<'py> {
         }
     }
 
-    /// A result: a tensor, or several.
+    /// Adds a result: a tensor, or several.
     fn add_any(&mut self, asked: &Asked, value: Bound<'py, PyAny>) {
         let list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
         self.add(asked, value, true, list);
@@ -250,7 +250,7 @@ impl<'py> Touched<'py> {
         }
     }
 
-    /// The device of the operator: that of its first tensor on one.
+    /// The device of the operator: that of its first device tensor.
     pub fn device(&self) -> Option<u32> {
         let mut devices = self.touches.iter().map(|touch| touch.device);
         devices

@@ -1,4 +1,4 @@
-//! The log of a checked run, and what is left of it around one race.
+//! The log of a checked run, and its reduction to a short program for one race.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use sidestream_program::{CannotReduce, Pair, reduce};
 use super::Recorder;
 use super::report::stream_name;
 
-/// Who is told of the operations: the checker, and the log if there is one.
+/// Receives the operations: the checker, and the log if there is one.
 pub struct Told {
     checker: Box<dyn Sink>,
     log: Option<Box<dyn Sink>>,
@@ -25,7 +25,7 @@ impl Told {
         Told { checker, log: None }
     }
 
-    /// The log hears of all that comes from here on.
+    /// Adds a log, which receives all records from here on.
     pub fn also(&mut self, log: Box<dyn Sink>) {
         self.log = Some(log);
     }
@@ -46,7 +46,7 @@ impl Told {
     }
 }
 
-/// A log in memory, which ends where it would be too long.
+/// A log in memory, which stops when it reaches its limit.
 #[derive(Clone)]
 struct Pages {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -76,7 +76,7 @@ pub struct Kept {
 
 #[pymethods]
 impl Recorder {
-    /// Keeps a log of what is told, of so many bytes at most. To be called before anything is.
+    /// Keeps a log of all records, of this many bytes at most. Must be called before anything is recorded.
     fn keep_log(&self, most_bytes: usize) -> PyResult<()> {
         let pages = Pages {
             bytes: Arc::default(),
@@ -89,11 +89,11 @@ impl Recorder {
         Ok(())
     }
 
-    /// The shortest stream program with a race of the report, as text; with how many ops it has, and of how many operations
-    /// it is what is left.
+    /// The shortest stream program with a race of the report, as text; the number of its ops, and the number of
+    /// operations in the log that it was reduced from.
     ///
-    /// `race` has the numbers that the report gives for it, `called` names for its streams, and `told` says for a stack and an operator
-    /// what stands behind the op.
+    /// `race` identifies the race by the numbers in the report, `called` has the names of its streams, and `told`
+    /// returns the comment for an op from its stack and operator.
     fn reduced(
         &self,
         py: Python<'_>,
@@ -133,7 +133,7 @@ impl Recorder {
             Ok(Some(reduced)) => reduced,
             Ok(None) | Err(CannotReduce::NotThere) => {
                 return Err(PyRuntimeError::new_err(format!(
-                    "the log of the run was full before the race, at {} bytes; check fewer steps with --steps, or give more with --memory",
+                    "the log of the run was full before the race, at {} bytes; check fewer steps with --steps, or allow more with --memory",
                     pages.most
                 )));
             }

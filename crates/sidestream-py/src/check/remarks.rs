@@ -1,7 +1,8 @@
-//! What races with nothing and is worth hearing: clocks that are read beside work, an error that comes late, streams that
-//! are made again and again, memory that is freed and not to be had, waits that nothing needs.
+//! Observations that are worth a remark but are not races: clocks read while work is pending, errors that surface
+//! late, streams that are created again and again, memory that is freed but cannot be reused, waits that nothing
+//! needs.
 //!
-//! It is told the same calls as the checker, and asks that what the rules say is over.
+//! It receives the same calls as the checker, and asks the checker which work is complete.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -13,96 +14,96 @@ use super::core::{COLLECTIVES, Core, RawStream, Site};
 use super::idle::Idle;
 use super::report::{shown_site, stream_name};
 
-/// So many pairs of readings of a clock are kept.
+/// The number of clock-reading pairs that are kept.
 const MOST_TIMED: usize = 256;
-/// So many calls of a stream are kept that are not known to be over.
+/// The number of a stream's calls that are kept while not known to be complete.
 const MOST_CALLS: usize = 4096;
-/// So many of these are shown.
+/// The number of such calls that are shown.
 const SHOWN_CALLS: usize = 8;
-/// From so much on it is looked how much memory is not to be had.
+/// The bytes from which on the memory that cannot be reused is queried.
 const MUCH_BYTES: u64 = 32 << 20;
 
-/// What was noticed.
+/// What was noticed in a run.
 #[derive(Default)]
 pub struct Noticed {
-    /// By thread: its last reading of the host's clock.
+    /// The last reading of the host's clock, by thread.
     clocks: HashMap<u32, Clock>,
-    /// Two readings of a clock with work between them that nobody waited for.
+    /// Pairs of clock readings with work between them that the host did not wait for.
     timed: Vec<(Site, Site)>,
-    /// Kernels that were open at a reading, that reading, and the next one, before which all was waited for.
+    /// The kernels pending at a reading, that reading, and the next one, before which the host waited for everything.
     queued: Vec<[Site; 3]>,
-    /// The most that was pinned at once, where it is much, in bytes.
+    /// The most bytes that were pinned at once, if that is much.
     pub pinned: Option<(u64, Site)>,
-    /// By stream.
+    /// The pending calls of each stream.
     calls: Vec<Calls>,
     late: Option<Late>,
     makers: HashMap<Site, usize>,
     made: Vec<Made>,
-    /// Who makes a stream, by its handle; the program, if it ever did.
+    /// Where each stream was created, by handle, if the program created any.
     made_at: HashMap<u64, Site>,
     pub held: Held,
     /// Where the host blocks.
     pub idle: Idle,
-    /// Accesses were seen that cannot be told, so that nobody can say what a wait is for.
+    /// Whether some accesses cannot be reported, so that the reason for a wait may be unknown.
     pub has_unseen: bool,
-    /// The program has ended.
+    /// Whether the program has ended.
     pub is_over: bool,
 }
 
 /// A reading of the host's clock.
 struct Clock {
     site: Site,
-    /// Whether the thread has launched work since that nobody waited for.
+    /// Whether the thread has since launched work that the host did not wait for.
     launched: bool,
-    /// Whether it has launched kernels since.
+    /// Whether the thread has launched kernels since.
     worked: bool,
-    /// The kernels that the host did not know to be complete: the last of them.
+    /// The last of the kernels that the host did not know to be complete.
     open: Option<Site>,
 }
 
-/// The work of a stream that the host does not know to be over, by its steps.
+/// The calls of a stream that the host does not know to be complete, by step.
 #[derive(Default)]
 struct Calls {
     last: VecDeque<(u32, u32, Site)>,
-    /// How many there are besides, and the last of these.
+    /// The number of older calls that are not kept, and the last of them.
     older: u64,
     older_up_to: u32,
-    /// How many steps were known to be over when the host began to wait last.
+    /// The number of steps that were known to be complete when the host last began to wait.
     over_before: u32,
-    /// The step of its last kernel.
+    /// The step of the stream's last kernel.
     last_kernel: u32,
-    /// Where the program first put work on it.
+    /// Where the program first put work on the stream.
     first: Option<Site>,
 }
 
-/// An error of the device that a later call raised.
+/// A device error that a later call raised.
 struct Late {
     at: Site,
     text: String,
     /// The device.
     device: u32,
-    /// How many calls it may belong to.
+    /// The number of calls that may have caused the error.
     count: u64,
-    /// The last of these: where, on which stream, how many.
+    /// The last of these calls: place, stream and number.
     last: Vec<(Site, StreamId, u64)>,
 }
 
-/// The streams that were made at one place.
+/// The streams that were created at one place.
 struct Made {
     site: Site,
     count: u64,
-    /// How many of them were let go after they had worked.
+    /// The number of them that were dropped after they had done work.
     let_go: u64,
 }
 
-/// Memory that the program noted another stream for, and freed.
+/// Memory with recorded streams that the program has freed.
 #[derive(Default)]
 pub struct Held {
     noted: HashMap<u64, (Site, StreamId)>,
     freed: HashMap<u64, (u64, Site, StreamId)>,
     bytes: u64,
     looked_at: u64,
-    /// When the most was not to be had: by place and stream.
+    /// The places and streams at the time when the most memory could not be reused.
     most: Vec<(Site, StreamId, u64)>,
 }
 
@@ -121,7 +122,7 @@ impl Held {
         }
     }
 
-    /// Memory is handed out.
+    /// Memory is allocated.
     fn allocated(&mut self, start: u64) {
         self.noted.remove(&start);
         if let Some((bytes, ..)) = self.freed.remove(&start) {
@@ -129,12 +130,13 @@ impl Held {
         }
     }
 
-    /// Whether it has to be looked which of it is not to be had yet. That takes a while, so it is asked ever less often.
+    /// Whether it is time to query which memory cannot be reused yet. The query is slow, so it becomes rarer over
+    /// time.
     pub fn is_due(&self) -> bool {
         self.bytes >= MUCH_BYTES.max(self.looked_at.saturating_mul(2))
     }
 
-    /// This much is not to be had: address and size.
+    /// The result of the query: addresses and sizes.
     pub fn looked(&mut self, pending: &[(u64, u64)]) {
         self.looked_at = self.bytes;
         let mut found: Vec<(Site, StreamId, u64)> = Vec::new();
@@ -161,7 +163,7 @@ impl Held {
     }
 }
 
-/// Keeps what is not known, while there is room.
+/// Adds an item that is not in the list yet, while there is room.
 fn keep<T: PartialEq>(all: &mut Vec<T>, one: T) {
     if all.len() < MOST_TIMED && !all.contains(&one) {
         all.push(one);
@@ -169,7 +171,7 @@ fn keep<T: PartialEq>(all: &mut Vec<T>, one: T) {
 }
 
 impl Core {
-    /// Work was put on a stream: kernels, or a copy between the host and a device.
+    /// Work was enqueued in a stream: kernels, or a copy between the host and a device.
     pub(super) fn launched_at(&mut self, site: Site, stream: StreamId, kernels: bool) {
         self.noticed.idle.launched();
         if let Some(clock) = self.noticed.clocks.get_mut(&site.thread) {
@@ -194,14 +196,14 @@ impl Core {
         }
     }
 
-    /// Whether some stream was given kernels that the host does not know to be over.
+    /// Whether some stream has kernels that the host does not know to be complete.
     pub(super) fn has_open_kernels(&self) -> bool {
         let over = |at| self.findings.steps_known_to_host(StreamId(at as u32));
         let mut all = self.noticed.calls.iter().enumerate();
         all.any(|(at, calls)| calls.last_kernel > 0 && calls.last_kernel > over(at))
     }
 
-    /// Whether a stream was given work that the host does not know to be over.
+    /// Whether a stream has work that the host does not know to be complete.
     pub(super) fn has_open_calls(&self, stream: StreamId) -> bool {
         let over = self.findings.steps_known_to_host(stream);
         let calls = self.noticed.calls.get(stream.0 as usize);
@@ -217,7 +219,7 @@ impl Core {
         &mut self.noticed.calls[at]
     }
 
-    /// The host waited. What for matters to the order, and to clocks not.
+    /// The host waited. For clocks it does not matter what it waited for.
     pub(super) fn waited(&mut self) {
         for clock in self.noticed.clocks.values_mut() {
             clock.launched = false;
@@ -270,8 +272,8 @@ impl Core {
         open.max_by_key(|(call, _)| *call).map(|(_, site)| site)
     }
 
-    /// A call raised an error of the device that belongs to an earlier one. `waited` says whether the call is a wait that was
-    /// told already: what it would have proved is not so.
+    /// A call raised a device error that belongs to an earlier call. `waited` says whether the call is a wait that
+    /// was already reported: what it would have proved does not hold.
     pub fn failed(&mut self, site: Site, device: u32, text: String, waited: bool) {
         if self.noticed.late.is_some() {
             return;
@@ -315,7 +317,8 @@ impl Core {
         });
     }
 
-    /// The program makes a stream. The place, by its number, and the steps that the stream has taken.
+    /// The program creates a stream. Returns the index of the place, and the number of steps that the stream has
+    /// taken.
     pub fn stream_made(&mut self, site: Site, stream: RawStream) -> (usize, u32) {
         let steps = self.steps_so_far(stream);
         let noticed = &mut self.noticed;
@@ -336,7 +339,7 @@ impl Core {
         (at, steps)
     }
 
-    /// Nobody holds it any more.
+    /// No reference to the stream is left.
     pub fn stream_let_go(&mut self, at: usize, stream: RawStream, steps: u32) {
         let has_worked = self.steps_so_far(stream) > steps;
         if let Some(made) = self.noticed.made.get_mut(at) {
@@ -344,7 +347,7 @@ impl Core {
         }
     }
 
-    /// The steps of a stream that may not have been heard of.
+    /// The number of steps of a stream, which may not have been observed before.
     fn steps_so_far(&self, stream: RawStream) -> u32 {
         let known = self.streams.get(&RawStream::of(0, stream.raw));
         known.map_or(0, |&stream| self.findings.steps(stream))
@@ -375,7 +378,7 @@ impl Core {
         self.noticed.held.allocated(ptr);
     }
 
-    /// All of it, for the report.
+    /// All observations, for the report.
     pub(super) fn shown_noticed(&self, names: &Names) -> Value {
         let noticed = &self.noticed;
         let site = |site: Site| shown_site(site, names);
@@ -416,7 +419,7 @@ impl Core {
         })
     }
 
-    /// The streams that the program itself put to work: the device of each, and where it was made, or used first.
+    /// The streams that the program itself used: the device of each, and where it was created, or first used.
     fn streams_of_the_program(&self) -> impl Iterator<Item = (u32, Site)> {
         let calls = self.noticed.calls.iter().zip(&self.stream_names);
         calls.filter_map(|(calls, (raw, _))| {
@@ -428,12 +431,12 @@ impl Core {
         })
     }
 
-    /// Those of the program's own lines.
+    /// The unneeded waits in the program's own lines.
     fn waits_not_needed(&self) -> Vec<(sidestream::check::Waited, Site)> {
         if self.noticed.has_unseen {
             return Vec::new();
         }
-        // What a library or backward does by itself at a line, it may do there for good reason.
+        // A wait that a library or backward makes at a line may be needed for another of its calls.
         let by_itself: HashSet<u32> = self
             .sites
             .iter()
@@ -449,7 +452,7 @@ impl Core {
     }
 }
 
-/// Whether the text is one of CUDA for an error of a kernel, which a later call may raise.
+/// Whether the text is CUDA's message for a kernel error, which a later call may raise.
 pub fn is_late(text: &str) -> bool {
     const OF_KERNELS: [&str; 9] = [
         "device-side assert triggered",

@@ -1,4 +1,4 @@
-//! What was found, for Python: JSON with places by number, which Python turns into lines.
+//! The findings for Python: JSON with places by number, which Python turns into lines.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use super::threads::{Deed, Unheard};
 use super::touch::{Real, Touch};
 use super::{Names, Recorder};
 
-/// What is known of races when they are found, and not later.
+/// What is known of races when they are found, and cannot be determined later.
 #[derive(Default)]
 pub struct Details {
     by_race: HashMap<(OpId, OpId, Option<BufferId>), Detail>,
@@ -22,19 +22,19 @@ pub struct Details {
 
 #[derive(Clone, Default)]
 struct Detail {
-    /// Whether the bytes meet.
+    /// Whether the touched bytes overlap.
     real: bool,
-    /// If that is not certain, why.
+    /// The reason why the race is not certain, if it is not.
     doubt: Option<String>,
-    /// What the program calls the two streams at the second operation.
+    /// The program's names for the two streams at the second operation.
     names: Option<(Option<String>, Option<String>)>,
     tensor: Option<(String, Vec<u64>)>,
     bytes: Option<(u64, u64)>,
 }
 
 impl Recorder {
-    /// Notes what the last operation's races are about. The first that is certain, as a number in the
-    /// report's order.
+    /// Records the details of the last operation's races. Returns the first race that is certain, by the numbers in
+    /// the report.
     pub(super) fn describe(
         &self,
         py: Python<'_>,
@@ -87,11 +87,11 @@ impl Recorder {
                 let name = |at: u32| names.operators.get(at as usize).map_or("", |name| name);
                 match by {
                     Some((argument, kernel)) => format!(
-                        "the kernel `{}` gets all of it by its argument `{}`, and may touch less",
+                        "the kernel `{}` receives all of it as its argument `{}`, and may touch only a part",
                         name(kernel),
                         name(argument)
                     ),
-                    None => "one of the two gets all of it, and may touch less".to_owned(),
+                    None => "one of the two receives all of it, and may touch only a part".to_owned(),
                 }
             });
             let names = called.and_then(|names| names.ok()?.extract().ok());
@@ -125,7 +125,7 @@ impl Recorder {
         }
     }
 
-    /// What is raised, as JSON.
+    /// The race that is raised, as JSON.
     pub(super) fn raised(&self, (first, second, buffer): (OpId, OpId, Option<BufferId>)) -> String {
         let core = self.core.lock();
         let races = self.races(&core);
@@ -134,7 +134,8 @@ impl Recorder {
         found.unwrap_or_default().to_string()
     }
 
-    /// The races as they are listed, those of equal places once; and by race of the report, which of these it is.
+    /// The races as listed, with those at equal places merged; and for each race of the report, its index in the
+    /// list.
     fn races(&self, core: &Core) -> (Vec<Value>, Vec<Option<usize>>) {
         let names = self.names.lock();
         let details = self.details.lock();
@@ -144,14 +145,14 @@ impl Recorder {
         let mut places = vec![None; report.races.len()];
         for (at, race) in report.races.iter().enumerate() {
             let detail = details.by_race.get(&key(race)).cloned();
-            // What was not looked at when it was found cannot be sure of its bytes.
+            // If a race has no details from when it was found, its bytes are not certain to overlap.
             let detail = detail.unwrap_or_default();
             if !detail.real {
                 continue;
             }
             let [first, second] =
                 [race.first_site, race.second_site].map(|site| core.site_of(site));
-            // What is not certain is said once of two places, whichever comes first and whatever it would be.
+            // An uncertain race is listed once for two places, in either order and of any kind.
             let place = match detail.doubt {
                 None => (race.kind.code(), first, second),
                 Some(_) if (first.stack, first.name) <= (second.stack, second.name) => {
@@ -172,7 +173,7 @@ impl Recorder {
         let unheard = core.threads.iter().flat_map(|threads| &threads.found);
         for pair in unheard {
             let sites = [pair.first.site, pair.second.site].map(|site| core.site_of(site));
-            // What is a race whatever the threads do is listed as one.
+            // A race that exists for any timing of the threads is listed only as a race of the checker.
             let is_listed = |kind: &str| {
                 RACES.contains(&kind) && known.contains_key(&(kind, sites[0], sites[1]))
             };
@@ -186,13 +187,13 @@ impl Recorder {
 
 #[pymethods]
 impl Recorder {
-    /// What was found so far, as JSON.
+    /// The findings so far, as JSON.
     fn report(&self) -> String {
         let core = self.core.lock();
         let (races, places) = self.races(&core);
         let names = self.names.lock();
         let report = core.findings.report();
-        // A wait that other races need anyway orders what uses the memory later, too.
+        // A wait that other races need anyway also orders the later use of the memory.
         let is_noted = |at: &usize| places[*at].is_none() || noted(&report.races[*at]).is_some();
         let plain = report.mends(|race| race.fix);
         let shared = plain.iter().filter(|mend| !mend.races.iter().all(is_noted));
@@ -216,8 +217,8 @@ impl Recorder {
             .filter_map(|mend| shown_mend(mend, &report, &places, &core, &names))
             .collect();
         let lints = report.lints.iter();
-        // PyTorch sets the device around each call, so where a stream's work is called from means nothing. Why the host waits
-        // is looked at in `idle`.
+        // PyTorch sets the device around each call, so the device from which a stream is used has no meaning. Why the
+        // host waits is analyzed in `idle`.
         let lints = lints.filter(|lint| {
             !matches!(
                 lint.code,
@@ -310,7 +311,7 @@ fn shown_race(
         "freed_between": race.handed_on.is_some_and(|on| on.freed.is_some()),
         "fix": match workspace {
             Some(_) => format!(
-                "capture each graph on a stream of its own (`torch.cuda.graph(graph, stream=torch.cuda.Stream())`), or {}",
+                "capture each graph on a separate stream (`torch.cuda.graph(graph, stream=torch.cuda.Stream())`), or {}",
                 fix(race, core, names)
             ),
             None => fix(race, core, names),
@@ -321,18 +322,18 @@ fn shown_race(
     })
 }
 
-/// Every kind of two accesses that meet.
+/// The kinds of races between two accesses.
 const RACES: [&str; 8] = [
     "UAF", "UBA", "HOST_RAW", "HOST_WAR", "HOST_WAW", "RAW", "WAR", "WAW",
 ];
 
-/// Two calls by two threads without an order that was heard.
+/// Two calls by two threads without an observed order.
 fn shown_unheard(pair: &Unheard, sites: [Site; 2], core: &Core, names: &Names) -> Value {
     let side = |site, deed: &Deed| shown_side(site, deed.stream, core, names);
     json!({
         "kind": pair.kind(),
         "text": "two threads make these calls, and which comes first is left to their timing",
-        "doubt": "no order of the two threads was heard",
+        "doubt": "no order between the two threads was observed",
         "workspace": null,
         "severity": "warn",
         "dtype": null,
@@ -341,14 +342,14 @@ fn shown_unheard(pair: &Unheard, sites: [Site; 2], core: &Core, names: &Names) -
         "first": side(sites[0], &pair.first),
         "second": side(sites[1], &pair.second),
         "freed_between": false,
-        "fix": "hand over between the threads: the first puts something into a queue, sets an event or ends behind {first}, and the second takes it, waits or joins before {second}",
+        "fix": "hand over between the threads: the first puts something into a queue, sets an event or ends after {first}, and the second takes it, waits or joins before {second}",
         "names": null,
         "count": pair.count,
         "ids": null,
     })
 }
 
-/// None for the host.
+/// The stream of a chain; `None` for the host.
 fn stream_of(chain: Chain) -> Option<StreamId> {
     match chain {
         Chain::Thread(_) => None,
@@ -356,7 +357,7 @@ fn stream_of(chain: Chain) -> Option<StreamId> {
     }
 }
 
-/// The stream in the words of the report: as the program calls it, unless it calls another one so, too.
+/// The stream's name in the report: the program's name for it, unless another stream has this name, too.
 pub(super) fn stream_name(stream: StreamId, core: &Core) -> String {
     if let Some(name) = core.program_names.get(&stream) {
         let is_other = |(other, known): (&StreamId, &String)| *other != stream && known == name;
@@ -369,7 +370,7 @@ pub(super) fn stream_name(stream: StreamId, core: &Core) -> String {
     known.map_or_else(|| format!("stream{}", stream.0), |(_, name)| name.clone())
 }
 
-/// The same where it stands in a call, that a program can take over.
+/// The stream's name in a call that a user can copy into the program.
 fn stream_in_code(stream: StreamId, core: &Core) -> String {
     let name = stream_name(stream, core);
     let known = core.stream_names.get(stream.0 as usize);
@@ -388,13 +389,13 @@ fn is_collectives(stream: StreamId, core: &Core) -> bool {
     known.is_some_and(|(stream, _)| stream.raw & COLLECTIVES != 0)
 }
 
-/// The handle of a stream; none for the host.
+/// The handle of a stream; `None` for the host.
 fn handle(chain: Chain, core: &Core) -> Option<(u32, u64)> {
     let (known, _) = core.stream_names.get(stream_of(chain)?.0 as usize)?;
     Some((known.device, known.raw))
 }
 
-/// The fix where PyTorch's allocator handed memory on because it did not know that a stream uses it.
+/// The fix if PyTorch's allocator reused the memory because it did not know that a stream uses it.
 fn noted(race: &Race) -> Option<Fix> {
     let on = race.handed_on?;
     Some(Fix::RecordStream {
@@ -405,7 +406,7 @@ fn noted(race: &Race) -> Option<Fix> {
     })
 }
 
-/// A call, where it stands, and the races that it mends by their places in the list.
+/// A suggested call, its place, and the races that it fixes by their indices in the list.
 fn shown_mend(
     mend: &Mend,
     report: &Report,
@@ -419,13 +420,13 @@ fn shown_mend(
             races.push(listed);
         }
     }
-    // It stands where the first does of those that are real.
+    // The place is that of the first real race.
     let first = mend.races.iter().filter(|&&at| places[at].is_some()).min();
     let race = &report.races[*first?];
     let site = |id: SiteId| core.sites.get(id.0 as usize).map(|site| site.stack);
     let name = |stream| stream_in_code(stream, core);
     let (kind, call, at) = match mend.fix {
-        // A wait before the line would come before the copy, too, where one line has both.
+        // If one line has both the copy and the end of its source, a wait before that line comes before the copy, too.
         Fix::SyncStream { .. } if is_end_of_source(race.second_site, core, names) => {
             ("other", "x = x.pin_memory()".to_owned(), race.first_site)
         }
@@ -435,7 +436,7 @@ fn shown_mend(
             ("other", "work.wait()".to_owned(), race.second_site)
         }
         Fix::WaitStream { stream, source, .. } => (
-            // By the names of the two only if these are the two.
+            // The streams' variable names are usable only if the race is between exactly these two.
             match race.chains == (Chain::Stream(source), Chain::Stream(stream)) {
                 true => "wait",
                 false => "other",
@@ -462,20 +463,20 @@ fn shown_mend(
     Some(json!({"kind": kind, "call": call, "at": site(at), "first": first, "races": races}))
 }
 
-/// Whether the host's side is the end of a tensor whose copy may still read it.
+/// Whether the host's access is the end of a tensor whose copy may still read it.
 fn is_end_of_source(second: SiteId, core: &Core, names: &Names) -> bool {
     let site = core.sites.get(second.0 as usize);
     let name = site.and_then(|site| names.operators.get(site.name as usize));
     name.is_some_and(|name| name == END_OF_SOURCE)
 }
 
-/// The call that orders the two, in PyTorch's words. `{second}` stands for the place of the second one.
+/// The fix, as PyTorch calls. `{second}` is a placeholder for the place of the second operation.
 fn fix(race: &Race, core: &Core, names: &Names) -> String {
     let name = |stream| stream_in_code(stream, core);
     if let Some(Fix::RecordStream { stream, .. }) = noted(race) {
         let (call, stream) = (name(stream), stream_name(stream, core));
         return format!(
-            "call `x.record_stream({call})` on the earlier tensor before its last reference dies, so that its memory is not handed out while {stream} still uses it"
+            "call `x.record_stream({call})` on the earlier tensor before its last reference dies, so that its memory is not reused while {stream} still uses it"
         );
     }
     match race.fix {
@@ -485,7 +486,7 @@ fn fix(race: &Race, core: &Core, names: &Names) -> String {
         Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
             if is_collectives(source, core) =>
         {
-            "call `wait()` on the work that {first} gave before {second}".to_owned()
+            "call `wait()` on the work that {first} returned before {second}".to_owned()
         }
         Fix::WaitStream { stream, source, .. } => {
             let (stream, source) = (name(stream), name(source));
@@ -494,7 +495,7 @@ fn fix(race: &Race, core: &Core, names: &Names) -> String {
         Fix::SyncStream { stream, .. } => {
             let (call, stream) = (name(stream), stream_name(stream, core));
             format!(
-                "record an event on {stream} behind {{first}} and call `event.synchronize()` before {{second}} (or `{call}.synchronize()`)"
+                "record an event on {stream} after {{first}} and call `event.synchronize()` before {{second}} (or `{call}.synchronize()`)"
             )
         }
         Fix::SyncEvent { .. } => "call `event.synchronize()` before {second}".to_owned(),

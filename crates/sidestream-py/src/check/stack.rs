@@ -1,6 +1,6 @@
-//! Where in a program an operator was called: its frames, without those of PyTorch.
+//! Finds where in a program an operator was called: its frames, without those of PyTorch.
 //!
-//! Frames are noted by their code and the place in it. Lines are looked up only for a report.
+//! Frames are recorded as code object and offset. Lines are looked up only for a report.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// So many frames of the user's are kept.
+/// The number of user frames that are kept.
 const DEPTH: usize = 8;
-/// A stack is not followed further down than this.
+/// The maximum depth to which a stack is followed.
 const FAR: usize = 200;
 
-/// Whether some code is what this thread runs, or it runs none, as a thread of PyTorch's own.
+/// Whether this thread runs the given code, or no Python code, as PyTorch's own threads do.
 pub fn is_in(py: Python<'_>, code: &Py<PyAny>) -> bool {
     let Some(frame) = top(py) else {
         return true;
@@ -21,21 +21,21 @@ pub fn is_in(py: Python<'_>, code: &Py<PyAny>) -> bool {
     code_of(&frame).is(code)
 }
 
-/// The frame of the caller; none where no Python runs, as in a thread of the engine.
+/// The frame of the caller; `None` if no Python code runs, as in a thread of the engine.
 fn top(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
-    // SAFETY: the thread is attached. The frame is borrowed, so it gets a reference of its own.
+    // SAFETY: the thread is attached. The frame is borrowed, so a new reference is taken.
     unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast::<ffi::PyObject>()) }
 }
 
 fn code_of<'py>(frame: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
-    // SAFETY: only `top` and `f_back` of a frame make these, so it is a frame, and its code is a new reference.
+    // SAFETY: `frame` comes from `top` or from `f_back` of a frame, so it is a frame, and its code is a new reference.
     unsafe {
         let code = ffi::PyFrame_GetCode(frame.as_ptr().cast());
         Bound::from_owned_ptr(frame.py(), code.cast::<ffi::PyObject>())
     }
 }
 
-/// A place in some code.
+/// A position in a code object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Frame {
     code: u32,
@@ -45,20 +45,21 @@ struct Frame {
 struct Code {
     object: Py<PyAny>,
     shown: bool,
-    /// Whether the waits of this code are its own affair: a module that moves its parameters, a profiler, a library.
+    /// Whether this code's waits are its own, not the program's: a module that moves its parameters, a profiler, a
+    /// library.
     waits_by_itself: bool,
 }
 
-/// Where something was called.
+/// Where an operation was called.
 #[derive(Clone, Copy)]
 pub struct Called {
     /// The number of the stack.
     pub stack: u32,
-    /// Whether it waits by itself: not the program, but something that it calls.
+    /// Whether a library that the program calls waits, not the program itself.
     pub waits_by_itself: bool,
 }
 
-/// All stacks that were seen, each once.
+/// All stacks that were seen, without duplicates.
 pub struct Stacks {
     hidden: Vec<String>,
     libraries: Vec<String>,
@@ -74,8 +75,8 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Code from files that start with one of the first is not shown; that from one of the second is no part of the
-    /// program.
+    /// Code in files whose path starts with an entry of the first list is hidden; code in files of the second list is
+    /// not part of the program.
     pub fn new(py: Python<'_>, (hidden, libraries): (Vec<String>, Vec<String>)) -> Stacks {
         let package = || -> PyResult<String> {
             let file = py.import("sidestream")?.getattr("__file__")?;
@@ -91,14 +92,14 @@ impl Stacks {
             known_codes: HashMap::new(),
             known_lines: HashMap::new(),
             known: HashMap::new(),
-            // The stack without frames.
+            // The first entry is the stack without frames.
             stacks: vec![([Frame::default(); DEPTH], 0)],
             f_back: name("f_back"),
             f_lasti: name("f_lasti"),
         }
     }
 
-    /// The stack of the caller; none where no Python runs, as in a thread of the engine.
+    /// The stack of the caller; `None` if no Python code runs, as in a thread of the engine.
     pub fn now(&mut self, py: Python<'_>) -> Option<Called> {
         let mut frame = top(py)?;
         let mut frames = [Frame::default(); DEPTH];
@@ -128,7 +129,7 @@ impl Stacks {
         })
     }
 
-    /// The stack of lines that were read as text.
+    /// The stack for lines that were read as text.
     pub fn of_lines(
         &mut self,
         py: Python<'_>,
@@ -152,7 +153,7 @@ impl Stacks {
                 }
             };
             if self.codes[number as usize].shown {
-                // No place in it: the code begins at the line.
+                // There is no offset: the code object begins at the line.
                 let at = -1;
                 frames[count] = Frame { code: number, at };
                 count += 1;
@@ -161,8 +162,8 @@ impl Stacks {
         self.number((frames, count as u8))
     }
 
-    /// Whether this is code of this package which works for the program, unlike that of the check, and that of streams and
-    /// events, whose waits are calls of the program.
+    /// Whether this is code of this package that works for the program. Code of the check is not, nor is that of
+    /// streams and events, whose waits are the program's calls.
     fn is_own(&self, file: &str) -> bool {
         const OTHERS: [&str; 5] = ["_check", "check.py", "_stream.py", "_simulated", "_pytest"];
         let within = self
@@ -207,7 +208,7 @@ impl Stacks {
             || in_torch("/torch/autograd/profiler")
             || (name == "_apply" && in_torch("/torch/nn/modules/module.py"));
         let id = self.codes.len() as u32;
-        // The object is kept, so that its address stays its own.
+        // The object is kept alive, so that its address is not reused.
         let object = code.clone().unbind();
         self.codes.push(Code {
             object,
@@ -218,7 +219,7 @@ impl Stacks {
         id
     }
 
-    /// The frames of a stack, the innermost first: code and place in it.
+    /// The frames of a stack, the innermost first: the code object, and the offset in it.
     pub fn frames(&self, py: Python<'_>, stack: u32) -> Vec<(Py<PyAny>, i32)> {
         let Some((frames, count)) = self.stacks.get(stack as usize) else {
             return Vec::new();
@@ -232,7 +233,7 @@ impl Stacks {
     }
 }
 
-/// Code without instructions, which is at a line.
+/// A code object without instructions, at the given line.
 fn empty_code<'py>(
     py: Python<'py>,
     (file, function, line): &(String, String, i32),

@@ -1,27 +1,29 @@
-//! What a kernel of Triton certainly stores, read from its intermediate representation, the values of its arguments, and its grid.
+//! Finds what a Triton kernel certainly stores, from its intermediate representation, the values of its arguments,
+//! and its grid.
 //!
-//! The text is followed for some of the kernel's programs, as far as addresses and masks are made of numbers that are known: arguments, numbers of
-//! programs, constants and ranges. Within a program such a value is a number plus a step for each row and each column. A store counts if the text
-//! cannot pass it by (it stands in no branch, and in a loop whose first round is certain), if its address comes of one argument, and if its mask
-//! is known. Whatever else there is makes a value unknown, and a store that needs it is none. So what is said here happens in every run.
+//! The text is evaluated for some of the kernel's programs, as far as addresses and masks are made of known numbers:
+//! arguments, program IDs, constants and ranges. Within a program such a value is a number plus a step for each row
+//! and each column. A store counts if it is certain to run (it is in no branch, and in a loop only if the first
+//! iteration is certain), if its address derives from one argument, and if its mask is known. Anything else makes a
+//! value unknown, and a store that needs it does not count. So every store reported here happens in every run.
 
 use std::collections::HashMap;
 
 use super::ttir::{MOST_BYTES, names, parameters, starts, unquoted};
 
-/// So many programs are followed at each end of the grid.
+/// The number of programs that are evaluated at each end of the grid.
 const PROGRAMS: u64 = 8;
-/// So many ranges are kept of an argument.
+/// The number of ranges that are kept for an argument.
 const RANGES: usize = 16;
 
-/// A number in each row and column of a tensor: `first + row * by[0] + column * by[1]`. A number alone has no steps.
+/// An integer for each row and column of a tensor: `first + row * by[0] + column * by[1]`. A scalar has no steps.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Number {
     first: i64,
     by: [i64; 2],
 }
 
-/// From which row and column on, and before which, a condition holds.
+/// The first row and column for which a condition holds, and the first beyond.
 type Bounds = [(i64, i64); 2];
 
 const EVERY: Bounds = [(i64::MIN, i64::MAX); 2];
@@ -31,7 +33,7 @@ const NONE: Bounds = [(0, 0); 2];
 enum Value {
     Number(Number),
     Condition(Bounds),
-    /// Behind the address in an argument, in elements.
+    /// An offset from the address in an argument, in elements.
     Address(usize, Number),
 }
 
@@ -44,7 +46,7 @@ impl Number {
         (self.by == [0; 2]).then_some(self.first)
     }
 
-    /// This with `factor` times the other.
+    /// The sum of this and `factor` times the other.
     fn plus(self, other: Number, factor: i64) -> Option<Number> {
         let sum = |one: i64, two: i64| one.checked_add(two.checked_mul(factor)?);
         Some(Number {
@@ -53,7 +55,7 @@ impl Number {
         })
     }
 
-    /// Whether all of it fits into a number of so many bits, in a tensor of this shape.
+    /// Whether all values in a tensor of this shape fit into an integer with this many bits.
     fn fits(self, shape: [i64; 2], bits: u32) -> bool {
         let most = |at: usize| self.by[at].checked_mul((shape[at] - 1).max(0));
         let (Some(rows), Some(columns)) = (most(0), most(1)) else {
@@ -73,7 +75,7 @@ impl Number {
         -limit <= low && high <= limit
     }
 
-    /// Where it is below zero.
+    /// The rows and columns where the number is below zero.
     fn is_negative(self) -> Option<Bounds> {
         let mut bounds = EVERY;
         match self.by {
@@ -92,10 +94,10 @@ impl Number {
     }
 }
 
-/// By argument that is a pointer, the bytes that are certainly stored behind its address: from, and up to.
+/// The bytes that are certainly stored, by pointer argument: the first and the last offset from its address.
 ///
 /// # Arguments
-/// `argument` says the value of one that is a number, by its place and by what the text calls it.
+/// `argument` returns the value of a numeric argument, by its index and its name in the text.
 pub fn certain(
     text: &str,
     grid: [u64; 3],
@@ -134,7 +136,7 @@ pub fn certain(
     merged
 }
 
-/// One program of the kernel.
+/// The evaluation of one program of the kernel.
 struct Follow<'a, 'f> {
     values: HashMap<&'a str, Value>,
     grid: [u64; 3],
@@ -158,7 +160,7 @@ impl<'a> Follow<'a, '_> {
             };
             self.values.extend(value.map(|value| (name, value)));
         }
-        // How many blocks are open, and from which on nothing is certain.
+        // `depth` is the number of open blocks; from depth `passed` on, nothing is certain to run.
         let (mut depth, mut passed) = (1_usize, usize::MAX);
         for line in lines {
             let line = line.find(" loc(").map_or(line, |at| &line[..at]);
@@ -176,7 +178,7 @@ impl<'a> Follow<'a, '_> {
             let end = body.find(|c: char| c.is_whitespace() || c == '(');
             let op = body[..end.unwrap_or(body.len())].trim_matches('"');
             if is_certain {
-                // What was found in front of a branch happens all the same.
+                // Stores before the branch are certain to run.
                 if op.starts_with("cf.") || op.starts_with('^') || op == "tt.return" {
                     break;
                 }
@@ -197,7 +199,7 @@ impl<'a> Follow<'a, '_> {
         }
     }
 
-    /// Whether a loop has a first round: then its names have the values of that.
+    /// Whether a loop has a first iteration: its names then get the values of that iteration.
     fn begins(&mut self, body: &'a str) -> bool {
         let all = names(body);
         let [index, from, to, ..] = all[..] else {
@@ -232,7 +234,7 @@ impl<'a> Follow<'a, '_> {
         }
     }
 
-    /// What an operation gives, where that is known. A store is noted.
+    /// The value of an operation, if it is known. A store is recorded.
     fn line(&mut self, op: &str, body: &'a str) -> Option<Value> {
         let operands = names(body);
         let value = |at: usize| self.values.get(*operands.get(at)?).copied();
@@ -336,7 +338,7 @@ fn both(one: Bounds, two: Bounds) -> Bounds {
     [0, 1].map(|at| (one[at].0.max(two[at].0), one[at].1.min(two[at].1)))
 }
 
-/// A row that becomes a column, or stays one.
+/// Turns a row into a column, or leaves it a row.
 fn turned(value: Value, axis: i64) -> Option<Value> {
     let number = |number: Number| (number.by[0] == 0).then_some(number);
     match (value, axis) {
@@ -356,7 +358,7 @@ fn turned(value: Value, axis: i64) -> Option<Value> {
     }
 }
 
-/// Of what has one row or column, that in all of them. `from` is the shape that it has.
+/// Broadcasts a value that has one row or column. `from` is the value's shape.
 fn spread(value: Value, from: [i64; 2]) -> Value {
     let steps = |of: Number| {
         let by = [0, 1].map(|at| if from[at] == 1 { 0 } else { of.by[at] });
@@ -393,14 +395,14 @@ fn compared(body: &str, one: Number, two: Number) -> Option<Value> {
     }
 }
 
-/// The number that follows a word.
+/// The number after a word.
 fn after(body: &str, word: &str) -> Option<i64> {
     let rest = &body[body.find(word)? + word.len()..];
     let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '-'));
     rest[..end.unwrap_or(rest.len())].parse().ok()
 }
 
-/// A whole number, alone or in each place of a tensor.
+/// An integer constant, scalar or the same in all places of a tensor.
 fn constant(body: &str) -> Option<i64> {
     let (value, kind) = body.strip_prefix("arith.constant")?.rsplit_once(" : ")?;
     let value = value.trim();
@@ -410,7 +412,7 @@ fn constant(body: &str) -> Option<i64> {
     bits(kind).and_then(|_| value.parse().ok())
 }
 
-/// Of how many bits the whole numbers of a type are.
+/// The width in bits of an integer type.
 fn bits(kind: &str) -> Option<u32> {
     let kind = kind.trim_end_matches('>');
     let of = |ends: &str| kind.ends_with(ends);
@@ -421,14 +423,14 @@ fn bits(kind: &str) -> Option<u32> {
     }
 }
 
-/// The number of this operation's axis.
+/// The number for this operation's axis.
 fn along(body: &str, of: [u64; 3]) -> Option<i64> {
     let axis = body.split_whitespace().nth(1)?;
     let at = ["x", "y", "z"].iter().position(|name| *name == axis)?;
     i64::try_from(of[at]).ok()
 }
 
-/// Rows and columns of a type; a row for one of one dimension.
+/// Rows and columns of a type; a one-dimensional tensor is one row.
 fn shape(kind: &str) -> Option<[i64; 2]> {
     let Some((_, inner)) = kind.split_once("tensor<") else {
         return Some([1, 1]);
@@ -447,7 +449,7 @@ fn shape(kind: &str) -> Option<[i64; 2]> {
     }
 }
 
-/// How many bytes an element has behind a pointer of this type.
+/// The size in bytes of an element that a pointer of this type points to.
 fn element(kind: &str) -> Option<i64> {
     let (_, inner) = kind.split_once("!tt.ptr<")?;
     let end = inner.find(|c: char| !c.is_ascii_alphanumeric());

@@ -1,6 +1,6 @@
-//! Which bytes a tensor covers, asked through Python's C interface.
+//! Determines which bytes a tensor covers, through Python's C interface.
 //!
-//! This runs for every tensor of every operator, so the names of what is asked are made once.
+//! This runs for every tensor of every operator, so the attribute names are interned once.
 
 use parking_lot::Mutex;
 use pyo3::ffi;
@@ -9,22 +9,22 @@ use pyo3::types::PyString;
 
 use super::touch::Touch;
 
-/// The rows of a tensor that is not dense: `chunk` bytes each.
+/// The rows of a tensor that is not dense, of `chunk` bytes each.
 #[derive(Clone, Debug)]
 pub struct Rows {
     chunk: u64,
-    /// How many, and how far apart.
+    /// The count and the pitch in bytes of each outer dimension.
     outer: Vec<(u64, u64)>,
 }
 
 impl Rows {
-    /// How many there are.
+    /// The number of rows.
     pub fn count(&self) -> u64 {
         let counts = self.outer.iter().map(|(count, _)| *count);
         counts.fold(1, u64::saturating_mul)
     }
 
-    /// Calls `each` with the first byte of every row and the byte behind it.
+    /// Calls `each` with the first address of every row and the address after its end.
     pub fn each(&self, ptr: u64, mut each: impl FnMut(u64, u64)) {
         let mut at = vec![0; self.outer.len()];
         loop {
@@ -47,7 +47,7 @@ impl Rows {
     }
 }
 
-/// The span of a tensor in bytes, and its rows where it has gaps.
+/// The span of a tensor in bytes, and its rows if it has gaps.
 pub fn layout(sizes: &[u64], strides: &[u64], item: u64) -> (u64, Option<Rows>) {
     if sizes.contains(&0) {
         return (0, None);
@@ -69,7 +69,7 @@ pub fn layout(sizes: &[u64], strides: &[u64], item: u64) -> (u64, Option<Rows>) 
         if *pitch > chunk {
             break;
         }
-        // Of windows that overlap, the union is dense as well.
+        // The union of overlapping windows is dense as well.
         chunk = chunk.saturating_add((size - 1).saturating_mul(*pitch));
         dense += 1;
     }
@@ -78,7 +78,7 @@ pub fn layout(sizes: &[u64], strides: &[u64], item: u64) -> (u64, Option<Rows>) 
     (span, rows)
 }
 
-/// What is asked of tensors, by name.
+/// The attributes that are read from tensors, by name.
 pub struct Asked {
     data_ptr: Py<PyString>,
     get_device: Py<PyString>,
@@ -89,9 +89,9 @@ pub struct Asked {
     itemsize: Py<PyString>,
     dtype: Py<PyString>,
     is_pinned: Py<PyString>,
-    /// The processor stands for device 0: for tests, where there is no GPU.
+    /// Whether the processor plays the role of device 0, for tests without a GPU.
     pub pretend: bool,
-    /// What then stands for pinned memory.
+    /// The ranges that then count as pinned memory.
     pub pretended_pinned: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -113,7 +113,7 @@ impl Asked {
         }
     }
 
-    /// The bytes of a tensor. None for what is no tensor, has no memory of its own, or has none at all.
+    /// The bytes of a tensor. `None` if the object is not a tensor, or has no memory.
     #[inline]
     pub fn touch(&self, tensor: &Bound<'_, PyAny>, write: bool) -> Option<Touch> {
         let ptr = call(tensor, &self.data_ptr).and_then(unsigned)?;
@@ -152,25 +152,25 @@ impl Asked {
         Some((bytes, rows.map(Box::new)))
     }
 
-    /// Whether a tensor's elements say yes or no.
+    /// Whether a tensor is a boolean mask.
     pub fn is_mask(&self, tensor: &Bound<'_, PyAny>) -> bool {
         let kind = get(tensor, &self.dtype).and_then(|dtype| dtype.str().ok());
         kind.is_some_and(|kind| kind == "torch.bool" || kind == "torch.uint8")
     }
 
-    /// Whether a tensor is in the host's memory.
+    /// Whether a tensor is in host memory.
     pub fn is_on_host(&self, tensor: &Bound<'_, PyAny>) -> bool {
         self.touch(tensor, false)
             .is_some_and(|touch| touch.device < 0)
     }
 
-    /// Whether a tensor has one element.
+    /// Whether a tensor has exactly one element.
     pub fn is_one(&self, tensor: &Bound<'_, PyAny>) -> bool {
         let bytes = get(tensor, &self.nbytes).and_then(unsigned);
         bytes.is_some() && bytes == get(tensor, &self.itemsize).and_then(unsigned)
     }
 
-    /// Whether a copy between the two moves bytes as they are: same type, both dense in the same way.
+    /// Whether a copy between the two moves bytes unchanged: same type, and dense in the same layout.
     pub fn plain(&self, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> bool {
         let ask = || -> Option<bool> {
             let types = (get(target, &self.dtype)?, get(source, &self.dtype)?);
@@ -196,10 +196,10 @@ impl Asked {
     }
 }
 
-/// Calls a method without arguments; none if that fails.
+/// Calls a method without arguments; `None` if the call fails.
 #[inline]
 fn call<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, PyAny>> {
-    // SAFETY: both are live objects, and the list of arguments ends with a null pointer. The result is a new
+    // SAFETY: both objects are live, and the argument list ends with a null pointer. The result is a new
     // reference or null with an error set.
     unsafe {
         let null = std::ptr::null_mut::<ffi::PyObject>();
@@ -210,7 +210,7 @@ fn call<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, P
 
 #[inline]
 fn get<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, PyAny>> {
-    // SAFETY: both are live objects. The result is a new reference or null with an error set.
+    // SAFETY: both objects are live. The result is a new reference or null with an error set.
     unsafe { owned(of.py(), ffi::PyObject_GetAttr(of.as_ptr(), name.as_ptr())) }
 }
 
@@ -218,7 +218,7 @@ fn get<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, Py
 /// `got` is a new reference, or null with an error set.
 #[inline]
 unsafe fn owned(py: Python<'_>, got: *mut ffi::PyObject) -> Option<Bound<'_, PyAny>> {
-    // SAFETY: the caller's promise; the error is taken away.
+    // SAFETY: the caller guarantees it; a pending error is cleared.
     unsafe {
         if got.is_null() {
             ffi::PyErr_Clear();

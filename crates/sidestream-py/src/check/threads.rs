@@ -1,9 +1,10 @@
-//! Host threads: which conflicting calls are made by two of them that nothing heard orders.
+//! Host threads: finds conflicting calls by two threads without an observed order.
 //!
-//! The checker behind [`Core`](super::core::Core) takes all host threads for one, in the order in which their calls were seen, so that what it
-//! calls a race is one whatever the threads do. Here the calls alone are looked at, as accesses of the threads that make them: two that
-//! touch a common byte, one of them writing it, and that are ordered only because one happened to come first. The order of threads is what
-//! they hand over to each other, told by who hears queues, locks and their like; `order` keeps it, as flags.
+//! The checker behind [`Core`](super::core::Core) treats all host threads as one, in the order in which their calls
+//! were observed, so that what it reports is a race for any timing of the threads. This module considers only the
+//! calls, as accesses by the threads that make them: two that touch a common byte, at least one of them writing, and
+//! that are ordered only because one happened to come first. Threads are ordered by what they hand over to each
+//! other, as observed through queues, locks and similar objects; `order` keeps it, as flags.
 
 use std::collections::HashMap;
 
@@ -12,33 +13,33 @@ use sidestream::op::{
     Access, Accesses, BufferId, FlagId, Kind, Mode, Op, OpId, SiteId, StreamId, ThreadId,
 };
 
-/// So many accesses of one buffer are kept: the oldest goes first.
+/// The number of accesses that are kept for one buffer; the oldest is dropped first.
 const MOST_KEPT: usize = 64;
-/// So many pairs of places are kept.
+/// The number of pairs of places that are kept.
 const MOST_FOUND: usize = 1024;
 
-/// The threads that were heard, once there is more than one.
+/// The observed threads, once there is more than one.
 pub struct Threads {
     order: Order,
     clocks: Clocks,
     steps: Steps,
-    /// By the number that the recorder has for a thread.
+    /// Threads by their number in the recorder.
     known: HashMap<u32, ThreadId>,
     count: u32,
-    /// By what is handed over: the flag of each thread that did.
+    /// For each handed-over object, the flag of each thread that handed it over.
     handed: HashMap<u64, Vec<(ThreadId, FlagId)>>,
     flags: u32,
     spare: Vec<FlagId>,
     kept: HashMap<BufferId, Vec<Deed>>,
-    /// Who has called backward, and waits for it.
+    /// The threads that have called backward, and wait for it.
     callers: Vec<ThreadId>,
     pub found: Vec<Unheard>,
     places: HashMap<(Place, Place), usize>,
-    /// What comes now is told of a thread that did not do it.
+    /// Whether the next operations belong to no thread.
     pub paused: bool,
 }
 
-/// An access that a thread called.
+/// An access in a call of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Deed {
     start: u64,
@@ -51,10 +52,10 @@ pub struct Deed {
     pub stream: Option<StreamId>,
 }
 
-/// A line and what it calls: the stack and the operator, by their numbers.
+/// A line and the operator that it calls: the numbers of the stack and of the operator's name.
 pub type Place = (u32, u32);
 
-/// Two accesses by two threads without an order that was heard.
+/// Two accesses by two threads without an observed order.
 #[derive(Clone, Debug)]
 pub struct Unheard {
     pub first: Deed,
@@ -64,7 +65,7 @@ pub struct Unheard {
 }
 
 impl Unheard {
-    /// The kind of hazard, as the checker names it.
+    /// The kind of hazard, by the checker's code.
     pub fn kind(&self) -> &'static str {
         match (self.first.write, self.second.write) {
             (true, true) => "WAW",
@@ -75,7 +76,7 @@ impl Unheard {
 }
 
 impl Threads {
-    /// Nothing was handed over yet.
+    /// Makes an empty state, in which nothing was handed over.
     pub fn new() -> Threads {
         Threads {
             order: Order::new(),
@@ -99,7 +100,8 @@ impl Threads {
         self.of(thread);
     }
 
-    /// Who hands over or takes over in a thread. One of the engine's acts for who called backward.
+    /// The thread for which this one hands over or takes over. A thread of the engine acts for the caller of
+    /// backward.
     fn speaker(&mut self, thread: u32) -> ThreadId {
         match (self.known.get(&thread), self.callers.first()) {
             (Some(&known), _) => known,
@@ -116,7 +118,7 @@ impl Threads {
         })
     }
 
-    /// Takes a call of a thread's that is about threads alone.
+    /// Applies an operation that only concerns the order of threads.
     fn push(&mut self, thread: ThreadId, kind: Kind) -> Option<Epoch> {
         let op = Op {
             id: OpId(0),
@@ -125,7 +127,7 @@ impl Threads {
             kind,
             accesses: Accesses::new(),
         };
-        // None of these is refused.
+        // None of these operations is refused.
         self.order.push(&op, &mut self.steps).ok()?;
         let mut last = None;
         for step in &self.steps {
@@ -135,7 +137,7 @@ impl Threads {
         last
     }
 
-    /// What the thread has done so far comes before whoever takes this over from here on.
+    /// What the thread has done so far is ordered before all that later take this object over.
     pub fn hand_over(&mut self, thread: u32, what: u64) {
         let thread = self.speaker(thread);
         self.hand(thread, what);
@@ -145,7 +147,7 @@ impl Threads {
         let by = self.handed.entry(what).or_default();
         let known = by.iter().find(|(who, _)| *who == thread);
         let flag = match known {
-            // It has seen its own flag: raised again, that stands for all it has done.
+            // The thread consumes its own flag first: set again, the flag covers all that the thread has done.
             Some(&(_, flag)) => {
                 self.push(thread, Kind::WaitFlag { flag });
                 flag
@@ -162,7 +164,7 @@ impl Threads {
         self.push(thread, Kind::SetFlag { flag });
     }
 
-    /// What the thread does from here on comes behind all that handed this over.
+    /// What the thread does from here on is ordered after all that handed this object over.
     pub fn take_over(&mut self, thread: u32, what: u64) {
         let thread = self.speaker(thread);
         self.take(thread, what);
@@ -175,10 +177,10 @@ impl Threads {
         }
     }
 
-    /// Nobody takes this over any more.
+    /// The object is not taken over any more.
     pub fn forget(&mut self, what: u64) {
         for (thread, flag) in self.handed.remove(&what).unwrap_or_default() {
-            // A flag that is used again has to be down.
+            // A flag must be clear before it is reused.
             self.push(thread, Kind::WaitFlag { flag });
             self.spare.push(flag);
         }
@@ -201,14 +203,14 @@ impl Threads {
         }
     }
 
-    /// Whose the calls of a thread are. Those of a thread that was never heard are nobody's.
+    /// The thread to which a call is attributed; `None` for a thread that was never observed.
     fn actor(&mut self, thread: u32) -> Option<ThreadId> {
         if let Some(&known) = self.known.get(&thread) {
             return Some(known);
         }
         let &first = self.callers.first()?;
         if self.callers.iter().any(|caller| *caller != first) {
-            // Nobody knows for which of them: so it counts as ordered with all.
+            // Which caller it acts for is unknown, so the call counts as ordered with all of them.
             for caller in self.callers.clone() {
                 self.hand(caller, EVERY_CALLER);
             }
@@ -219,12 +221,12 @@ impl Threads {
         Some(first)
     }
 
-    /// A new tenancy has this number.
+    /// A new tenancy uses this buffer ID.
     pub fn handed_out(&mut self, buffer: BufferId) {
         self.kept.remove(&buffer);
     }
 
-    /// An operation was called, with accesses. Gives what it is unordered with.
+    /// An operation with accesses was called. Returns the pairs with earlier accesses that are not ordered with it.
     pub fn called(
         &mut self,
         op: &Op,
@@ -263,7 +265,7 @@ impl Threads {
                 if conflicts && !ordered {
                     pairs.push((*before, now, access.buffer));
                 }
-                // Who is unordered with what is covered is so with what covers it.
+                // A later access that is unordered with a covered access is unordered with the covering one, too.
                 let covers = now.start <= before.start && before.end <= now.end;
                 let covered = covers && (now.write || !before.write) && ordered;
                 !covered
@@ -276,7 +278,7 @@ impl Threads {
         pairs
     }
 
-    /// Keeps a pair, each two places once: whichever comes first, and of whichever threads.
+    /// Keeps a pair, once for each two places, in either order and for any threads.
     pub fn keep(
         &mut self,
         (first, second): (Deed, Deed),
@@ -298,5 +300,5 @@ impl Threads {
     }
 }
 
-/// What nobody else hands over.
+/// The key under which all callers of backward are ordered; no other object has it.
 const EVERY_CALLER: u64 = u64::MAX;

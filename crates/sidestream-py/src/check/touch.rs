@@ -1,28 +1,28 @@
-//! The bytes that a call touches: told to the checker, compared, and put together.
+//! The bytes that a call touches: converted to accesses, compared, and merged.
 
 use sidestream::op::{Access, Accesses, BufferId, Mode, OpId};
 
 use super::tensor::Rows;
 
-/// Bytes that an operator touches.
+/// A byte range that an operator touches.
 #[derive(Clone, Debug)]
 pub struct Touch {
-    /// First byte.
+    /// The address of the first byte.
     pub ptr: u64,
-    /// One past the last byte.
+    /// The address after the last byte.
     pub end: u64,
-    /// Its device; below zero for host memory.
+    /// The device; below zero for host memory.
     pub device: i32,
-    /// Whether it is written.
+    /// Whether the bytes are written.
     pub write: bool,
-    /// Which of the bytes, where they are not all.
+    /// The rows, if not all bytes of the range are touched.
     pub rows: Option<Box<Rows>>,
-    /// Whether only some of the bytes may be touched: by which argument, as the number of its name.
+    /// The number of the argument's name, if only some of the bytes may be touched.
     pub may: Option<u32>,
 }
 
 impl Touch {
-    /// All bytes from one to another.
+    /// All bytes from one address to another.
     pub fn of(ptr: u64, end: u64, device: i32, write: bool) -> Touch {
         Touch {
             ptr,
@@ -39,17 +39,17 @@ impl Touch {
     }
 }
 
-/// Whether two accesses meet.
+/// Whether two accesses overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Real {
     No,
     Yes,
-    /// They may: by which argument of which operation.
+    /// They may: the argument, and its operation.
     May(Option<(u32, OpId)>),
 }
 
-/// Adds what is touched to the accesses of an operation: each row where there are few, else the span of
-/// them. Returns whether that is exact.
+/// Adds a touch to the accesses of an operation: row by row if there are few, otherwise the span. Returns whether the
+/// accesses are exact.
 pub fn add(accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) -> bool {
     let mode = touch.mode();
     let mut access = |start: u64, end: u64| {
@@ -72,12 +72,12 @@ pub fn add(accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) 
     }
 }
 
-/// So many rows are told one by one.
+/// The most rows that are reported one by one.
 const FEW_ROWS: u64 = 16;
-/// So many rows are compared when a race is suspected.
+/// The most rows that are compared when a race is suspected.
 const MANY_ROWS: u64 = 1 << 20;
 
-/// Whether two touch a common byte; none where that would take too long to say.
+/// Whether two touches have a common byte; `None` if that would take too long to determine.
 pub fn meet(a: &Touch, b: &Touch) -> Option<bool> {
     if a.end <= b.ptr || b.end <= a.ptr {
         return Some(false);
@@ -109,8 +109,8 @@ fn ranges(touch: &Touch) -> Option<Vec<(u64, u64)>> {
     Some(all)
 }
 
-/// Makes one of those that overlap, by mode, so that a launch of a graph is not as long as the graph. Tensors
-/// with gaps stay as they are.
+/// Merges overlapping touches of the same mode, so that the size of a graph launch does not grow with the graph.
+/// Tensors with gaps are not merged.
 pub fn coalesce(touches: &mut Vec<Touch>) {
     touches.sort_by_key(|touch| (touch.write, touch.ptr));
     touches.dedup_by(|next, kept| {

@@ -1,37 +1,37 @@
-//! Which pointers a kernel of Triton loads from and stores to, read from its intermediate representation.
+//! Finds which pointers a Triton kernel loads from and stores to, from its intermediate representation.
 //!
-//! A value that is computed from a pointer argument may point where that does. So each value has the set of arguments that it may come from,
-//! through arithmetic, loops, branches and calls, and a load or a store is one of all arguments of its address. Where the text says
-//! less than that takes (it is too long, an address comes out of memory), every pointer counts as loaded and stored. Nothing here runs in
-//! more than a bounded number of passes.
+//! A value that is computed from a pointer argument may point to the same memory. So each value has the set of
+//! arguments that it may derive from, through arithmetic, loops, branches and calls, and a load or store counts for
+//! all arguments in the set of its address. If the text does not suffice (it is too long, or an address is loaded
+//! from memory), every pointer counts as loaded and stored. The analysis makes a bounded number of passes.
 
 use std::collections::HashMap;
 
 /// Longer texts are not read.
 pub const MOST_BYTES: usize = 4 << 20;
-/// So often the text is gone through; what has not settled by then is taken for all.
+/// The maximum number of passes; values that have not settled by then may derive from all arguments.
 const MOST_PASSES: usize = 32;
-/// Sets of arguments have so many bits.
+/// The number of bits in a set of arguments.
 const MOST_POINTERS: usize = 64;
-/// Names in one line.
+/// The maximum number of names in one line.
 const MOST_NAMES: usize = 4096;
-/// Blocks within blocks.
+/// The maximum nesting depth of blocks.
 const MOST_DEPTH: usize = 256;
 
 /// What a kernel does with one of its pointers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pointer {
-    /// Its place among the arguments of the function.
+    /// The index of the pointer among the function's arguments.
     pub at: usize,
-    /// What the text calls it.
+    /// The pointer's name in the text.
     pub name: String,
-    /// Whether it may load from it.
+    /// Whether the kernel may load from it.
     pub loads: bool,
-    /// Whether it may store to it.
+    /// Whether the kernel may store to it.
     pub stores: bool,
 }
 
-/// The pointers of the first public function, and how many arguments that has. None where there is no such function.
+/// The pointers of the first public function, and the number of its arguments. `None` if there is no such function.
 pub fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
     if text.len() > MOST_BYTES {
         return None;
@@ -82,13 +82,13 @@ impl Found {
 
 /// One line: an operation, or the head of a function or block.
 struct Line<'a> {
-    /// What it is called: `tt.load`.
+    /// The operation's name, such as `tt.load`.
     op: &'a str,
     results: Vec<&'a str>,
     operands: Vec<&'a str>,
-    /// Pairs of a name in a block and what it starts as.
+    /// Pairs of a name in a block and its initial value.
     starts: Vec<(&'a str, &'a str)>,
-    /// Of a function: its arguments with their types.
+    /// The arguments of a function, with their types.
     arguments: Vec<(&'a str, &'a str)>,
     is_function: bool,
     is_public: bool,
@@ -96,7 +96,7 @@ struct Line<'a> {
     symbol: Option<&'a str>,
     opens: usize,
     closes: usize,
-    /// Whether a value of it is an address that was made of a number.
+    /// Whether the operation makes a pointer from an integer.
     makes_pointer: bool,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The characters that are not in quotes.
+/// The characters outside quotes.
 pub fn unquoted(text: &str) -> impl Iterator<Item = char> {
     let mut quoted = false;
     text.chars().filter(move |c| {
@@ -157,7 +157,7 @@ pub fn unquoted(text: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// All names of values: `%x`, `%x#1`.
+/// All value names: `%x`, `%x#1`.
 pub fn names(text: &str) -> Vec<&str> {
     let mut all = Vec::new();
     for (at, _) in text.match_indices('%') {
@@ -173,7 +173,7 @@ fn name_at(text: &str, at: usize) -> &str {
     &text[at..at + 1 + end.unwrap_or(rest.len())]
 }
 
-/// `iter_args(%a = %b, …)`, and what stands alike.
+/// The pairs of `iter_args(%a = %b, …)` and similar lists.
 pub fn starts(text: &str) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
     for (at, _) in text.match_indices(" = %") {
@@ -185,10 +185,10 @@ pub fn starts(text: &str) -> Vec<(&str, &str)> {
     all
 }
 
-/// The arguments of a function with their types.
+/// The arguments of a function, with their types.
 pub fn parameters(line: &str) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
-    // Types may be in parentheses and braces; a comma counts at the outermost level.
+    // Types may contain parentheses and braces; only a comma at the outermost level separates.
     let Some(open) = line.find('(') else {
         return all;
     };
@@ -216,17 +216,17 @@ pub fn parameters(line: &str) -> Vec<(&str, &str)> {
     all
 }
 
-/// The sets of arguments by value, in the function that they belong to.
+/// The sets of arguments by value, within its function.
 struct Flow<'a> {
     /// By function and name.
     values: HashMap<(usize, &'a str), u64>,
-    /// By the symbol of a function: where it stands, and what it gives back.
+    /// By function symbol: the function's index, and the set of its results.
     functions: HashMap<&'a str, (usize, u64)>,
     found: Found,
     changed: bool,
 }
 
-/// A block that is open, and what its results and the names in it are fed by.
+/// An open block, and the names that its results and arguments get their values from.
 struct Block<'a> {
     depth: usize,
     fed: Vec<&'a str>,
@@ -261,7 +261,7 @@ impl<'a> Flow<'a> {
         flow
     }
 
-    /// What is found once nothing changes any more.
+    /// The result once nothing changes any more.
     fn settled(mut self, lines: &[Line<'a>]) -> Found {
         for _ in 0..MOST_PASSES {
             self.changed = false;
@@ -288,7 +288,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Goes through the text once. Returns whether it can be read.
+    /// Makes one pass over the text. Returns whether the text can be analyzed.
     fn pass(&mut self, lines: &[Line<'a>]) -> bool {
         let mut function = 0;
         let mut depth = 0_usize;
@@ -302,7 +302,7 @@ impl<'a> Flow<'a> {
                 return true;
             }
             if line.closes > 0 && line.op.starts_with('}') {
-                // `} else {` goes on with the same block.
+                // `} else {` continues the same block.
                 let after = (depth + line.opens).saturating_sub(line.closes);
                 blocks.retain(|block| block.depth < after);
             }
@@ -358,7 +358,7 @@ impl<'a> Flow<'a> {
                     self.branch(function, line, from, blocks.last());
                 }
                 _ if from != 0 && !is_pure(line.op) => {
-                    // Code of others, which may do anything with what it gets.
+                    // External code may do anything with its arguments.
                     self.load(from);
                     self.store(from);
                 }
@@ -373,7 +373,7 @@ impl<'a> Flow<'a> {
                 }
                 let mut fed: Vec<&'a str> = line.results.clone();
                 if !line.starts.is_empty() {
-                    // A loop: its results and the names in it, each fed by the same place.
+                    // A loop: its results and its block arguments, each fed from the same index.
                     let inner = line.starts.iter().map(|(name, _)| *name);
                     let inner: Vec<&'a str> = inner.filter(|name| !fed.contains(name)).collect();
                     self.feed(function, &line.results, &inner);
@@ -386,7 +386,7 @@ impl<'a> Flow<'a> {
         true
     }
 
-    /// What ends a block feeds names, by place where the numbers agree.
+    /// The terminator of a block feeds names, by index if the numbers agree.
     fn hand_on(&mut self, function: usize, line: &Line<'a>, from: u64, fed: &[&'a str]) {
         for (place, name) in fed.iter().enumerate() {
             let from = match line.operands.get(place) {
@@ -397,12 +397,12 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Which block a branch goes to is not followed: its values are those of every block.
+    /// Branch targets are not followed: a branch's values feed every block.
     fn branch(&mut self, function: usize, line: &Line<'a>, from: u64, block: Option<&Block<'a>>) {
         let mut all = self.value(function, BRANCHES) | from;
         self.join(function, BRANCHES, all);
         if line.op.starts_with('^') {
-            // The second part of a loop has what the first one hands on.
+            // The second region of a loop gets the values that the first one passes on.
             let fed = block.into_iter().flat_map(|block| &block.fed);
             all = fed.fold(all, |all, name| all | self.value(function, name));
             for name in &line.operands {
@@ -411,7 +411,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// The results of a loop have what the names in it have.
+    /// The results of a loop get the sets of its block arguments.
     fn feed(&mut self, function: usize, results: &[&'a str], inner: &[&'a str]) {
         let all = inner
             .iter()
@@ -465,7 +465,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// What no value is called.
+/// The key for the values of branches, which no value has as its name.
 const BRANCHES: &str = "^";
 
 /// Whether an operation only computes.

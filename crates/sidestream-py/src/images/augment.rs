@@ -1,5 +1,5 @@
-//! Plans of augmentations. `sidestream.images` has the operators that people write, with torchvision's arguments; here they
-//! become those of the library, and tensors are addresses.
+//! Plans of augmentations. `sidestream.images` has the operators for users, with torchvision's arguments; here they
+//! become the library's operators, and tensors become addresses.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -15,23 +15,24 @@ use crate::devices;
 use crate::failure::of_runtime;
 use crate::stream::stream_of;
 
-/// Operators, checked.
+/// A validated list of operators.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct AugmentPlan(Plan);
 
-/// A batch whose parameters are drawn.
+/// A batch whose random parameters are drawn.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct AugmentBatch(Drawn);
 
-/// Where a picture lies: its first byte; left, top, width and height of what is there; width and height of the whole.
+/// Where a picture is: the address of its first byte; left, top, width and height of the part that is present; full
+/// width and height.
 type Lies = (u64, u32, u32, u32, u32, u32, u32);
 
-/// A piece of memory: its address and its bytes.
+/// A piece of memory: its address and its size in bytes.
 type Piece = (u64, u64);
 
 #[pymethods]
 impl AugmentPlan {
-    /// A plan of operators, each with its name and its arguments.
+    /// Makes a plan of operators, each with its name and its arguments.
     #[new]
     fn new(operators: Vec<(String, Bound<'_, PyDict>)>, fuse: bool) -> PyResult<AugmentPlan> {
         let operators: PyResult<Vec<_>> = operators
@@ -42,7 +43,7 @@ impl AugmentPlan {
         Ok(AugmentPlan(if fuse { plan } else { plan.unfused() }))
     }
 
-    /// Left, top, width and height of the part of a picture that its result depends on.
+    /// Left, top, width and height of the region of a picture that its result depends on.
     fn region(
         &self,
         key: (u64, u64, u64),
@@ -55,7 +56,7 @@ impl AugmentPlan {
         Ok((region.left, region.top, width, height))
     }
 
-    /// Draws the parameters for pictures of one height and width, of which each has its number in `samples`.
+    /// Draws the parameters for pictures of one height and width. `samples` has the index of each picture's sample.
     fn draw(
         &self,
         py: Python<'_>,
@@ -75,7 +76,7 @@ impl AugmentPlan {
         drawn.map(AugmentBatch).map_err(of_runtime)
     }
 
-    /// The same for pictures of different sizes behind each other in one piece of memory.
+    /// Like `draw`, for pictures of different sizes, one after another in one piece of memory.
     fn draw_placed(
         &self,
         py: Python<'_>,
@@ -110,29 +111,30 @@ impl AugmentBatch {
         (height, width)
     }
 
-    /// How many launches write pictures.
+    /// The number of launches that write pictures.
     #[getter]
     fn passes(&self) -> usize {
         self.0.passes()
     }
 
-    /// Writes what the kernels are told to memory of the host. The caller keeps it, and nobody else knows it.
+    /// Writes the kernel arguments of the batch to host memory. The caller owns the memory, and shares it with no
+    /// other thread.
     fn records(&self, room: Piece) -> PyResult<()> {
         let records = self.0.records();
         if room.1 as usize != records.len() {
             return Err(PyValueError::new_err(format!(
-                "the records have {} bytes, and there is room for {}; make the room that `needs` says",
+                "the records have {} bytes, and the room has {}; make it as large as `needs` returns",
                 records.len(),
                 room.1
             )));
         }
-        // SAFETY: the Python package has a new tensor of so many bytes there, which it holds during the call.
+        // SAFETY: the Python package has a new tensor of that many bytes there, which it keeps alive during the call.
         unsafe { std::slice::from_raw_parts_mut(room.0 as *mut u8, records.len()) }
             .copy_from_slice(records);
         Ok(())
     }
 
-    /// Bytes of the records, of what even and odd passes hand on, and of statistics.
+    /// The size in bytes of the records, of the buffers between even and odd passes, and of the statistics.
     fn needs(&self) -> (usize, usize, usize, usize) {
         let needs = self.0.needs();
         let [even, odd] = needs.between_bytes;
@@ -140,13 +142,13 @@ impl AugmentBatch {
         (needs.records_bytes, even, odd, statistics)
     }
 
-    /// Which picture is mixed into each, and how much of it is its own.
+    /// For each picture, the index of the picture that is mixed in, and the share of its own.
     fn mixed(&self) -> Vec<(usize, f64)> {
         let mixed = self.0.mixed().iter();
         mixed.map(|mixed| (mixed.partner, mixed.share)).collect()
     }
 
-    /// Computes the results on the processor. The caller keeps both pieces, and nobody writes them meanwhile.
+    /// Computes the results on the processor. The caller keeps both pieces alive, and nothing writes them meanwhile.
     fn host(
         &self,
         py: Python<'_>,
@@ -157,8 +159,9 @@ impl AugmentBatch {
     ) -> PyResult<()> {
         let form = form(kind, is_nhwc)?;
         let (read, room) = (input.1 as usize, output.1 as usize);
-        // SAFETY: the Python package has tensors there of so many bytes, which it holds during the call; the results' one is
-        // new, so that nobody else knows it, and nobody writes the other: as for any operator of PyTorch's.
+        // SAFETY: the Python package has tensors of that many bytes there, which it keeps alive during the call; the
+        // one for results is new, so no other code knows it, and nothing writes the other, as for any PyTorch
+        // operator.
         let (input, output) = unsafe {
             (
                 std::slice::from_raw_parts(input.0 as *const u8, read),
@@ -169,8 +172,9 @@ impl AugmentBatch {
             .map_err(of_runtime)
     }
 
-    /// Puts the launches into a stream: `None` is PyTorch's current one. The pieces are input, records, what even and odd passes hand
-    /// on, statistics, and results; all belong to PyTorch, whose allocator knows in which stream they are used.
+    /// Launches the kernels in a stream: `None` is PyTorch's current one. The pieces are input, records, the buffers
+    /// between even and odd passes, statistics, and results. All belong to PyTorch, whose allocator knows in which
+    /// stream they are used.
     fn launch(
         &self,
         py: Python<'_>,
@@ -184,8 +188,8 @@ impl AugmentBatch {
         let device = devices::open(device)?;
         let stream = stream_of(&device, stream)?;
         py.detach(|| {
-            // SAFETY: the caller has tensors there, on this device. Their memory goes back to PyTorch's allocator in the order
-            // of the stream that is current, which is this one.
+            // SAFETY: the caller has tensors there, on this device. PyTorch's allocator reuses their memory in the
+            // order of the current stream, which is this one.
             let memory =
                 pieces.map(|(at, bytes)| unsafe { DeviceMemory::from_raw(&device, at, bytes) });
             let [input, records, even, odd, statistics, output] = &memory;
@@ -196,15 +200,16 @@ impl AugmentBatch {
                 statistics: statistics.all(),
                 output: output.all(),
             };
-            // SAFETY: the stream is PyTorch's current one: the copy of the records and the zeros of the statistics are
-            // in it, and whoever gives a tensor to an operator has ordered it behind its last write.
+            // SAFETY: the stream is PyTorch's current one: the copy of the records and the zeroing of the statistics
+            // are in it, and a caller that passes a tensor to an operator has ordered the operator after the tensor's
+            // last write.
             unsafe { self.0.launch_explicit(&stream, form, &buffers) }
         })
         .map_err(of_runtime)
     }
 }
 
-/// Refuses arguments of an operator that mean nothing, by its name and theirs.
+/// Refuses invalid arguments of an operator. The error names the operator and the argument.
 #[pyfunction]
 pub fn check_operator(name: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     let made = operator(name, given).map_err(|error| {
@@ -214,7 +219,7 @@ pub fn check_operator(name: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
     made.check().map_err(words)
 }
 
-/// Every operator: its name, what it does, and its arguments, each with what may stand for it and with its default.
+/// Every operator: its name, its description, and its arguments, each with its possible values and its default.
 #[pyfunction]
 pub fn operators() -> Vec<(&'static str, &'static str, Vec<Described>)> {
     let argument = |argument: &Argument| (argument.name, argument.kind(), argument.default);
@@ -227,7 +232,7 @@ pub fn operators() -> Vec<(&'static str, &'static str, Vec<Described>)> {
 
 type Described = (&'static str, String, Option<&'static str>);
 
-/// Without the name of the function in Rust.
+/// The error without the name of the Rust function.
 fn words(error: Error) -> PyErr {
     match error {
         Error::Invalid { why, .. } => PyValueError::new_err(why),
@@ -273,14 +278,14 @@ fn form(kind: &str, is_nhwc: bool) -> PyResult<Form> {
     })
 }
 
-/// An operator by what its class in Python holds.
+/// Makes an operator from the attributes of its Python class.
 fn operator(name: &str, given: &Bound<'_, PyDict>) -> PyResult<Operator> {
     if TABLE.iter().all(|row| row.name != name) {
         return Err(PyValueError::new_err(format!(
-            "{name} is no operator of sidestream.images"
+            "{name} is not an operator of sidestream.images"
         )));
     }
-    // A length of the shorter side takes the place of height and width.
+    // If `side`, the length of the shorter side, is given, it replaces height and width.
     let side = given.get_item("side")?.filter(|side| !side.is_none());
     let mut arguments = Vec::new();
     for (key, held) in given {
@@ -309,7 +314,7 @@ fn word_of(word: &str) -> Value {
     Value::Word(word.to_owned())
 }
 
-/// What is held; nothing if it is out of range. It is of the right kind: the classes of the package see to that.
+/// Converts an attribute; `None` if it is out of range. The classes of the package ensure the right type.
 fn value(held: &Bound<'_, PyAny>) -> Option<Value> {
     if held.is_none() {
         Some(word_of("None"))

@@ -1,7 +1,7 @@
 //! The loader behind `sidestream.images.Loader`.
 //!
-//! Slabs are memory of this module's own, or tensors that PyTorch pinned. Of the latter each batch gets a new one: PyTorch
-//! keeps a pinned tensor that was let go until the copies from it are over, which nobody here could know.
+//! Slabs are this module's own memory, or tensors that PyTorch pinned. For pinned slabs each batch gets a new tensor:
+//! PyTorch keeps a released pinned tensor until the copies from it are complete, which is not known here.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use sidestream_images::{Key, Region, Size, decode};
 use super::augment::AugmentPlan;
 use super::of_images;
 
-/// Batches of pictures.
+/// Loads batches of pictures.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct ImageLoader {
-    /// Nothing once it is closed.
+    /// `None` once the loader is closed.
     loader: Mutex<Option<Loader<Memory>>>,
     dataset: Arc<Dataset>,
 }
 
-/// Pictures behind each other in one slab.
+/// Pictures, one after another in one slab.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct ImageBatch {
     batch: Mutex<Batch<Memory>>,
 }
 
-/// Where the bytes of a slab are.
+/// The memory of a slab.
 pub enum Memory {
     Own(Vec<u8>),
-    /// A tensor that nobody else has yet, its address and its bytes.
+    /// A tensor that has no other owner yet, its address and its size in bytes.
     Tensor(Py<PyAny>, usize, usize),
 }
 
@@ -43,8 +43,8 @@ impl Slab for Memory {
     fn bytes(&mut self) -> &mut [u8] {
         match self {
             Memory::Own(bytes) => bytes,
-            // SAFETY: the tensor says so of its own memory, stays as long as this, and is handed out only after the loader has
-            // let go of the slab.
+            // SAFETY: the tensor states its address and size, lives as long as this value, and is handed out only
+            // after the loader has released the slab.
             Memory::Tensor(_, address, bytes) => unsafe {
                 std::slice::from_raw_parts_mut(
                     std::ptr::with_exposed_provenance_mut(*address),
@@ -55,22 +55,23 @@ impl Slab for Memory {
     }
 }
 
-/// How long a wait lasts before signals are looked at.
+/// How often a wait checks for signals.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Which sample, its name, what is wrong with it, and which sample replaced it.
+/// The index of a sample, its name, what is wrong with it, and the sample that replaced it.
 type Broken = (u64, String, String, Option<u64>);
 
 #[pymethods]
 impl ImageLoader {
-    /// `pin` makes a tensor of so many bytes, and gives it with its address; without it memory is pageable. Of `augment`, a plan and its
-    /// seed, pictures are decoded as far as their results need them.
+    /// `pin` makes a tensor of a given number of bytes, and returns it with its address; without it, memory is
+    /// pageable. With `augment`, a plan and its seed, only the regions of pictures that the results depend on are
+    /// decoded.
     #[new]
     #[pyo3(signature = (paths, *, classes, batch_size, seed, shuffle, drop_last, rank, world, repeat, workers, depth, broken, faulty,
                         orientation, max_pixels, max_file_bytes, max_slab_bytes, pin, augment, engine_share))]
     #[expect(
         clippy::too_many_arguments,
-        reason = "each is an option of the class that Python's users meet"
+        reason = "each is an option of the class `sidestream.images.Loader`"
     )]
     fn new(
         py: Python<'_>,
@@ -100,8 +101,7 @@ impl ImageLoader {
             "skip" => OnBroken::Skip,
             "replace" => OnBroken::Replace,
             other => {
-                let why =
-                    format!("`broken` is {other:?}; it is \"raise\", \"skip\" or \"replace\"");
+                let why = format!("`broken` is {other:?}; give \"raise\", \"skip\" or \"replace\"");
                 return Err(PyValueError::new_err(why));
             }
         };
@@ -134,12 +134,12 @@ impl ImageLoader {
             let Some((plan, seed)) = &augment else {
                 return Region::whole(size);
             };
-            // Where no region can be said, drawing the batch says why.
+            // If the region cannot be computed, drawing the batch's parameters reports the reason.
             let key = Key { seed: *seed, ..key };
             plan.region(key, size)
                 .unwrap_or_else(|_| Region::whole(size))
         };
-        // Folders may be large and far away.
+        // Folders may be large and on a slow file system.
         let opened = py.detach(|| {
             let dataset = open(&paths, classes.as_deref())?;
             let dataset = Arc::new(dataset.with_max_file_bytes(max_file_bytes));
@@ -154,7 +154,8 @@ impl ImageLoader {
         })
     }
 
-    /// The next batch, or nothing at the end of an epoch. Other threads run meanwhile, and a signal ends the wait.
+    /// Returns the next batch, or `None` at the end of an epoch. Other threads run meanwhile, and a signal ends the
+    /// wait.
     fn next(&self, py: Python<'_>) -> PyResult<Option<ImageBatch>> {
         loop {
             let next = py.detach(|| {
@@ -179,7 +180,7 @@ impl ImageLoader {
         }
     }
 
-    /// The same batch without engines, for one that they refused; nothing if all of it is broken.
+    /// Decodes a batch again on the processor, after the engines refused it; `None` if all pictures are broken.
     fn on_processor(&self, py: Python<'_>, batch: &ImageBatch) -> PyResult<Option<ImageBatch>> {
         let made = self.with(py, |loader| loader.on_processor(&batch.batch.lock()))?;
         Ok(made.map(|batch| ImageBatch {
@@ -187,23 +188,23 @@ impl ImageLoader {
         }))
     }
 
-    /// Ends the workers. Batches that were handed out stay.
+    /// Ends the workers. Batches that were handed out stay valid.
     fn close(&self, py: Python<'_>) {
-        // A worker may just need the interpreter to make a tensor.
+        // A worker may be waiting for the interpreter to make a tensor.
         py.detach(|| drop(self.loader.lock().take()));
     }
 
-    /// Where it stands, as JSON.
+    /// The position of the loader, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.state().to_json()))
     }
 
-    /// Goes where the state says.
+    /// Continues from the position in the state.
     fn load_state(&self, py: Python<'_>, json: &str) -> PyResult<()> {
         self.with(py, |loader| loader.load_state(&State::from_json(json)?))
     }
 
-    /// Goes to the beginning of an epoch.
+    /// Moves to the beginning of an epoch.
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         self.with(py, |loader| {
             loader.set_epoch(epoch);
@@ -211,17 +212,17 @@ impl ImageLoader {
         })
     }
 
-    /// The number of the epoch.
+    /// The index of the current epoch.
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |loader| Ok(loader.epoch()))
     }
 
-    /// Batches of an epoch.
+    /// The number of batches in an epoch.
     fn batches(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |loader| Ok(loader.batches()))
     }
 
-    /// Pictures that came out, and broken ones that did not.
+    /// The number of pictures that were returned, and of broken ones that were not.
     fn counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         self.with(py, |loader| Ok((loader.loaded(), loader.broken())))
     }
@@ -231,16 +232,16 @@ impl ImageLoader {
         self.dataset.classes().to_vec()
     }
 
-    /// How many samples there are, for all ranks.
+    /// The number of samples over all ranks.
     fn samples(&self) -> u64 {
         self.dataset.len()
     }
 
-    /// What a sample is called.
+    /// The name of a sample.
     fn name(&self, sample: u64) -> PyResult<String> {
         if sample >= self.dataset.len() {
             let why = format!(
-                "there are {} samples, and {sample} is none of them",
+                "there are {} samples; {sample} is out of range",
                 self.dataset.len()
             );
             return Err(pyo3::exceptions::PyIndexError::new_err(why));
@@ -250,7 +251,7 @@ impl ImageLoader {
 }
 
 impl ImageBatch {
-    /// What the loader gave.
+    /// The loader's batch.
     pub fn batch(&self) -> &Mutex<Batch<Memory>> {
         &self.batch
     }
@@ -270,7 +271,7 @@ impl ImageLoader {
 impl Drop for ImageLoader {
     fn drop(&mut self) {
         if let Some(loader) = self.loader.get_mut().take() {
-            // As in `close`. Where the interpreter is ending, no worker gets it any more either.
+            // As in `close`. If the interpreter is finalizing, no worker can attach to it any more either.
             Python::attach(|py| py.detach(|| drop(loader)));
         }
     }
@@ -278,19 +279,19 @@ impl Drop for ImageLoader {
 
 #[pymethods]
 impl ImageBatch {
-    /// The address of the slab, and how many of its bytes are used.
+    /// The address of the slab, and the number of its bytes that are used.
     fn memory(&self) -> (usize, u64) {
         let mut batch = self.batch.lock();
         let used = batch.used_bytes();
         (batch.bytes().as_mut_ptr().expose_provenance(), used)
     }
 
-    /// The tensor that is the slab, if PyTorch made it. It can be had once; whoever has it owns it.
+    /// Takes the slab's tensor, if PyTorch made it. The first caller becomes its owner; later calls return `None`.
     fn take_tensor(&self) -> Option<Py<PyAny>> {
         let mut batch = self.batch.lock();
         match batch.take_slab()? {
             Memory::Tensor(tensor, ..) => Some(tensor),
-            // It stays here: it goes back to the loader with the batch.
+            // This memory stays here: it returns to the loader with the batch.
             own @ Memory::Own(_) => {
                 batch.put_slab(own);
                 None
@@ -298,8 +299,8 @@ impl ImageBatch {
         }
     }
 
-    /// Where the pixels of the slab begin and end, how many bytes those of all pictures have on a device, and how many pictures engines
-    /// decode.
+    /// The offsets in the slab at which the pixels begin and end, the bytes that all pixels take on a device, and the
+    /// number of pictures that engines decode.
     fn parts(&self) -> (u64, u64, u64, usize) {
         let batch = self.batch.lock();
         let decoded = batch.decoded();
@@ -307,7 +308,8 @@ impl ImageBatch {
         (decoded.start, decoded.end, batch.pixels_bytes(), many)
     }
 
-    /// Of each picture the offset, then column, row, width and height of what is held, then width and height of all.
+    /// For each picture: the offset; column, row, width and height of the part that is present; full width and
+    /// height.
     fn placed(&self) -> Vec<(u64, u32, u32, u32, u32, u32, u32)> {
         let batch = self.batch.lock();
         let each = batch.placed().iter().map(|placed| {
@@ -331,7 +333,7 @@ impl ImageBatch {
         self.batch.lock().labels().to_vec()
     }
 
-    /// The number of each sample.
+    /// The index of each sample.
     fn samples(&self) -> Vec<u64> {
         self.batch
             .lock()
@@ -341,12 +343,12 @@ impl ImageBatch {
             .collect()
     }
 
-    /// The epoch.
+    /// The epoch of the batch.
     fn epoch(&self) -> u64 {
         self.batch.lock().epoch()
     }
 
-    /// Pictures that should have been in it.
+    /// The broken samples of the batch.
     fn broken(&self) -> Vec<Broken> {
         let batch = self.batch.lock();
         let each = batch.broken().iter();
@@ -362,14 +364,14 @@ impl ImageBatch {
     }
 }
 
-/// Writes the sample pictures into a folder.
+/// Writes sample pictures into a folder.
 #[pyfunction]
 pub fn write_sample_images(py: Python<'_>, folder: PathBuf, seed: u64) -> PyResult<()> {
     py.detach(|| source::write_samples(folder, seed))
         .map_err(of_images)
 }
 
-/// Which decoders were built in.
+/// The name of the decoder that was built in.
 #[pyfunction]
 pub fn image_decoder() -> &'static str {
     decode::identity()
@@ -384,8 +386,7 @@ fn open(paths: &[PathBuf], classes: Option<&[String]>) -> sidestream_images::Res
         }
         (shards, None) => Dataset::shards(shards),
         (_, Some(_)) => {
-            let why =
-                "`classes` names the sub-folders of one folder; shards have numbers as labels";
+            let why = "`classes` names the sub-folders of one folder; shards have numeric labels";
             Err(sidestream_images::Error::Options(why.into()))
         }
     }

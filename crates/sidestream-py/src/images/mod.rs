@@ -1,4 +1,4 @@
-//! Pictures for `sidestream.images`.
+//! Picture loading for `sidestream.images`.
 
 mod augment;
 mod engines;
@@ -11,10 +11,10 @@ pyo3::create_exception!(
     sidestream,
     ImageError,
     PyValueError,
-    "A picture, or the folder, list or archive that it is in, cannot be read. The text names the file, what is wrong with it and what to do."
+    "A picture, or the folder, list or archive that it is in, cannot be read. The text names the file, the problem and what to do."
 );
 
-/// What went wrong with pictures.
+/// Converts an error of the picture loader.
 fn of_images(error: sidestream_images::Error) -> PyErr {
     use sidestream_images::Error;
     let text = error.to_string();
@@ -28,7 +28,7 @@ fn of_images(error: sidestream_images::Error) -> PyErr {
     }
 }
 
-/// The classes and functions of this part.
+/// Adds the classes and functions of this module.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ImageError", module.py().get_type::<ImageError>())?;
     module.add_class::<augment::AugmentPlan>()?;

@@ -1,4 +1,4 @@
-"""The kernels whose intermediate representation lies beside this file, as Triton 3.6 made it for
+"""The kernels whose intermediate representation is in the files beside this one, as Triton 3.6 made it for
 `GPUTarget("cuda", 90, 32)`.
 """
 

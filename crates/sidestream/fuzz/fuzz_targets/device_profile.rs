@@ -1,4 +1,4 @@
-//! Whatever a device file holds, it is read or refused.
+//! Whatever bytes a device profile contains, it is read or refused.
 
 #![cfg_attr(fuzzing, no_main)]
 
@@ -9,7 +9,7 @@ fuzz_target!(|text: &str| {
     let Ok(profile) = Profile::from_toml(text) else {
         return;
     };
-    // A profile that was accepted gives times that are numbers.
+    // An accepted profile gives finite times.
     let kernel = KernelCost::Grid(Grid::elementwise(1 << 20, 4, 64, 256, 2112));
     let limit = overlap_limit(&profile, 32, 4 << 20, &kernel, 4 << 20);
     assert!(limit.ns().is_finite() && limit.ns() >= 0.0);

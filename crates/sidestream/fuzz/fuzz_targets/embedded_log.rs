@@ -1,4 +1,4 @@
-//! Whatever a trace file holds, its op log is found or the file is refused.
+//! Whatever bytes a trace file contains, its op log is found or the file is refused.
 
 #![cfg_attr(fuzzing, no_main)]
 
@@ -7,7 +7,7 @@ use sidestream::trace::embedded_log;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(Some(log)) = embedded_log(bytes) {
-        // Base64 never grows by decoding.
+        // Decoding base64 never makes it longer.
         assert!(log.len() <= bytes.len());
     }
 });

@@ -1,7 +1,8 @@
-//! No log makes the reader or the checker panic, and what was read survives being written.
+//! No log makes the reader or the checker panic, and records that were read are unchanged after being written and read
+//! again.
 //!
-//! `cargo +nightly fuzz run op_log` in the folder `fuzz`. What does not start as a log does is
-//! taken for the rest of one, behind a few declarations: operations are then found at once.
+//! Run `cargo +nightly fuzz run op_log` in the folder `fuzz`. Input that does not start like a log is appended to a few
+//! declarations, so that it is read as operations at once.
 
 #![cfg_attr(fuzzing, no_main)]
 
@@ -18,7 +19,7 @@ const END_BYTES: usize = 10;
 
 fuzz_target!(|bytes: &[u8]| {
     static START: OnceLock<Vec<u8>> = OnceLock::new();
-    let start = START.get_or_init(|| start().expect("memory takes everything"));
+    let start = START.get_or_init(|| start().expect("writing to memory does not fail"));
     let log = match bytes.starts_with(&MAGIC) {
         true => bytes.to_vec(),
         false => [start, bytes].concat(),
@@ -27,13 +28,13 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let records: Vec<Record> = reader.map_while(Result::ok).collect();
-    let again = write(&records).expect("what was read can be written");
+    let again = write(&records).expect("records that were read can be written");
     let reader = Reader::new(&again[..]).expect("a log was written");
     let read: Result<Vec<Record>, Error> = reader.collect();
     assert_eq!(read.expect("a log was written"), records);
 
     if let Ok(reader) = Reader::new(&log[..]) {
-        // An error is as good an answer as a report.
+        // Both an error and a report are valid results.
         let _ = replay(reader, 1 << 26);
     }
     if let Ok(reader) = Reader::new(&log[..])
@@ -41,12 +42,12 @@ fuzz_target!(|bytes: &[u8]| {
     {
         let mut json = Vec::new();
         let written = recorded.trace.write_json(&mut json);
-        written.expect("memory takes everything");
+        written.expect("writing to memory does not fail");
         serde_json::from_slice::<serde_json::Value>(&json).expect("a trace is JSON");
     }
 });
 
-/// The start of a log: streams of every kind, events, buffers that overlap, threads, sites.
+/// Returns the start of a log: streams of every kind, events, overlapping buffers, threads, and call sites.
 fn start() -> Result<Vec<u8>, Error> {
     use StreamKind::{Blocking, Legacy, NonBlocking, PerThread};
     let mut log = Writer::new(Vec::new())?;

@@ -1,9 +1,9 @@
-//! The ring of the prefetcher and the recorder of a log, as they are, under the orders of threads that Shuttle draws: at
-//! random, and with few changes of thread in bad places. A deadlock, a wake-up that is lost and a wrong byte fail a run,
+//! Runs the ring of the prefetcher and the recorder of a log, unchanged, under thread schedules that Shuttle draws: random
+//! ones, and ones with few context switches in unfavourable places. A deadlock, a lost wake-up or a wrong byte fails a run,
 //! and Shuttle prints how to repeat it.
 //!
-//! Not tried here: what runs on the library's own threads (those that wake tasks and drop values, functions on the host),
-//! which Shuttle does not know. So no ring is closed or dropped.
+//! Not covered: code on the library's own threads (those that wake tasks and drop values, and host functions), which Shuttle
+//! does not control. So no ring is closed or dropped.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use sidestream::op::{Accesses, DeviceId, Kind, Op, StreamKind};
 use sidestream::prefetch::{Leaf, Lease, Ring, Ticket};
 use sidestream::sim::{Machine, Schedule};
 
-/// So many runs of each kind take about a second.
+/// The number of runs of each kind, which take about a second.
 const RUNS: usize = 1000;
 
 fn every_order(program: impl Fn() + Send + Sync + 'static) {
     let program = Arc::new(program);
     let again = Arc::clone(&program);
-    // The library's thread locals are this thread's, which outlives Shuttle's: it never ends.
+    // The library's thread-local values belong to this thread, which never ends, so they outlive Shuttle's threads.
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let run = std::panic::AssertUnwindSafe(|| {
@@ -42,13 +42,13 @@ fn every_order(program: impl Fn() + Send + Sync + 'static) {
 
 // ------------------------------------------------------------------ the ring
 
-/// A ring of one slot, its consumer, and what a feeder on another thread has put.
+/// A ring of one slot, its consumer, and the batches that a feeder on another thread puts.
 struct Fed {
     ring: Arc<Ring>,
     consumer: Stream,
     tickets: Receiver<Ticket>,
     feeder: thread::JoinHandle<()>,
-    // After the others, which belong to it.
+    // Declared last, since the other fields belong to it.
     device: Device,
 }
 
@@ -64,7 +64,7 @@ impl Fed {
             let ring = Arc::clone(&ring);
             move || {
                 for n in 0..batches {
-                    // SAFETY: the bytes are there during the call.
+                    // SAFETY: the bytes are valid during the call.
                     let ticket = unsafe { ring.put(&[Leaf::of(&[n; 64])]) }.unwrap();
                     let Some(ticket) = ticket else { return };
                     put.send(ticket).unwrap();
@@ -80,7 +80,7 @@ impl Fed {
         }
     }
 
-    /// The next batch, which has to be this one.
+    /// Takes the next batch and asserts its content.
     fn take(&self, n: u8) -> Lease {
         let lease = self
             .tickets
@@ -94,7 +94,7 @@ impl Fed {
         lease
     }
 
-    /// The feeder has ended. All else stays, because its end needs threads that Shuttle does not know.
+    /// Joins the feeder. Everything else is leaked, because dropping it needs threads that Shuttle does not control.
     fn end(self) {
         self.feeder.join().unwrap();
         std::mem::forget((self.ring, self.consumer, self.tickets, self.device));
@@ -181,19 +181,19 @@ fn a_recording_that_ends_while_threads_write_can_be_read() {
     });
 }
 
-// ------------------------------------------------------------------ who listens
+// ------------------------------------------------------------------ attaching a sink
 
-/// A sink that hears everything and keeps nothing.
+/// A sink that ignores all records.
 struct Ear;
 
 impl Sink for Ear {
     fn take(&mut self, _: &Record<'_>) {}
 }
 
-/// Whoever is inside a call when somebody begins to listen has the locks of a stream and of memory, and needs an event or
-/// to be known as a thread; whoever comes then has the log and needs those locks.
+/// A thread inside a call when a sink is attached has the locks of a stream and of memory, and needs a new event or thread id
+/// from the log; a thread that calls afterwards has the lock of the log and needs the other two.
 #[test]
-fn somebody_begins_to_listen_while_others_call() {
+fn a_sink_is_attached_while_threads_call() {
     let profile = Profile::h200();
     every_order(move || {
         let profile = ("sim:h200".to_owned(), profile.clone());
@@ -212,7 +212,7 @@ fn somebody_begins_to_listen_while_others_call() {
         });
         device.listen(Box::new(Ear));
         let held = callers.map(|caller| caller.join().unwrap());
-        // The end of a machine needs threads that Shuttle does not know.
+        // Dropping a machine needs threads that Shuttle does not control.
         std::mem::forget((held, stream, device));
     });
 }

@@ -1,4 +1,4 @@
-//! The cache itself: the sequence of its choices.
+//! The cache: the order in which it tries its choices.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::backend::Address;
 use crate::error::OutOfMemory;
 use crate::op::StreamId;
 
-/// Memory that was reserved, in pieces that are handed out and come back.
+/// A cache of reserved memory, in pieces that are allocated and freed.
 ///
 /// ```
 /// use sidestream::alloc::{Cache, Need, On, Rules, Spare, State, Uses};
@@ -26,7 +26,7 @@ use crate::op::StreamId;
 ///     }
 ///     fn on(&self) -> On {
 ///         match self.0[..] {
-///             [] => On::Nobody,
+///             [] => On::NoStream,
 ///             [stream] => On::Only(stream),
 ///             _ => On::Several,
 ///         }
@@ -38,14 +38,14 @@ use crate::op::StreamId;
 /// let first = loop {
 ///     match cache.alloc(1000, Some(stream), |_| State::Pending) {
 ///         Ok(granted) => break granted.piece,
-///         // Here the driver is called.
+///         // A real caller calls the driver here.
 ///         Err(Need::Segment(growth)) => cache.add_segment(Address(1 << 32), growth.bytes),
 ///         Err(_) => panic!("there is room"),
 ///     }
 /// };
 /// let at = first.address;
 /// cache.free(first, Streams(vec![stream]));
-/// // The same stream gets it again at once: its own order is enough.
+/// // The same stream may reuse it at once: stream order is enough.
 /// let second = cache.alloc(1000, Some(stream), |_| State::Pending).ok();
 /// assert_eq!(second.map(|granted| granted.piece.address), Some(at));
 /// ```
@@ -54,17 +54,17 @@ pub struct Cache<U> {
     rules: Rules,
     table: Table<U>,
     recent: Recent,
-    /// The driver had no memory when this much would have been reserved.
+    /// The total size at which the driver last refused to reserve more.
     refused_at: Option<u64>,
-    /// Ends of ranges that the driver cannot continue.
+    /// Ends of address ranges that the driver cannot extend.
     closed: BTreeSet<u64>,
-    /// Free and seen to be over.
+    /// The bytes that are free and whose uses were seen to be complete.
     over_bytes: u64,
     counts: Statistics,
 }
 
 impl<U: Uses> Cache<U> {
-    /// A cache that holds nothing.
+    /// Returns an empty cache.
     pub fn new(rules: Rules) -> Cache<U> {
         Cache {
             rules,
@@ -77,15 +77,14 @@ impl<U: Uses> Cache<U> {
         }
     }
 
-    /// Hands out memory for at least one and at least `bytes` bytes to somebody who will use it on
-    /// the stream `home` first; none is the host.
+    /// Allocates at least `bytes` bytes, and at least one, for first use on the stream `home`, or on the host if `None`.
     ///
-    /// `state` says how uses look from there. It is asked only for memory that might fit, once a
-    /// piece, and not where the answer follows from [`Uses::on`]; when idle segments have to go, for
-    /// all that is free. Many pieces may wait for the same stream: keep its last answers.
+    /// `state` returns the state of uses for that stream. It is called only for pieces that might fit, once for each, and not
+    /// where the answer follows from [`Uses::on`]; when idle segments must be released, it is called for all free pieces. Many
+    /// pieces may have uses on the same stream, so `state` should cache its answers.
     ///
     /// # Errors
-    /// What is needed first. Nothing is granted then.
+    /// What the caller must do before it tries again. Nothing is allocated then.
     #[inline]
     pub fn alloc(
         &mut self,
@@ -99,7 +98,7 @@ impl<U: Uses> Cache<U> {
         let Some(rounded) = self.rounded(bytes) else {
             return Err(Need::OutOfMemory(self.out_of_memory(bytes)));
         };
-        // What other streams used: only the longest freed is asked about.
+        // Of the pieces used by other streams, only the one freed first is examined.
         if let Some(record) = self.recent.longest_waiting(rounded) {
             let is_own = matches!(self.table.on(record), On::Only(stream) if Some(stream) == home);
             if is_own || state(self.table.uses_of(record)) != State::Pending {
@@ -114,8 +113,8 @@ impl<U: Uses> Cache<U> {
         self.search(bytes, rounded, home, state)
     }
 
-    /// The same if memory of just this size was freed lately about which nobody has to be asked:
-    /// the stream's own, or what nobody uses.
+    /// Allocates memory of exactly this size that was freed recently and needs no call of `state`: memory used only by the
+    /// stream itself, or by none.
     #[inline]
     pub(crate) fn alloc_at_once(
         &mut self,
@@ -134,7 +133,7 @@ impl<U: Uses> Cache<U> {
         Some(self.grant(record, home, false))
     }
 
-    /// What a piece for so many bytes takes.
+    /// Returns the size of a piece for this many bytes.
     #[inline]
     fn rounded(&self, bytes: u64) -> Option<u64> {
         let over_bytes = self.rules.align_bytes - 1;
@@ -142,11 +141,11 @@ impl<U: Uses> Cache<U> {
         Some(padded & !over_bytes)
     }
 
-    /// Takes a piece back with its last uses; what it carried when it was granted has to be among
-    /// them, as far as it is not over. Never waits, and asks nobody.
+    /// Frees a piece, with its last uses; these must include the uses that it carried when it was allocated, as far as they are
+    /// not complete. Never blocks, and calls nothing.
     ///
     /// # Panics
-    /// If the piece is of another cache, as far as that shows.
+    /// If the piece belongs to another cache, as far as that can be detected.
     #[inline]
     #[track_caller]
     pub fn free(&mut self, piece: Piece, uses: U) {
@@ -154,21 +153,21 @@ impl<U: Uses> Cache<U> {
         self.table.leave(&piece, uses, on);
         self.counts.frees += 1;
         self.counts.allocated_bytes -= piece.bytes;
-        if on == On::Nobody {
+        if on == On::NoStream {
             self.over_bytes += piece.bytes;
         }
         let home = piece.home.checked_sub(1).map(StreamId);
         self.recent.push(piece.record, home, &mut self.table);
     }
 
-    /// Takes in memory that the driver gave. Where it continues another segment and the rules say
-    /// that they join, pieces may span both.
+    /// Adds memory from the driver. Where it is adjacent to another segment and the rules let segments join, pieces may span
+    /// both.
     pub fn add_segment(&mut self, address: Address, bytes: u64) {
         self.add_used_segment(address, bytes, U::default());
     }
 
-    /// The same of memory that was used before it went back to the driver. All of that is over;
-    /// whoever gets a part of it gets these uses with it.
+    /// Like [`Cache::add_segment`], but for memory that was used before it was returned to the driver. These uses are complete; an
+    /// allocation from this memory carries them.
     pub(crate) fn add_used_segment(&mut self, address: Address, bytes: u64, uses: U) {
         self.table.add(address.0, bytes, uses);
         self.over_bytes += bytes;
@@ -178,38 +177,38 @@ impl<U: Uses> Cache<U> {
         *peak = (*peak).max(self.counts.reserved_bytes);
     }
 
-    /// The driver had no such memory. It is not asked for that much again until some was given
-    /// back, the limit was set, or an allocation failed.
+    /// Notes that the driver refused to reserve memory. It is not asked for that much again until some was returned,
+    /// the limit was set, or an allocation failed.
     pub fn segment_refused(&mut self, bytes: u64) {
         let refused_at = self.counts.reserved_bytes.saturating_add(bytes);
         self.refused_at = Some(self.refused_at.map_or(refused_at, |at| at.min(refused_at)));
     }
 
-    /// Memory cannot be added at this address: new memory will be asked for elsewhere.
+    /// Notes that memory cannot be added at this address: new memory will be requested elsewhere.
     pub fn cannot_extend(&mut self, at: Address) {
         self.closed.insert(at.0);
     }
 
-    /// Takes out all segments in which nothing is allocated. Wait for their uses, then give them
-    /// back to the driver.
+    /// Removes all segments in which nothing is allocated. The caller must wait for their uses, and then return them to the
+    /// driver.
     pub fn empty_cache(&mut self) -> Vec<Segment<U>> {
         self.sort();
         self.release(self.table.idle(), u64::MAX)
     }
 
-    /// The most that may be reserved, from here on. What is reserved already stays.
+    /// Sets the most that may be reserved. Memory that is already reserved stays.
     pub fn set_limit(&mut self, bytes: u64) {
         self.rules.limit_bytes = bytes;
         self.refused_at = None;
     }
 
-    /// Looks at everything that is free and notes what is over.
-    pub fn look(&mut self, mut is_over: impl FnMut(&U) -> bool) {
+    /// Examines all free pieces and notes which have only complete uses.
+    pub fn look(&mut self, mut is_complete: impl FnMut(&U) -> bool) {
         self.sort();
-        self.over_bytes += self.table.look(&mut is_over);
+        self.over_bytes += self.table.look(&mut is_complete);
     }
 
-    /// What was counted so far.
+    /// Returns the statistics so far.
     pub fn statistics(&self) -> Statistics {
         let active_bytes = self.counts.reserved_bytes - self.over_bytes;
         Statistics {
@@ -218,7 +217,7 @@ impl<U: Uses> Cache<U> {
         }
     }
 
-    /// The way of an allocation whose stack is empty.
+    /// Allocates when the stack for the size is empty.
     #[inline(never)]
     fn search(
         &mut self,
@@ -274,7 +273,7 @@ impl<U: Uses> Cache<U> {
         Err(Need::OutOfMemory(self.out_of_memory(asked_bytes)))
     }
 
-    /// Moves what was freed lately into the table, where neighbours are found.
+    /// Moves recently freed pieces into the table, where they are joined with their neighbours.
     fn sort(&mut self) {
         while let Some(record) = self.recent.drain(&self.table) {
             self.table.settle(record);
@@ -286,11 +285,11 @@ impl<U: Uses> Cache<U> {
         self.grant(record, home, waits)
     }
 
-    /// Hands out a record that is free, in neither a stack nor a hole.
+    /// Allocates a free record that is in neither a stack nor a hole.
     #[inline]
     fn grant(&mut self, record: u32, home: Option<StreamId>, waits: bool) -> Granted<U> {
         let (piece, carried, on) = self.table.enter(record, home);
-        if on == On::Nobody {
+        if on == On::NoStream {
             self.over_bytes -= piece.bytes;
         }
         let counts = &mut self.counts;
@@ -306,7 +305,7 @@ impl<U: Uses> Cache<U> {
         }
     }
 
-    /// What new memory would do, if it may be had: the least that makes the bytes fit.
+    /// Returns the least new memory that makes the bytes fit, if the limit permits it.
     fn growth(
         &mut self,
         bytes: u64,
@@ -347,7 +346,7 @@ impl<U: Uses> Cache<U> {
         (then <= limit_bytes && !is_refused).then_some(growth)
     }
 
-    /// The most that is reserved as long as the low-memory steps can avoid more.
+    /// Returns the size up to which memory is reserved before the low-memory steps are tried.
     fn spared_bytes(&self, bytes: u64) -> u64 {
         let limit = self.rules.limit_bytes;
         let Some(Spare { percent, .. }) = self.rules.spare else {
@@ -359,8 +358,8 @@ impl<U: Uses> Cache<U> {
         u64::try_from(u128::from(peak) + spare).map_or(limit, |most| most.min(limit))
     }
 
-    /// Idle segments that have to go so that a new one fits; none if that would not help. Those with
-    /// uses that are not over are among them only if somebody `waits` for these.
+    /// Returns the idle segments to release so that a new one fits; `None` if that would not help. Segments with uses that are
+    /// not complete are among them only if the caller `waits` for these.
     fn make_room(
         &mut self,
         bytes: u64,
@@ -373,7 +372,7 @@ impl<U: Uses> Cache<U> {
             return Vec::new();
         };
         let reserved = self.counts.reserved_bytes;
-        // Where the driver refused, nobody knows how much is missing: everything goes.
+        // If the driver refused, the missing amount is unknown, so everything is released.
         let missing = match self.refused_at {
             Some(_) => u64::MAX,
             None => (reserved.saturating_add(whole)).saturating_sub(limit_bytes),
@@ -392,7 +391,7 @@ impl<U: Uses> Cache<U> {
         if !fits_without(&idle) {
             return Vec::new();
         }
-        // What is over costs no time on the host; and large holes are kept.
+        // Segments with complete uses cost no host wait; large holes are kept.
         let over = self.table.idle_over(state, &mut self.over_bytes);
         if !waits {
             idle.retain(|idle| over.contains(idle));
@@ -404,7 +403,7 @@ impl<U: Uses> Cache<U> {
         self.release(idle, missing)
     }
 
-    /// Takes these segments out, until at least so many bytes are gone.
+    /// Removes these segments, until at least this many bytes are removed.
     fn release(&mut self, idle: Vec<Idle>, bytes: u64) -> Vec<Segment<U>> {
         let mut released = Vec::new();
         let mut released_bytes = 0;

@@ -1,37 +1,35 @@
-//! The stream-ordered cache of memory: which bytes an allocation gets, and what makes that safe.
+//! The stream-ordered memory cache: which bytes an allocation gets, and why that is safe.
 //!
-//! A freed piece may still be in use on a device, and freeing may not wait for that. So the piece
-//! carries its last uses ([`Uses`]) into the cache, and handing it out again needs a reason why
-//! that is safe. The reasons are tried in the order of what they cost (the idea of RMM's
-//! stream-ordered resources):
-//! 1. memory of the taker's own stream: that stream's order is enough;
-//! 2. memory on which everything is over, or ordered before the taker already;
+//! A freed piece may still be in use on a device, and a free may not wait for that. So the piece carries its last uses
+//! ([`Uses`]) into the cache, and its reuse needs a reason why that is safe. The possibilities are tried in the order of
+//! their cost (the idea of RMM's stream-ordered resources):
+//! 1. memory of the allocating stream itself: stream order is enough;
+//! 2. memory whose uses are all complete, or already ordered before the allocating stream;
 //! 3. new memory, up to the limit;
-//! 4. memory whose last uses the taker waits for, on the device.
+//! 4. memory whose last uses the allocating stream waits for, on the device.
 //!
-//! If all four fail, wholly idle segments go back to the driver to make room for one that fits, and
-//! after that the answer is an error with the sizes.
+//! If all four fail, idle segments are returned to the driver to make room for one that fits, and if that fails too, the
+//! allocation returns an error with the sizes.
 //!
-//! [`Cache`] is data and nothing else: it calls no driver, holds no lock and waits for nothing.
-//! What only its caller can do it asks for ([`Need`]), and is then tried again. A new tenant always
-//! gets the uses of the ones before it ([`Granted::carried`]). Whoever waits for those at the first
-//! use is right whatever piece was chosen; the choice decides only how long that takes.
+//! [`Cache`] is pure data: it calls no driver, takes no lock and waits for nothing. What only its caller can do, it returns
+//! as a [`Need`], after which the caller tries again. An allocation always carries the uses of the earlier ones of its bytes
+//! ([`Granted::carried`]). A caller that waits for those before the first use is correct, whatever piece was chosen; the
+//! choice affects only how long that takes.
 //!
 //! # How much is reserved
-//! Sizes that vary leave holes. [`Spare`] says how much may be lost in them before idle segments are
-//! given back to make room for one that fits. With 12 percent and without waiting, the recorded logs
-//! of five PyTorch programs reserve at most 1.125 times the peak of what they allocate if the device
-//! keeps up. Where three or four streams are hundreds of uses behind, that grows to 1.8 and 2.4
-//! times: memory is had rather than waited for. A spare that may wait holds it to 1.12 there, too.
+//! Varying sizes leave holes. [`Spare`] limits how much may be lost in them before idle segments are returned to make room
+//! for one that fits. With 12 percent and without waiting, the recorded logs of five PyTorch programs reserve at most 1.125
+//! times the peak of what they allocate if the device keeps up. Where three or four streams are hundreds of uses behind,
+//! that grows to 1.8 and 2.4 times: new memory is reserved instead of a wait. A spare that may wait limits it to 1.12
+//! there, too.
 //!
 //! # How memory is found
-//! Freed pieces first lie in stacks by stream and size (`recent`), where the next allocation of
-//! that kind takes them back: a pop and a push. Only an allocation that finds its stack empty
-//! sorts them all into the table of the address space (`table`). There, neighbouring free pieces
-//! form a *hole*. A piece keeps its own uses inside the hole; they are merged when an allocation
-//! takes several of them, and not before. Merged early, one late use would make all memory around
-//! it look busy to the other streams. The search is for the smallest hole that has a fitting run of
-//! pieces that this taker may have.
+//! Freed pieces are first kept in stacks by stream and size (`recent`), from which the next allocation of that kind takes
+//! them: a push and a pop. Only an allocation that finds its stack empty moves all of them to the table of the address
+//! space (`table`). There, neighbouring free pieces form a *hole*. A piece keeps its own uses inside the hole; uses are merged
+//! only when an allocation takes several pieces. If they were merged earlier, one late use would make all memory around it
+//! look busy to the other streams. The search is for the smallest hole with a sufficient run of pieces that this
+//! allocation may use.
 
 mod cache;
 mod recent;
@@ -45,157 +43,152 @@ use crate::backend::Address;
 use crate::error::OutOfMemory;
 use crate::op::{DeviceId, StreamId};
 
-/// What a freed piece carries: its last uses, on whatever streams. Only the caller can read them.
+/// The last uses of a freed piece, on any streams. Only the caller can interpret them.
 pub trait Uses: Clone + Default {
-    /// These uses and those of another piece. May forget what the caller knows to be over.
+    /// Adds the uses of another piece. May drop those that the caller knows to be complete.
     fn merge(&mut self, other: Self);
-    /// Who of the streams is among them.
+    /// Returns the streams among them.
     fn on(&self) -> On;
 }
 
-/// The streams that a piece was last used on.
+/// The streams on which a piece was last used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum On {
-    /// None, or everything is known to be over.
-    Nobody,
-    /// This one and no other: its own order is enough for whoever takes the piece there.
+    /// No stream, or all uses are known to be complete.
+    NoStream,
+    /// Only this one: stream order is enough for an allocation on it.
     Only(StreamId),
-    /// More than one.
+    /// More than one stream.
     Several,
 }
 
-/// How the uses of a piece look to somebody who would like to have it.
+/// The state of a piece's uses with respect to the stream that allocates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// All over, for everybody.
+    /// All uses are complete.
     Over,
-    /// Over, or ordered before what the taker's stream does next: no wait is needed.
+    /// All uses are complete or ordered before what the stream does next: no wait is needed.
     Ordered,
-    /// The taker would have to wait.
+    /// The stream would have to wait.
     Pending,
 }
 
-/// What kind of memory a cache deals in.
+/// The kind of memory in a cache, and its rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Which device; none for pinned memory. Only for the text of errors.
+    /// The device; `None` for pinned memory. Used only in error messages.
     pub device: Option<DeviceId>,
-    /// Pieces start at multiples of this and are so many bytes or a multiple. A power of two.
+    /// The alignment of the addresses and sizes of pieces. A power of two.
     pub align_bytes: u64,
-    /// New memory comes in multiples of this. A multiple of `align_bytes`.
+    /// The unit in which new memory is reserved. A multiple of `align_bytes`.
     pub granule_bytes: u64,
-    /// Whether a piece may span two segments of which one ends where the other starts. So it is
-    /// where segments are mapped into one reserved range of addresses; it is not where each is an
-    /// allocation of the driver's, across whose end no copy may reach.
+    /// Whether a piece may span two adjacent segments. True where segments are mapped into one reserved address range; false
+    /// where each is a separate driver allocation, since no copy may cross the end of one.
     pub joins: bool,
     /// The most that may be reserved.
     pub limit_bytes: u64,
-    /// How much more than the peak of what is allocated should be reserved. Without it, new memory
-    /// is had up to the limit.
+    /// How much more than the peak of what is allocated may be reserved. Without it, new memory is reserved up to the limit.
     pub spare: Option<Spare>,
 }
 
-/// How much more than the peak of what is allocated should be reserved, and what that may cost.
+/// How much more than the peak of what is allocated may be reserved, and at what cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spare {
-    /// So many percent of it.
+    /// The percentage of the peak.
     pub percent: u32,
-    /// Without waiting, idle segments that are over are given back before new memory is had beyond
-    /// the spare, which costs calls of the driver. With it new memory is the last resort: the taker
-    /// waits on the device, and the host waits for segments to be given back.
+    /// If false, idle segments whose uses are complete are returned to the driver before new memory is reserved beyond the
+    /// spare, which costs driver calls. If true, new memory is the last resort: the allocating stream waits on the device, and
+    /// the host waits for segments to return.
     pub waits: bool,
 }
 
-/// A part of the memory, held by one buffer. It has to come back through [`Cache::free`]; dropped,
-/// it stays allocated.
+/// A piece of memory, owned by one buffer. It must be returned by [`Cache::free`]; if dropped, it stays allocated.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Where it starts.
+    /// Its address.
     pub address: Address,
-    /// How long it is: what was asked for, rounded up to the alignment.
+    /// Its size in bytes: the requested size, rounded up to the alignment.
     pub bytes: u64,
     record: u32,
-    /// The stream that it was allocated for, plus one; zero is the host. Small, because pieces are
-    /// moved a lot.
+    /// The stream for which it was allocated, plus one; zero is the host. Compact, because pieces are moved often.
     home: u32,
 }
 
-/// What an allocation gets.
+/// The result of an allocation.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Granted<U> {
     /// The memory.
     pub piece: Piece,
-    /// The uses of the tenants before. They come first, whatever the new one does.
+    /// The earlier uses of its bytes, after which every use of the new piece must be ordered.
     pub carried: U,
-    /// Whether the taker's stream has to wait for some of them.
+    /// Whether the allocating stream must wait for some of them.
     pub waits: bool,
 }
 
-/// What has to happen outside the cache before an allocation can be tried again.
+/// What the caller must do before it can try an allocation again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Need<U> {
-    /// New memory: reserve it, then [`Cache::add_segment`]. If there is none,
-    /// [`Cache::segment_refused`].
+    /// New memory is needed: reserve it and call [`Cache::add_segment`], or [`Cache::segment_refused`] if there is none.
     Segment(Growth),
-    /// Low memory. These segments left the cache: wait on the host for their uses and give them
-    /// back to the driver.
+    /// Memory is low. These segments were removed from the cache: wait on the host for their uses and return them to the
+    /// driver.
     Release(Vec<Segment<U>>),
-    /// Low memory, and no stream that could wait: wait on the host for these uses.
+    /// Memory is low, and there is no stream that could wait: wait on the host for these uses.
     Wait(U),
-    /// There is no way.
+    /// The allocation is impossible.
     OutOfMemory(OutOfMemory),
 }
 
-/// New memory that is wanted.
+/// A request for new memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
-    /// Where, to continue what is there. If that cannot be, [`Cache::cannot_extend`]. None if it may
-    /// be anywhere.
+    /// The address at which it should be, to extend a range; call [`Cache::cannot_extend`] if that is not possible. `None` if any
+    /// address will do.
     pub at: Option<Address>,
-    /// How much.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// Memory that goes back to the driver.
+/// Memory to return to the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment<U> {
-    /// Where it starts.
+    /// Its address.
     pub address: Address,
-    /// How long it is, as it was added.
+    /// Its size in bytes, as it was added.
     pub bytes: u64,
-    /// What has to be over first.
+    /// The uses that must be complete first.
     pub uses: U,
 }
 
-/// What a cache did so far, and holds now.
+/// The statistics of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// Held by buffers, rounding included.
+    /// Bytes allocated to buffers, rounding included.
     pub allocated_bytes: u64,
-    /// The most that this was.
+    /// The peak of that value.
     pub allocated_peak_bytes: u64,
-    /// Taken from the driver.
+    /// Bytes reserved from the driver.
     pub reserved_bytes: u64,
-    /// The most that this was.
+    /// The peak of that value.
     pub reserved_peak_bytes: u64,
-    /// Reserved, without what is free and was seen to be over: buffers, and freed pieces that a
-    /// stream may still be using. [`Cache::look`] sees to it that nothing in here is over already.
+    /// Bytes of buffers, and of freed pieces that a stream may still be using. [`Cache::look`] removes the pieces whose uses have
+    /// completed since.
     pub active_bytes: u64,
-    /// The most that this was.
+    /// The peak of that value.
     pub active_peak_bytes: u64,
-    /// Allocations that were granted.
+    /// The number of successful allocations.
     pub allocations: u64,
-    /// Pieces that came back.
+    /// The number of frees.
     pub frees: u64,
-    /// Allocations that got memory of their own stream.
+    /// Allocations that reused memory of their own stream.
     pub reuses_own: u64,
-    /// Allocations that got memory that was over or ordered already, or was never used.
+    /// Allocations that got memory whose uses were complete or already ordered before, or that was never used.
     pub reuses_over: u64,
-    /// Allocations that got memory for which their stream has to wait.
+    /// Allocations that got memory for which their stream must wait.
     pub waits_inserted: u64,
-    /// Segments that are held now.
+    /// The number of segments now.
     pub segments: u64,
-    /// What was given back to the driver so far.
+    /// Bytes returned to the driver so far.
     pub released_bytes: u64,
 }
 
@@ -214,7 +207,7 @@ impl fmt::Display for Statistics {
         )?;
         writeln!(
             f,
-            "of the driver     {} in {} segments; {} given back",
+            "of the driver     {} in {} segments; {} returned",
             shown(self.reserved_bytes, self.reserved_peak_bytes),
             self.segments,
             Size(self.released_bytes)
@@ -227,7 +220,7 @@ impl fmt::Display for Statistics {
     }
 }
 
-/// A number of bytes as people read it, in powers of 1024.
+/// A number of bytes, displayed in powers of 1024.
 pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {
@@ -243,7 +236,7 @@ impl fmt::Display for Size {
 }
 
 impl Rules {
-    /// Device memory that is mapped piece by piece into one range of addresses.
+    /// Returns the rules for device memory, whose segments are mapped into one address range.
     pub fn device(device: DeviceId, limit_bytes: u64) -> Rules {
         Rules {
             device: Some(device),
@@ -258,7 +251,7 @@ impl Rules {
         }
     }
 
-    /// Pinned memory, each segment an allocation of its own.
+    /// Returns the rules for pinned memory, in which each segment is a separate allocation.
     pub fn pinned(limit_bytes: u64) -> Rules {
         Rules {
             device: None,
@@ -271,8 +264,8 @@ impl Rules {
     }
 }
 
-/// What memory is taken in. Where not even one of the usual ones may be had, memory is taken in what
-/// pieces are rounded to, so that all that fits can be had.
+/// Returns the unit in which memory is reserved. Where the limit is below the usual unit, it is the alignment of pieces, so
+/// that everything up to the limit can be allocated.
 fn granule(limit_bytes: u64, align_bytes: u64) -> u64 {
     const GRANULE_BYTES: u64 = 2 << 20;
     match limit_bytes < GRANULE_BYTES {

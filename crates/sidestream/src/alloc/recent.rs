@@ -1,12 +1,12 @@
-//! Pieces that were freed lately, in stacks by stream and size.
+//! Recently freed pieces, in stacks by stream and size.
 //!
-//! A program that allocates and frees alike sizes in a loop never leaves here. The stacks are
-//! linked through the records themselves and sit in a small table by hash, each kind in one of two
-//! places. A kind that finds both taken goes to the unsorted, where nobody looks for it before all
-//! are sorted into the table of the address space.
+//! A program that allocates and frees equal sizes in a loop is served from here alone. The stacks are linked through the
+//! records themselves and are kept in a small hash table with two possible entries for each kind. If both are taken, the
+//! piece goes to an unsorted list, which is not searched; it is found once all pieces are moved to the table of the
+//! address space.
 //!
-//! Pieces that another stream than their home used stand in queues by size: whoever comes next asks
-//! about the one that has waited longest, which is the one that is most likely over.
+//! Pieces used by a stream other than their home are in queues by size: the next allocation examines the one freed first,
+//! whose uses are most likely complete.
 
 use super::On;
 use super::table::{NONE, Table};
@@ -18,7 +18,7 @@ const QUEUES: usize = 16;
 #[derive(Debug)]
 pub(super) struct Recent {
     stacks: Box<[Stack; STACKS]>,
-    /// One bit for each stack that is not empty.
+    /// One bit for each non-empty stack.
     used: u64,
     queues: [Queue; QUEUES],
     unsorted: u32,
@@ -38,7 +38,7 @@ struct Stack {
     top: u32,
 }
 
-/// Which pieces lie in one stack: the only stream of their uses, and their size.
+/// The key of a stack: the only stream of the pieces' uses, and their size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Kind {
     stream: Option<StreamId>,
@@ -65,8 +65,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// A piece of exactly this size that nothing has to be asked about, the last freed first. For
-    /// a stream that is one of its own; for the host, one that nobody uses.
+    /// Takes a piece of exactly this size whose state is known, the last freed first: for a stream, one used only by itself; for
+    /// the host, one without uses.
     #[inline]
     pub(super) fn pop<U>(
         &mut self,
@@ -89,12 +89,11 @@ impl Recent {
         None
     }
 
-    /// Puts a freed piece on its stack: what only its home stream used, or nobody. What another one
-    /// used is queued up.
+    /// Adds a freed piece: to a stack if only its home stream used it, or none; to a queue if another one did.
     #[inline]
     pub(super) fn push<U>(&mut self, record: u32, home: Option<StreamId>, table: &mut Table<U>) {
         let stream = match table.on(record) {
-            On::Nobody => None,
+            On::NoStream => None,
             On::Only(stream) if home == Some(stream) => Some(stream),
             On::Only(_) | On::Several => return self.queue_up(record, table),
         };
@@ -119,14 +118,14 @@ impl Recent {
         self.used |= 1 << place;
     }
 
-    /// The piece of exactly this size that other streams used and that was freed first.
+    /// Returns the piece of exactly this size that other streams used and that was freed first.
     #[inline]
     pub(super) fn longest_waiting(&self, bytes: u64) -> Option<u32> {
         let queue = self.queues.iter().find(|queue| queue.bytes == bytes)?;
         (queue.first != NONE).then_some(queue.first)
     }
 
-    /// Takes out what [`Recent::longest_waiting`] gave.
+    /// Removes the piece that [`Recent::longest_waiting`] returned.
     pub(super) fn take_longest_waiting<U>(&mut self, bytes: u64, table: &Table<U>) {
         let queue = self.queues.iter_mut().find(|queue| queue.bytes == bytes);
         if let Some(queue) = queue.filter(|queue| queue.first != NONE) {
@@ -158,7 +157,7 @@ impl Recent {
         self.unsorted = record;
     }
 
-    /// Takes out any piece.
+    /// Removes any piece.
     pub(super) fn drain<U>(&mut self, table: &Table<U>) -> Option<u32> {
         let waiting = self.queues.iter_mut().find(|queue| queue.first != NONE);
         let top = if self.unsorted != NONE {
@@ -180,7 +179,7 @@ impl Recent {
 }
 
 impl Kind {
-    /// Where its stack may be.
+    /// Returns the entries in which its stack may be.
     #[inline]
     fn places(self) -> [usize; 2] {
         let stream = self.stream.map_or(0, |stream| u64::from(stream.0) + 1);

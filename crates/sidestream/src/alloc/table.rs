@@ -1,9 +1,8 @@
-//! The table of the address space: all pieces, free or not, in the order of their addresses.
+//! The table of the address space: all pieces, free or allocated, in address order.
 //!
-//! Every byte that was added belongs to exactly one record. Records know their neighbours. A *hole*
-//! is a longest row of neighbouring free records; its first and its last record know each other,
-//! so that a piece that comes back joins both its neighbours in constant time. Holes are kept by
-//! size, then address.
+//! Every byte that was added belongs to exactly one record. Records are linked to their neighbours. A *hole* is a maximal
+//! run of neighbouring free records; its first and its last record refer to each other, so that a freed piece joins both
+//! its neighbours in constant time. Holes are sorted by size, then address.
 
 mod segments;
 
@@ -20,20 +19,20 @@ pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Table<U> {
-    /// Whether segments join where they touch.
+    /// Whether adjacent segments join.
     joins: bool,
     records: Vec<Record<U>>,
-    /// Records that stand for nothing now.
+    /// Unused records, to be reused.
     spare: Vec<u32>,
-    /// By size, then address; with the first record.
+    /// The holes, by size, then address; with the first record.
     holes: BTreeSet<(u64, u64, u32)>,
-    /// By address, with the size: what the driver gave.
+    /// The segments from the driver: size by address.
     segments: BTreeMap<u64, u64>,
-    /// Where a record has no neighbour before it; by its start.
+    /// The records without a neighbour before them, by their start.
     firsts: BTreeMap<u64, u32>,
-    /// Where a record has no neighbour behind it; by its end.
+    /// The records without a neighbour after them, by their end.
     lasts: BTreeMap<u64, u32>,
-    /// Counts the searches: answers are good for one.
+    /// The number of the current search; cached answers are valid for one search.
     turn: u64,
 }
 
@@ -43,19 +42,19 @@ struct Record<U> {
     bytes: u64,
     before: u32,
     behind: u32,
-    /// Of a record that ends a hole: the one at the hole's other end. Of one on a stack of
+    /// For a record at the end of a hole: the one at the hole's other end. For one on a stack of
     /// [`super::recent`]: the one below it.
     other: u32,
     tenancy: Tenancy,
     on: On,
-    /// In which search it was asked about, and whether it may be had without a wait.
+    /// The search in which its state was last queried, and whether it can be used without a wait.
     answer: (u64, bool),
     uses: U,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tenancy {
-    /// Handed out.
+    /// Allocated.
     Held,
     /// Free, on a stack.
     Stacked,
@@ -63,7 +62,7 @@ enum Tenancy {
     Free,
 }
 
-/// A row of records inside a hole.
+/// A run of records inside a hole.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     hole: u32,
@@ -71,14 +70,14 @@ pub(super) struct Run {
     last: u32,
 }
 
-/// What a search thinks of a record.
+/// Whether a search may use a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
-    /// It may not be had.
+    /// It may not be used.
     No,
     /// It may be part of a run.
     Part,
-    /// It may be, and a run needs at least one such.
+    /// It may be part of a run, and a run needs at least one such record.
     Wanted,
 }
 
@@ -96,19 +95,19 @@ impl<U: Uses> Table<U> {
         }
     }
 
-    /// Takes a piece back; from here on it is on a stack.
+    /// Frees a piece, which is on a stack from then on.
     #[inline]
     #[track_caller]
     pub(super) fn leave(&mut self, piece: &Piece, uses: U, on: On) {
         let record = self.records.get_mut(piece.record as usize);
         let record = record.filter(|r| r.address == piece.address.0 && r.tenancy == Tenancy::Held);
-        let record = record.expect("a piece comes back to the cache that it is from");
+        let record = record.expect("a piece is freed in the cache that allocated it");
         record.tenancy = Tenancy::Stacked;
         record.on = on;
         record.uses = uses;
     }
 
-    /// Hands a record out, with the uses that it had.
+    /// Allocates a record, and returns its uses.
     #[inline]
     pub(super) fn enter(&mut self, at: u32, home: Option<StreamId>) -> (Piece, U, On) {
         let record = &mut self.records[at as usize];
@@ -138,23 +137,23 @@ impl<U: Uses> Table<U> {
         self.list(ends.0, ends.1);
     }
 
-    /// Answers are for one search.
+    /// Invalidates cached answers, at the start of a search.
     pub(super) fn forget_answers(&mut self) {
         self.turn += 1;
     }
 
-    /// The smallest hole with memory of this stream, which what is over may fill up.
+    /// Finds the smallest hole with a run of this stream's memory, which may be completed by memory whose uses are complete.
     pub(super) fn find_own(&mut self, bytes: u64, home: Option<StreamId>) -> Option<Run> {
         home?;
         self.find(bytes, |record| match record.on {
-            On::Nobody => Fit::Part,
+            On::NoStream => Fit::Part,
             on if is_own(on, home) => Fit::Wanted,
             _ => Fit::No,
         })
     }
 
-    /// The smallest hole with memory that can be had without a wait: without asking if that is
-    /// possible. What turns out to be over is counted.
+    /// Finds the smallest hole with memory that can be used without a wait, if possible without calling `state`. Counts the
+    /// bytes whose uses turn out to be complete.
     pub(super) fn find_over(
         &mut self,
         bytes: u64,
@@ -163,7 +162,7 @@ impl<U: Uses> Table<U> {
         over_bytes: &mut u64,
     ) -> Option<Run> {
         let known = self.find(bytes, |record| {
-            let is_known = record.on == On::Nobody || is_own(record.on, home);
+            let is_known = record.on == On::NoStream || is_own(record.on, home);
             if is_known { Fit::Wanted } else { Fit::No }
         });
         if known.is_some() {
@@ -179,7 +178,7 @@ impl<U: Uses> Table<U> {
         })
     }
 
-    /// The smallest hole, whoever uses it.
+    /// Finds the smallest hole, whatever its uses.
     pub(super) fn find_any(&mut self, bytes: u64) -> Option<Run> {
         self.find(bytes, |_| Fit::Wanted)
     }
@@ -192,7 +191,7 @@ impl<U: Uses> Table<U> {
             .next()
     }
 
-    /// All uses of a run.
+    /// Returns all uses of a run.
     pub(super) fn uses(&self, run: Run) -> U {
         let mut uses = U::default();
         let mut at = run.first;
@@ -205,7 +204,7 @@ impl<U: Uses> Table<U> {
         }
     }
 
-    /// Makes the start of a run one record of exactly this size and takes it out of its hole.
+    /// Makes one record of exactly this size from the start of a run and removes it from its hole.
     pub(super) fn take(&mut self, run: Run, bytes: u64, over_bytes: &mut u64) -> u32 {
         let Run { hole, first, last } = run;
         let hole_last = self.at(hole).other;
@@ -229,8 +228,8 @@ impl<U: Uses> Table<U> {
         first
     }
 
-    /// Cuts a record in two, if the address is inside it. The front keeps the number; the back gets
-    /// the one that is returned.
+    /// Splits a record in two, if the address is inside it. The front keeps the index; the back gets the index
+    /// returned.
     fn cut(&mut self, at: u32, address: u64) -> Option<u32> {
         let record = self.at_mut(at);
         if address <= record.address || address >= record.end() {
@@ -255,7 +254,7 @@ impl<U: Uses> Table<U> {
         Some(new)
     }
 
-    /// Makes a record and the one behind it one. Both are free.
+    /// Joins a free record with the next one, which is free as well.
     fn absorb(&mut self, at: u32, over_bytes: &mut u64) {
         let gone = self.at(at).behind;
         let other = self.at_mut(gone);
@@ -264,9 +263,9 @@ impl<U: Uses> Table<U> {
         self.spare.push(gone);
         let record = self.at_mut(at);
         match (record.on, on) {
-            (On::Nobody, On::Nobody) => {}
-            (On::Nobody, _) => *over_bytes -= record.bytes,
-            (_, On::Nobody) => *over_bytes -= bytes,
+            (On::NoStream, On::NoStream) => {}
+            (On::NoStream, _) => *over_bytes -= record.bytes,
+            (_, On::NoStream) => *over_bytes -= bytes,
             _ => {}
         }
         record.on = if record.on == on { on } else { On::Several };
@@ -275,7 +274,7 @@ impl<U: Uses> Table<U> {
         self.link(at, behind);
     }
 
-    /// Says which record is behind which; with none behind it, a range ends there.
+    /// Links a record to the next one, or marks the end of a range if there is none.
     fn link(&mut self, at: u32, behind: u32) {
         self.at_mut(at).behind = behind;
         if behind == NONE {
@@ -286,7 +285,7 @@ impl<U: Uses> Table<U> {
         }
     }
 
-    /// Notes a hole by its ends.
+    /// Adds a hole, given by its ends.
     fn list(&mut self, first: u32, last: u32) {
         self.at_mut(first).other = last;
         self.at_mut(last).other = first;
@@ -325,14 +324,14 @@ impl<U: Uses> Table<U> {
     }
 }
 
-/// What the stacks of freed pieces need.
+/// The functions used by the stacks of freed pieces.
 impl<U> Table<U> {
     #[inline]
     pub(super) fn on(&self, at: u32) -> On {
         self.records[at as usize].on
     }
 
-    /// The uses of one record.
+    /// Returns the uses of one record.
     pub(super) fn uses_of(&self, at: u32) -> &U {
         &self.records[at as usize].uses
     }
@@ -342,20 +341,20 @@ impl<U> Table<U> {
         self.records[at as usize].bytes
     }
 
-    /// The record below one on its stack.
+    /// Returns the record below this one on its stack.
     #[inline]
     pub(super) fn below(&self, at: u32) -> u32 {
         self.records[at as usize].other
     }
 
-    /// Puts a record on another.
+    /// Puts a record on top of another.
     #[inline]
     pub(super) fn put_on(&mut self, at: u32, below: u32) {
         self.records[at as usize].other = below;
     }
 }
 
-/// The first run of at least so many bytes in a hole.
+/// Finds the first run of at least this many bytes in a hole.
 fn find_in<U>(
     records: &mut [Record<U>],
     hole: u32,
@@ -375,7 +374,7 @@ fn find_in<U>(
                 wanted += u32::from(fits == Fit::Wanted);
             }
         }
-        // Without anything wanted inside, the run goes on further behind.
+        // A run without a wanted record is extended.
         while total_bytes >= bytes {
             if wanted > 0 {
                 let last = at;
@@ -401,7 +400,7 @@ impl<U> Record<U> {
         self.address + self.bytes
     }
 
-    /// Whether it can be had without a wait. Asks if it has to, once a search.
+    /// Whether it can be used without a wait. Calls `state` if needed, at most once in a search.
     fn is_ready(
         &mut self,
         home: Option<StreamId>,
@@ -409,7 +408,7 @@ impl<U> Record<U> {
         state: &mut impl FnMut(&U) -> State,
         over_bytes: &mut u64,
     ) -> bool {
-        if self.on == On::Nobody || is_own(self.on, home) {
+        if self.on == On::NoStream || is_own(self.on, home) {
             return true;
         }
         if self.answer.0 != turn {
@@ -422,16 +421,16 @@ impl<U> Record<U> {
         self.answer.1
     }
 
-    /// Whether nothing uses it any more. Asks if it is not known.
-    fn is_over(&mut self, state: &mut impl FnMut(&U) -> State, over_bytes: &mut u64) -> bool {
-        if self.on != On::Nobody && state(&self.uses) == State::Over {
+    /// Whether its uses are complete. Calls `state` if that is not known.
+    fn is_complete(&mut self, state: &mut impl FnMut(&U) -> State, over_bytes: &mut u64) -> bool {
+        if self.on != On::NoStream && state(&self.uses) == State::Over {
             self.note_over(over_bytes);
         }
-        self.on == On::Nobody
+        self.on == On::NoStream
     }
 
     fn note_over(&mut self, over_bytes: &mut u64) {
-        self.on = On::Nobody;
+        self.on = On::NoStream;
         *over_bytes += self.bytes;
     }
 }

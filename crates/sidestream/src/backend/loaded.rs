@@ -1,27 +1,26 @@
-//! What a back end has made of a kernel, kept with the kernel: a launch finds it without a lock.
+//! A back end's handle of a loaded kernel, stored with the kernel so that a launch finds it without a lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A kernel's number, and what the first machine that used it has made of it. Other machines find
-/// theirs by the number.
+/// A kernel's number, and the handles of the first machine that used it. Other machines look theirs up by the number.
 pub struct Loaded {
     id: u64,
-    /// The number of the machine; zero as long as there is none.
+    /// Number of the machine; zero until one has used the kernel.
     owner: AtomicU64,
     name: AtomicU32,
     by_device: [AtomicU64; DEVICES],
 }
 
-/// Devices further behind are looked up by number.
+/// Devices with a higher index are looked up by the kernel's number.
 const DEVICES: usize = 8;
 
 impl Loaded {
-    /// The kernel's number: no other kernel of the process has it.
+    /// Returns the kernel's number, which is unique in the process.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// What this machine has noted for a device.
+    /// Returns the handle that this machine stored for a device.
     #[inline]
     pub(crate) fn get(&self, machine: u64, device: usize) -> Option<(u64, u32)> {
         if self.owner.load(Ordering::Relaxed) != machine {
@@ -31,7 +30,7 @@ impl Loaded {
         (handle != 0).then(|| (handle, self.name.load(Ordering::Relaxed)))
     }
 
-    /// Notes a handle, unless another machine came first.
+    /// Stores a handle, unless another machine was first.
     pub(crate) fn note(&self, machine: u64, device: usize, handle: u64, name: u32) {
         let before = self
             .owner

@@ -1,26 +1,27 @@
-//! Host memory that a device and the program may touch at the same time: if the program is wrong it
-//! gets wrong bytes, and not undefined behaviour.
+//! Host memory that a device and the program may access at the same time: a wrong program gets wrong bytes, and not
+//! undefined behaviour.
 //!
-//! What two threads touch at the same time they have to touch atomically, and in pieces of one size: of a word that one
-//! writes and another reads byte by byte Rust promises nothing. Ranges begin and end anywhere, so the pieces are single
-//! bytes. One by one they would take eight times as long as words do. On x86-64 one instruction copies them all: for
-//! its neighbours it is a loop of relaxed loads and stores of single bytes, and for the processor the fastest way to copy.
+//! Two threads that access memory at the same time have to do so atomically and in units of one size: Rust gives no
+//! guarantee for a word that one thread writes and another reads byte by byte. Ranges begin and end anywhere, so the
+//! units are single bytes. One by one they would take eight times as long as words. On x86-64 a single instruction
+//! copies them all: to other threads it acts as a loop of relaxed loads and stores of single bytes, and it is the
+//! processor's fastest way to copy.
 
 use std::ptr;
 
-/// Reads memory of the process that the program may touch at the same time, if it is wrong.
+/// Reads memory that a wrong program may be writing at the same time.
 ///
 /// # Safety
-/// The bytes are allocated, and stay so during the call.
+/// The bytes are allocated, and stay allocated during the call.
 pub(crate) unsafe fn load(at: u64, into: &mut [u8]) {
     // SAFETY: the caller promises it.
     unsafe { bytes::load(ptr::with_exposed_provenance_mut(at as usize), into) }
 }
 
-/// Writes memory of the process that the program may touch at the same time, if it is wrong.
+/// Writes memory that a wrong program may be accessing at the same time.
 ///
 /// # Safety
-/// The bytes are allocated, and stay so during the call.
+/// The bytes are allocated, and stay allocated during the call.
 pub(crate) unsafe fn store(at: u64, bytes: &[u8]) {
     // SAFETY: the caller promises it.
     unsafe { bytes::store(ptr::with_exposed_provenance_mut(at as usize), bytes) }
@@ -31,7 +32,7 @@ mod bytes {
     use std::arch::asm;
 
     pub(super) unsafe fn load(from: *mut u8, into: &mut [u8]) {
-        // SAFETY: the caller promises the bytes on one side; the other is a slice of as many.
+        // SAFETY: the caller vouches for the bytes on one side; the other side is a slice of equal length.
         unsafe { copy(from, into.as_mut_ptr(), into.len()) }
     }
 
@@ -41,8 +42,8 @@ mod bytes {
     }
 
     unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-        // SAFETY: it reads and writes so many bytes and nothing else, upwards: an `asm!` block begins with the
-        // direction flag clear.
+        // SAFETY: it reads and writes exactly `len` bytes, upwards: an `asm!` block begins with the direction flag
+        // clear.
         unsafe {
             asm!(
                 "rep movsb",
@@ -61,7 +62,7 @@ mod bytes {
 
     pub unsafe fn load(from: *mut u8, into: &mut [u8]) {
         for (at, byte) in into.iter_mut().enumerate() {
-            // SAFETY: the caller promises that it is there. The access is atomic.
+            // SAFETY: the caller promises that the byte is allocated. The access is atomic.
             *byte = unsafe { AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed) };
         }
     }

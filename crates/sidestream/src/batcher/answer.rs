@@ -1,4 +1,4 @@
-//! The answer to a request: a cell that is filled once.
+//! The answer to a request: a cell that is filled exactly once.
 
 use std::fmt;
 use std::future::Future;
@@ -15,21 +15,22 @@ use super::Error;
 use super::slot::Results;
 use crate::buffer::Pod;
 
-/// What a request will be answered with.
+/// The pending answer to a request.
 ///
-/// It is a future; [`Answer::wait`] is the same for a thread. Dropping it, or [`Answer::cancel`], takes the request back unless its batch
-/// has been given to the device already.
+/// It is a future; a thread may block on it with [`Answer::wait`] instead. Dropping it, or [`Answer::cancel`], cancels the
+/// request unless its batch was already submitted to the device.
 pub struct Answer<O: Pod> {
     cell: Arc<Cell<O>>,
     recall: Arc<Recall<O>>,
-    /// Its class.
+    /// The class of the request.
     of: usize,
 }
 
-/// Takes a request of a class back that waits, and says whether it did.
+/// Cancels a waiting request of a class; returns whether it did.
 pub(super) type Recall<O> = dyn Fn(usize, &Arc<Cell<O>>) -> bool + Send + Sync;
 
-/// The values of one row of a batch's results. They stay as they are as long as this is held, and with it the batch's memory.
+/// The values of one row of a batch's results. They stay valid and unchanged while this exists, which keeps the batch's
+/// memory.
 pub struct Row<O: Pod> {
     batch: Arc<Results<O>>,
     at: Range<usize>,
@@ -51,13 +52,13 @@ impl<O: Pod> Answer<O> {
         Answer { cell, recall, of }
     }
 
-    /// Waits for the answer.
+    /// Blocks until the request is answered.
     ///
     /// # Ordering
-    /// Holds up the host until the request's batch is over on the device, or the request was ended otherwise.
+    /// Blocks the host until the request's batch is complete on the device, or the request has ended otherwise.
     ///
     /// # Errors
-    /// How the request ended, if not by an answer.
+    /// The reason why the request ended without an answer.
     pub fn wait(self) -> Result<Row<O>, Error> {
         let mut state = self.cell.state.lock();
         loop {
@@ -68,10 +69,10 @@ impl<O: Pod> Answer<O> {
         }
     }
 
-    /// The same, for at most so long; then the request goes on, and its answer is still to come.
+    /// Like [`Answer::wait`], but for at most this time; after that the request continues, and this answer is returned.
     ///
     /// # Errors
-    /// The outer one is this, so that it can be waited for again.
+    /// The outer error is this answer, so that it can be waited for again.
     pub fn wait_for(self, at_most: Duration) -> Result<Result<Row<O>, Error>, Answer<O>> {
         let until = Instant::now() + at_most;
         let mut state = self.cell.state.lock();
@@ -87,13 +88,13 @@ impl<O: Pod> Answer<O> {
         }
     }
 
-    /// Whether it can be had without waiting.
+    /// Whether the answer is available, so that [`Answer::wait`] would not block.
     pub fn is_ready(&self) -> bool {
         matches!(*self.cell.state.lock(), State::Answered(_))
     }
 
-    /// Takes the request back. True if it will not be computed; then the answer is [`Error::Cancelled`]. False if its batch is with the device or
-    /// over.
+    /// Cancels the request. Returns true if it will not be computed; then the answer is [`Error::Cancelled`]. Returns false if its
+    /// batch is on the device or complete.
     pub fn cancel(&self) -> bool {
         let is_open = matches!(*self.cell.state.lock(), State::Waiting(_));
         is_open && (self.recall)(self.of, &self.cell)
@@ -120,12 +121,12 @@ impl<O: Pod> Cell<O> {
         })
     }
 
-    /// Ends it. Only who has taken its request out of the queue does.
+    /// Sets the answer. Called only by the thread that has taken the request out of the queue.
     pub(super) fn answer(&self, answer: Result<Row<O>, Error>) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Answered(answer));
         self.changed.notify_all();
         if let State::Waiting(Some(waker)) = before {
-            // The waker is the caller's code: its panic harms no other request.
+            // The waker is code of the caller: its panic must not affect other requests.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
                 std::mem::forget(panic);
             }
@@ -140,7 +141,7 @@ impl<O: Pod> Future for Answer<O> {
         let mut state = self.cell.state.lock();
         match &mut *state {
             State::Waiting(waker) => {
-                // Of two tasks that have asked the last one is woken.
+                // If several tasks have polled, only the last one is woken.
                 *waker = Some(context.waker().clone());
                 Poll::Pending
             }

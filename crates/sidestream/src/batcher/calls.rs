@@ -1,4 +1,4 @@
-//! A batch as calls on the stream of its slot: an upload, the model's own, a download.
+//! A batch as calls on the stream of its slot: an upload, the calls of the model, and a download.
 
 use super::slot::{Batch, Body, Computed, Results};
 use crate::buffer::{DeviceBuf, Pinned, Pod, View, ViewMut};
@@ -6,7 +6,7 @@ use crate::error;
 use crate::pipeline::{Failed, guarded};
 use crate::stream::{Rows, Stream};
 
-/// Which batch a model is called for.
+/// The batch for which a model is called.
 pub struct At<'a> {
     stream: &'a Stream,
     requests: usize,
@@ -14,17 +14,18 @@ pub struct At<'a> {
 }
 
 impl At<'_> {
-    /// Where the batch goes. The rows are there when what is put here runs, and the results are downloaded behind it.
+    /// Returns the stream of the batch. Work enqueued in it runs after the rows are uploaded, and the results are downloaded
+    /// after that work.
     pub fn stream(&self) -> &Stream {
         self.stream
     }
 
-    /// How many requests it has; the rows behind them are zeros.
+    /// Returns the number of requests in the batch; the rows after them are zeros.
     pub fn requests(&self) -> usize {
         self.requests
     }
 
-    /// How many rows it has.
+    /// Returns the number of rows of the batch.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -32,13 +33,13 @@ impl At<'_> {
 
 pub(super) struct Calls<I: Pod, O: Pod, F> {
     pub model: F,
-    /// Made with the first batch.
+    /// The memory of the slot, allocated with the first batch.
     pub memory: Option<Memory<I, O>>,
 }
 
 /// The memory of a slot, for its largest batch.
 pub(super) struct Memory<I: Pod, O: Pod> {
-    /// On the host, while no batch has it.
+    /// The rows on the host, while no batch uses them.
     rows: Option<Pinned<I>>,
     x: DeviceBuf<I>,
     y: DeviceBuf<O>,
@@ -79,7 +80,7 @@ where
         };
         let mut rows = match slot.rows.take() {
             Some(rows) => rows,
-            // It went with a batch that failed.
+            // The memory was lost with a batch that failed.
             None => {
                 let pinned = stream.device().pinned(largest * row);
                 pinned.map_err(batch.failed("slot"))?
@@ -109,7 +110,7 @@ where
         let ran = guarded("model", index, || {
             (self.model)(&at, x.slice(..size * row), y.slice_mut(..size * result))
         });
-        // Also if it failed: what it was given goes its way, and the memory comes back.
+        // Also if the model failed: the work that it enqueued completes, and the memory comes back.
         let computed = ran.and_then(|()| {
             let failed = batch.failed("download");
             batch.point(&mut points).map_err(&failed)?;

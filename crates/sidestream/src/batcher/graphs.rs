@@ -1,4 +1,4 @@
-//! A batch as one graph: upload, model and download by one call.
+//! A batch as one graph: upload, model and download in one launch.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,26 @@ use crate::graph::{BufKey, Graph, GraphBuilder, PinnedKey};
 use crate::pipeline::{Failed, guarded};
 use crate::stream::Stream;
 
-/// Which batches a graph is for.
+/// The shape of the batches for which a graph is made.
 pub struct Shape<'a> {
     stream: &'a Stream,
     size: usize,
 }
 
 impl Shape<'_> {
-    /// Where the graph will be launched. What the graph is to own may be allocated and filled here: the first launch comes behind that.
+    /// Returns the stream in which the graph will be launched. Memory that the graph is to own may be allocated and filled in
+    /// this stream: the first launch is ordered after that.
     pub fn stream(&self) -> &Stream {
         self.stream
     }
 
-    /// How many rows a batch has.
+    /// Returns the number of rows of a batch.
     pub fn size(&self) -> usize {
         self.size
     }
 }
 
-/// The graphs of one slot, by the size of a batch; each is made with the first batch of its size.
+/// The graphs of one slot, by batch size; each is made with the first batch of its size.
 pub(super) struct Graphs<I: Pod, O: Pod, F> {
     pub describe: F,
     pub by_size: BTreeMap<usize, Sized<I, O>>,
@@ -52,7 +53,7 @@ where
             self.by_size.insert(batch.size, made);
         }
         let Some(Sized { graph, sent, back }) = self.by_size.get_mut(&batch.size) else {
-            unreachable!("it was made before")
+            unreachable!("the graph of this size was made before")
         };
         batch.fill(graph.synchronize_pinned(*sent).map_err(&failed)?);
         let mut points = Vec::new();

@@ -1,8 +1,8 @@
-//! Times by size, in bounded memory.
+//! A histogram of durations in bounded memory.
 
 use std::time::Duration;
 
-/// How often which time was seen, to within a sixteenth of itself.
+/// A histogram of durations, with a relative resolution of one sixteenth.
 ///
 /// The buckets of a power of two are sixteen of equal width, as in Gil Tene's HdrHistogram (<https://hdrhistogram.org>).
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -13,11 +13,11 @@ pub struct Histogram {
     longest_ns: u64,
 }
 
-/// Buckets in a power of two, as a power of two.
+/// The base-two logarithm of the number of buckets in each power of two.
 const BITS: u32 = 4;
 
 impl Histogram {
-    /// Notes a time.
+    /// Adds a duration.
     pub fn add(&mut self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let bucket = bucket_of(ns);
@@ -30,23 +30,23 @@ impl Histogram {
         self.longest_ns = self.longest_ns.max(ns);
     }
 
-    /// How many times were noted.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// All of them together.
+    /// Returns the sum of all durations.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(u64::try_from(self.sum_ns).unwrap_or(u64::MAX))
     }
 
-    /// The longest.
+    /// Returns the longest duration.
     pub fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest_ns)
     }
 
-    /// The time that this share of them did not exceed: 0.99 for the 99th percentile. Zero if there are none. It is the upper end of its bucket, and so
-    /// at most a sixteenth too long.
+    /// Returns the duration that this fraction of all did not exceed: 0.99 for the 99th percentile. Zero if there are none. It
+    /// is the upper end of its bucket, and so at most a sixteenth too long.
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (share.clamp(0.0, 1.0) * self.count as f64).ceil() as u64;
         let mut seen = 0;
@@ -63,7 +63,7 @@ impl Histogram {
 fn bucket_of(ns: u64) -> usize {
     let power = (u64::BITS - ns.leading_zeros()).saturating_sub(BITS + 1);
     let within = (ns >> power) as usize;
-    // The first two powers share their buckets: below 32 ns each nanosecond has its own.
+    // Below 32 ns each nanosecond has its own bucket.
     ((power as usize) << BITS) + within
 }
 

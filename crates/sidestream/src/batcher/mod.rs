@@ -1,7 +1,7 @@
 //! Requests of many callers, run as batches: a [`Batcher`].
 //!
-//! A small model on a request of one row leaves the device nearly idle, on however many streams: the host's calls are the limit. Requests that arrive
-//! together as one batch cost those calls once.
+//! A small model with one row per request leaves the device nearly idle, on any number of streams: the calls of the host are
+//! the bottleneck. As one batch, requests that arrive together cost those calls only once.
 //!
 //! ```
 //! use std::time::Duration;
@@ -36,16 +36,17 @@
 //! ```
 //!
 //! # What waits for what
-//! A batcher has classes of requests, each with its own queue and slots. A slot is a thread with a stream of the class's priority: it takes a batch,
-//! uploads it, runs the model and downloads the results, all on that stream. So `slots` batches of a class are on the device at once, and within one
-//! everything is in the stream's sequence.
+//! A batcher has classes of requests, each with its own queue and slots. A slot is a thread with a stream of the class's
+//! priority: it takes a batch, uploads it, runs the model and downloads the results, all in that stream. So up to `slots`
+//! batches of a class are on the device at once, and the work of one batch is in stream order.
 //!
-//! A batch leaves when a slot is free and there are as many requests as the largest size holds, or its oldest request has waited for
-//! [`max_delay`](Settings::max_delay). It is filled up with zeros to the next size.
+//! A batch starts when a slot is free and there are enough requests for the largest size, or its oldest request has waited
+//! for [`max_delay`](Settings::max_delay). It is padded with zeros to the next size.
 //!
 //! # How a request ends
-//! Exactly once: with its values, or with one of [`Error`]. If a batch fails, each of its requests is run again alone, so that one bad request fails
-//! alone; a lost device ends them all. A request whose caller dropped its [`Answer`] is left out.
+//! Every request ends exactly once: with its values, or with an [`Error`]. If a batch fails, each of its requests is run again
+//! alone, so that one bad request does not fail the others; a lost device ends all of them. A request whose caller
+//! dropped its [`Answer`] is left out.
 
 mod answer;
 mod calls;
@@ -90,7 +91,7 @@ use slot::Body;
 
 /// Runs the requests of many callers as batches. See [the module](self).
 ///
-/// Callers of all threads share it by reference or in an `Arc`.
+/// Threads share it by reference or in an `Arc`.
 pub struct Batcher<I: Pod, O: Pod> {
     queue: Arc<Queue<I, O>>,
     recall: Arc<Recall<O>>,
@@ -98,7 +99,7 @@ pub struct Batcher<I: Pod, O: Pod> {
     row: usize,
 }
 
-/// A batcher that lacks its model.
+/// The settings of a batcher, to which the model is added last.
 #[derive(Clone, Debug)]
 pub struct Settings<I, O> {
     device: Device,
@@ -113,48 +114,49 @@ pub struct Settings<I, O> {
     holds: PhantomData<fn(I) -> O>,
 }
 
-/// How a request ended, or why it was not taken.
+/// Why a request was refused, or ended without an answer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Not taken: so many wait already.
+    /// Refused: the queue is full.
     Full {
-        /// The most that may wait.
+        /// The largest number of waiting requests.
         limit: usize,
     },
-    /// Not taken: its answer would come too late, by what batches took lately and `max_delay`.
+    /// Refused: judging by recent batches and `max_delay`, its answer would come after the deadline.
     Late {
-        /// When it would have come, from now on.
+        /// The time that the answer would have taken.
         expected: Duration,
     },
-    /// Not taken: there is no class of this name.
+    /// Refused: there is no class of this name.
     NoSuchClass(String),
-    /// Not taken, or not computed: the batcher is closed.
+    /// Refused, or not computed: the batcher is closed.
     Closed,
     /// Its deadline passed while it waited.
     Expired,
-    /// It was taken back.
+    /// It was cancelled.
     Cancelled,
     /// The model or the device failed.
     Failed(Arc<Failed>),
-    /// Its answer has been given already, to somebody who polled it before.
+    /// Its answer was already returned by an earlier poll.
     Fetched,
 }
 
-/// What to ask of one request beside its values.
+/// The options of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Wish<'a> {
-    /// Its class; the first one if none is named.
+    /// Its class; the first one if `None`.
     pub class: Option<&'a str>,
-    /// When its answer is of no more use. Looked at before it is queued, and before its batch leaves.
+    /// The time after which its answer is of no use. Checked before it is queued, and before its batch starts.
     pub deadline: Option<Instant>,
 }
 
 impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Batcher<I, O> {
-    /// For requests of so many values each, whose answers have so many. What follows is optional, but for the model.
+    /// Returns the settings of a batcher on this device, for requests of `row` values each, whose answers have `result` values.
+    /// All other settings but the model are optional.
     #[expect(
         clippy::new_ret_no_self,
-        reason = "it begins with its settings, as a pipeline does"
+        reason = "a batcher is built from its settings, like a pipeline"
     )]
     pub fn new(device: &Device, row: usize, result: usize) -> Settings<I, O> {
         Settings {
@@ -174,31 +176,31 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Batcher<I, O> {
     /// Queues a request of the first class, without a deadline.
     ///
     /// # Ordering
-    /// Does not wait. The values are copied.
+    /// Does not block. The values are copied.
     ///
     /// # Errors
-    /// [`Error::Full`] or [`Error::Closed`]: then nothing was queued.
+    /// [`Error::Full`] or [`Error::Closed`]; nothing is queued then.
     ///
     /// # Panics
-    /// If these are not as many values as a request has.
+    /// If the number of values is not that of a request.
     #[track_caller]
     pub fn submit(&self, values: &[I]) -> Result<Answer<O>, Error> {
         self.submit_with(values, &Wish::default())
     }
 
-    /// The same, with a class and a deadline.
+    /// Like [`Batcher::submit`], but with a class and a deadline.
     ///
     /// # Errors
-    /// As [`Batcher::submit`]; [`Error::Late`] if the deadline has passed or cannot be kept, [`Error::NoSuchClass`].
+    /// Like [`Batcher::submit`]; also [`Error::Late`] if the deadline has passed or cannot be met, and [`Error::NoSuchClass`].
     ///
     /// # Panics
-    /// If these are not as many values as a request has.
+    /// If the number of values is not that of a request.
     #[track_caller]
     pub fn submit_with(&self, values: &[I], wish: &Wish<'_>) -> Result<Answer<O>, Error> {
         assert_eq!(
             values.len(),
             self.row,
-            "a request of this batcher has {} values, and this one {}",
+            "a request of this batcher has {} values, but this one has {}",
             self.row,
             values.len()
         );
@@ -211,22 +213,22 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Batcher<I, O> {
         Ok(Answer::new(cell, Arc::clone(&self.recall), of))
     }
 
-    /// What has become of the requests so far.
+    /// Returns the statistics so far.
     pub fn statistics(&self) -> Statistics {
         self.queue.statistics()
     }
 
-    /// Takes no more requests, and waits until those that it has taken are answered.
+    /// Closes the batcher to new requests, and waits until the accepted ones are answered.
     ///
     /// # Ordering
-    /// Holds up the host until then. Other callers may still wait for their answers.
+    /// Blocks the host until then. Other threads may still wait for their answers.
     pub fn close(mut self) -> Statistics {
         self.queue.close(true);
         self.join();
         self.queue.statistics()
     }
 
-    /// From now on takes no more requests; those that it has taken are answered. [`Batcher::close`] waits for that.
+    /// Closes the batcher to new requests; the accepted ones are answered. [`Batcher::close`] waits for that.
     pub fn refuse(&self) {
         self.queue.close(true);
     }
@@ -235,14 +237,14 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Batcher<I, O> {
 impl<I: Pod, O: Pod> Batcher<I, O> {
     fn join(&mut self) {
         for thread in self.threads.drain(..) {
-            // A slot catches what the model panics with; what else panicked has been printed.
+            // A slot catches panics of the model; any other panic was already printed.
             drop(thread.join());
         }
     }
 }
 
 impl<I: Pod, O: Pod> Drop for Batcher<I, O> {
-    /// Ends the requests that wait with [`Error::Closed`], and waits for the batches that are on the device.
+    /// Ends waiting requests with [`Error::Closed`], and waits for the batches on the device.
     fn drop(&mut self) {
         self.queue.close(false);
         self.join();
@@ -250,52 +252,55 @@ impl<I: Pod, O: Pod> Drop for Batcher<I, O> {
 }
 
 impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
-    /// Which sizes a batch may have: powers of two from 1 to 64 unless this says otherwise. A batch is filled up to the next one.
+    /// Sets the sizes of batches; the default is the powers of two from 1 to 64. A batch is padded to the next size.
     pub fn sizes(mut self, sizes: &[usize]) -> Self {
         self.sizes = sizes.to_vec();
         self
     }
 
-    /// How long the oldest request waits for others, if a slot is free: 500 µs unless this says otherwise. Zero means that nobody waits, and a batch is what arrived
-    /// while the slots were busy.
+    /// Sets how long the oldest request waits for others while a slot is free; the default is 500 µs. With zero no request
+    /// waits, and a batch consists of the requests that arrived while the slots were busy.
     pub fn max_delay(mut self, max_delay: Duration) -> Self {
         self.max_delay = max_delay;
         self
     }
 
-    /// How many batches of a class are on the device at once: 3 unless this says otherwise.
+    /// Sets the number of batches of a class on the device at once; the default is 3.
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
         self
     }
 
-    /// How many requests of a class may wait: 4,096 unless this says otherwise. More are refused.
+    /// Sets how many requests of a class may wait; the default is 4,096. Further ones are refused.
     pub fn max_queue(mut self, max_queue: usize) -> Self {
         self.max_queue = max_queue;
         self
     }
 
-    /// Classes of requests, each with a name and the priority of its streams (lower is more urgent, within
-    /// [`Caps::priorities`](crate::backend::Caps::priorities)). Without this there is one, `default`, of priority 0. Each has its own slots.
+    /// Sets the classes of requests, each with a name and the priority of its streams (lower is more urgent, within
+    /// [`Caps::priorities`](crate::backend::Caps::priorities)). The default is one class, `default`, of priority 0. Each class has
+    /// its own slots.
     ///
-    /// Priority decides whose blocks go next as room becomes free: it does not stop a kernel that runs.
+    /// Priority decides which kernel's blocks are scheduled next when multiprocessors have room; it does not preempt running
+    /// blocks.
     pub fn classes(mut self, classes: &[(&str, i32)]) -> Self {
         let own = classes.iter().map(|(name, at)| ((*name).to_owned(), *at));
         self.classes = own.collect();
         self
     }
 
-    /// Whether batches are timed on the device, as they are unless this says otherwise: four timed records each.
+    /// Sets whether batches are timed on the device, which is the default: it costs four timed event records per batch.
     pub fn timed(mut self, is_timed: bool) -> Self {
         self.is_timed = is_timed;
         self
     }
 
-    /// Begins to serve. `model` is called once a slot, and gives what is called once a batch there, with the rows on the device and room for the results: it
-    /// submits to [`At::stream`] what computes one from the other.
+    /// Starts the batcher. `model` is called once for each slot and returns a function, which is called once for each batch in that
+    /// slot, with the rows on the device and memory for the results: it enqueues in [`At::stream`] the work that computes the
+    /// results from the rows.
     ///
     /// # Errors
-    /// If the settings cannot be kept, or what the device or `model` answers.
+    /// If the settings are invalid, or an error of the device or of `model`.
     pub fn serve<F, M>(self, model: M) -> Result<Batcher<I, O>, error::Error>
     where
         M: Fn(&Stream) -> Result<F, error::Error>,
@@ -310,13 +315,15 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
         })
     }
 
-    /// The same with a graph for each size and slot: a batch is one launch, whatever the model consists of.
+    /// Like [`Settings::serve`], but with a graph for each size and slot: a batch is one launch, however many kernels the model
+    /// has.
     ///
-    /// `describe` is called for the first batch of a size in each slot, on the slot's thread, with the rows and the room for the results; it adds the
-    /// nodes between them. A graph owns what it touches: whatever else the model reads, its weights for one, each graph gets its own copy of, by
-    /// [`GraphBuilder::own`]. Upload and download are nodes that stand around it.
+    /// `describe` is called for the first batch of a size in each slot, on the slot's thread, with the rows and the memory for the
+    /// results; it adds the nodes that compute the results. A graph owns the memory that it uses: each graph gets its own copy
+    /// of whatever else the model reads, such as its weights, by [`GraphBuilder::own`]. The upload and the download are added
+    /// as nodes before and after.
     ///
-    /// The kernels of a graph have the priority of the slot's stream, as launches have.
+    /// The kernels of a graph have the priority of the slot's stream, like separate launches.
     ///
     /// ```
     /// use sidestream::batcher::Batcher;
@@ -338,7 +345,8 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
     /// ```
     ///
     /// # Errors
-    /// If the settings cannot be kept, or what the device answers. What `describe` answers, the requests of that batch end with.
+    /// If the settings are invalid, or an error of the device. After an error of `describe`, the requests of that batch end with
+    /// it.
     pub fn serve_graphs<F>(self, describe: F) -> Result<Batcher<I, O>, error::Error>
     where
         F: FnMut(&Shape<'_>, &mut GraphBuilder, BufKey<I>, BufKey<O>) -> Result<(), error::Error>,
@@ -372,9 +380,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
             (self.classes.len(), "classes"),
         ] {
             if value == 0 {
-                return Err(invalid(format!(
-                    "0 {name} serve nobody; ask for one or more"
-                )));
+                return Err(invalid(format!("0 {name}; give at least one")));
             }
         }
         let names = self.classes.iter().map(|(name, _)| name.clone()).collect();
@@ -401,8 +407,8 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
                     batches: 0,
                 };
                 let running = thread.spawn(move || slot.run(body));
-                let running =
-                    running.map_err(|error| invalid(format!("a thread was refused: {error}")))?;
+                let running = running
+                    .map_err(|error| invalid(format!("a thread could not be started: {error}")))?;
                 batcher.threads.push(running);
             }
         }
@@ -415,21 +421,21 @@ impl fmt::Display for Error {
         match self {
             Error::Full { limit } => write!(
                 f,
-                "{limit} requests wait already, as many as may; try again later, or raise `max_queue`"
+                "{limit} requests are waiting, which is the limit; try again later, or raise `max_queue`"
             ),
             Error::Late { expected } => write!(
                 f,
-                "the answer would take {expected:?} by what batches took lately and `max_delay`, which is past the deadline"
+                "judging by recent batches and `max_delay`, the answer would take {expected:?}, which is past the deadline"
             ),
             Error::NoSuchClass(name) => write!(
                 f,
-                "there is no class `{name}`; name one of those that `classes` was given"
+                "there is no class `{name}`; name one of those given to `classes`"
             ),
             Error::Closed => write!(f, "the batcher is closed"),
             Error::Expired => write!(f, "the deadline passed while the request waited"),
-            Error::Cancelled => write!(f, "the request was taken back"),
+            Error::Cancelled => write!(f, "the request was cancelled"),
             Error::Failed(failed) => failed.fmt(f),
-            Error::Fetched => write!(f, "the answer has been fetched already"),
+            Error::Fetched => write!(f, "the answer was already returned by an earlier poll"),
         }
     }
 }

@@ -1,36 +1,37 @@
-//! How long a request would take that came now, by what batches took lately.
+//! Predicts how long a request that arrives now will take, from the times of recent batches.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Of how many batches the one counts that took longest. One answer in a hundred may be late, and where a host is behind, whatever is accepted has just
-/// as much time left as is expected.
+/// The number of recent batches of which the slowest one counts. One answer in a hundred may be late, and where a host is
+/// behind, every accepted request has just as much time left as is expected.
 const LATELY: usize = 256;
-/// The longest one is not the longest that there will be. Room costs little: a host that is behind catches up by so much sooner.
+/// The safety factor on the slowest recent batch, since a later one may be slower. It costs little: a host that is behind
+/// catches up sooner.
 const ROOM: f64 = 1.25;
-/// For how long what batches took is believed while there are none, and in which time it is worth half after that.
+/// The time without batches after which old measurements start to decay, and their half-life from then on.
 const BELIEVED: Duration = Duration::from_millis(100);
 const HALF_LIFE: Duration = Duration::from_millis(100);
-/// How often that is looked at.
+/// The interval at which the decay is updated.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What batches of a class took, from when they were due until the last caller had its answer.
+/// The times of batches of a class, from when they were due until the last caller had its answer.
 #[derive(Default)]
 pub(super) struct Pace {
     mean: Duration,
-    /// The longest of the last ones.
+    /// The longest of the recent times.
     longest: Duration,
     lately: VecDeque<Duration>,
     noted: Duration,
 }
 
 impl Pace {
-    /// A batch took so long. `is_idle` says that none is with the device.
+    /// Adds the time of a batch. `is_idle` says that no batch is on the device.
     pub(super) fn note(&mut self, took: Duration, is_idle: bool, now: Duration) {
         self.forget(is_idle, now);
         self.mean = match self.mean {
             Duration::ZERO => took,
-            // Of the last eight or so, since load changes.
+            // A moving average over about eight batches, since the load changes.
             before => (before * 7 + took) / 8,
         };
         if self.lately.len() == LATELY {
@@ -41,10 +42,11 @@ impl Pace {
         self.noted = now;
     }
 
-    /// How long a request would take that came now, with room: those that are accepted are to be answered in time.
+    /// Returns how long a request that arrives now would take, with a safety margin, so that accepted requests are answered in time.
     ///
-    /// It waits for others, then its batch is in one of so many `rounds` through the slots. One batch of the last ones took longest, and so may its own. A mean
-    /// with room for what is usual is not enough: what holds up a host comes seldom and lasts for milliseconds.
+    /// It waits for other requests, and then its batch is in one of `rounds` rounds through the slots. Its own batch may be as slow
+    /// as the slowest recent one. A mean with a margin for the usual variation is not enough: delays of a host are rare and
+    /// last for milliseconds.
     pub(super) fn expected(
         &mut self,
         max_delay: Duration,
@@ -58,7 +60,8 @@ impl Pace {
         max_delay + self.mean.saturating_mul(rounds).saturating_add(room)
     }
 
-    /// What took long once is worth less and less while there is nothing to be noted, so that one is tried again: only a batch says what batches take now.
+    /// Lets old measurements decay while no batch is measured, so that a request is accepted again: only a new batch shows how long
+    /// batches take now.
     fn forget(&mut self, is_idle: bool, now: Duration) {
         let idle = now.saturating_sub(self.noted + BELIEVED);
         if !is_idle || idle < LOOK || self.lately.is_empty() {

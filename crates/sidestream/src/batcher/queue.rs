@@ -1,4 +1,4 @@
-//! The threads' side of [`Requests`]: a lock around them, the clock, and how a slot waits for its next batch.
+//! [`Requests`] for threads: with a lock, the clock, and the wait of a slot for its next batch.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ pub(super) struct Queue<I, O: Pod> {
     names: Vec<String>,
     started: Instant,
     requests: Mutex<Requests<Request<I, O>>>,
-    /// By class: there is something to look at for a slot that waits.
+    /// By class: signalled when a waiting slot must look at the requests again.
     changed: Vec<Condvar>,
 }
 
@@ -44,7 +44,7 @@ impl<I, O: Pod> Queue<I, O> {
         self.started.elapsed()
     }
 
-    /// Queues a request, and says of which class it is.
+    /// Queues a request, and returns its class.
     pub(super) fn put(
         &self,
         class: Option<&str>,
@@ -74,7 +74,7 @@ impl<I, O: Pod> Queue<I, O> {
         Ok(of)
     }
 
-    /// Takes a request back, and returns whether it will not be computed.
+    /// Cancels a request; returns whether it will not be computed.
     pub(super) fn cancel(&self, of: usize, cell: &Arc<Cell<O>>) -> bool {
         let is_it = |request: &Request<I, O>| Arc::ptr_eq(&request.cell, cell);
         let taken = self.requests.lock().cancel(of, is_it);
@@ -85,7 +85,7 @@ impl<I, O: Pod> Queue<I, O> {
         is_taken
     }
 
-    /// The next batch of a class; waits for one. None when there will be no more.
+    /// Blocks until the next batch of a class is due, and returns it; `None` when there will be no more.
     pub(super) fn take(&self, of: usize) -> Option<Batch<Request<I, O>>> {
         let changed = &self.changed[of];
         loop {
@@ -101,7 +101,7 @@ impl<I, O: Pod> Queue<I, O> {
                     None => changed.wait(&mut requests),
                 }
             };
-            // What it left goes to another slot.
+            // Another slot takes the requests that are left.
             if requests.due(of).is_some() {
                 changed.notify_one();
             }
@@ -116,18 +116,18 @@ impl<I, O: Pod> Queue<I, O> {
         }
     }
 
-    /// The requests of a batch were computed: all, or the one of this number.
+    /// Notes that the requests of a batch were computed: all, or the one of this number.
     pub(super) fn answered(&self, of: usize, slot: usize, alone: Option<usize>, took: Took) {
         let mut requests = self.requests.lock();
         requests.answered(of, slot, alone, took, self.now());
     }
 
-    /// A request of a batch failed.
+    /// Notes that a request of a batch failed.
     pub(super) fn failed(&self) {
         self.requests.lock().failed(1);
     }
 
-    /// All of a batch, which was due then, have been told.
+    /// Notes that all requests of a batch have their answers; `due` is the time at which it was due.
     pub(super) fn over(&self, of: usize, slot: usize, due: Duration) {
         let mut requests = self.requests.lock();
         let now = self.now();
@@ -139,7 +139,7 @@ impl<I, O: Pod> Queue<I, O> {
         self.requests.lock().statistics()
     }
 
-    /// No more requests. Those that wait are computed, or ended.
+    /// Closes the batcher to new requests. Waiting ones are computed, or ended.
     pub(super) fn close(&self, are_computed: bool) {
         let ended = self.requests.lock().close(are_computed);
         for changed in &self.changed {

@@ -1,9 +1,11 @@
-//! The requests of a batcher: what waits and what is with the device, when a batch leaves, and what is refused.
+//! The state of a batcher's requests: which wait and which are on the device, when a batch is due, and which are refused.
 //!
-//! Neither threads nor clocks nor devices: a time is how long ago the batcher began, and whoever calls says it. So one machine is fed by the threads of
-//! Rust's [`Batcher`](super::Batcher), by Python's event loops and threads, and by a simulated load in virtual time.
+//! This module uses no threads, clocks or devices: a time is the duration since the batcher began, and the caller passes it. So
+//! one state machine serves the threads of Rust's [`Batcher`](super::Batcher), Python's event loops and threads, and a
+//! simulated load in virtual time.
 //!
-//! A request that this gives back has been claimed: it is in nobody else's hands any more, and it is counted. Its caller is told after that.
+//! A request that a method returns is claimed: no other thread has it, and it is counted. Its caller gets the answer after
+//! that.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,10 +14,10 @@ use super::pace::Pace;
 use super::rule::Rule;
 use super::statistics::Statistics;
 
-/// Who launches the batch of a request: an event loop that has this number, or threads of the batcher.
+/// Where the batch of a request is launched: by the event loop of this number, or by the threads of the batcher.
 pub type Home = Option<usize>;
 
-/// All requests of one batcher, each known by a `K` of who feeds it. Classes and slots are numbers.
+/// All requests of one batcher, each with a key `K` that its caller chooses. Classes and slots are numbers.
 pub struct Requests<K> {
     rule: Rule,
     limit: usize,
@@ -26,12 +28,12 @@ pub struct Requests<K> {
 
 struct Class<K> {
     waiting: VecDeque<Waiting<K>>,
-    /// The one that was free last is taken first.
+    /// The free slots; the one freed last is taken first.
     free: Vec<usize>,
-    /// By slot: what its batch has.
+    /// By slot: its batch, if it runs one.
     running: Vec<Option<Running>>,
     slots: usize,
-    /// When a slot became free last.
+    /// The time at which a slot last became free.
     freed: Duration,
     pace: Pace,
 }
@@ -48,45 +50,45 @@ struct Running {
     arrived: Vec<Duration>,
 }
 
-/// Why a request was not taken.
+/// Why a request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// No more are.
+    /// The batcher accepts no more requests.
     Closed,
-    /// As many wait as may.
+    /// The queue is full.
     Full,
-    /// It would be answered after so long, which is too late.
+    /// The answer would take this long, which is past the deadline.
     Late(Duration),
 }
 
-/// The oldest requests of a class, and the slot that computes them.
+/// A batch: the oldest requests of a class, and the slot that computes them.
 #[derive(Debug)]
 pub struct Batch<K> {
-    /// None if all had expired; then there is no slot either.
+    /// The keys of the requests; empty if all had expired, and then `slot` has no meaning.
     pub keys: Vec<K>,
-    /// Those whose deadline has passed, which have ended so.
+    /// The keys of the requests that ended because their deadline has passed.
     pub expired: Vec<K>,
     /// The slot.
     pub slot: usize,
-    /// Rows, with those that fill it up.
+    /// The number of rows, including the padding.
     pub size: usize,
-    /// When it could have left.
+    /// The time at which it was due.
     pub due: Duration,
 }
 
-/// What a batch took on the device: its upload, the model, its download; or the whole; or nothing that was measured.
+/// The time that a batch took on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Took {
-    /// Each for itself.
+    /// The times of its upload, the model and its download.
     Parts([Duration; 3]),
-    /// All of it together.
+    /// The total time.
     Whole(Duration),
     /// It was not measured.
     Unknown,
 }
 
 impl<K> Requests<K> {
-    /// None yet. At most `limit` of a class wait, and each class has so many slots.
+    /// Returns the state without requests. At most `limit` requests of a class wait, and each class has `slots` slots.
     pub fn new(rule: Rule, limit: usize, classes: usize, slots: usize) -> Requests<K> {
         let class = |_| Class {
             waiting: VecDeque::new(),
@@ -105,15 +107,15 @@ impl<K> Requests<K> {
         }
     }
 
-    /// The sizes of batches, and for how long the oldest request waits for others.
+    /// Returns the rule: the sizes of batches, and how long the oldest request waits for others.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// Takes a request that arrives now; how many of its class wait with it.
+    /// Queues a request that arrives now; returns the number of waiting requests of its class.
     ///
     /// # Errors
-    /// Why it is not taken, which is counted.
+    /// The reason why it is refused, which is counted.
     pub fn submit(
         &mut self,
         of: usize,
@@ -142,10 +144,11 @@ impl<K> Requests<K> {
         Ok(waiting.len())
     }
 
-    /// Whether a request that came now would be answered by this deadline. Late answers are worth nothing and hold up those behind them.
+    /// Checks that a request that arrives now would be answered by this deadline. Late answers are worth nothing and delay those
+    /// after them.
     ///
     /// # Errors
-    /// Why it would not be taken, which is counted.
+    /// The reason why it would be refused, which is counted.
     pub fn admit(&mut self, of: usize, now: Duration, deadline: Duration) -> Result<(), Refusal> {
         if self.is_closed {
             return Err(Refusal::Closed);
@@ -159,17 +162,18 @@ impl<K> Requests<K> {
         Ok(())
     }
 
-    /// Takes a request back that waits; none if its batch has left, or it has ended.
+    /// Cancels a waiting request and returns its key; `None` if its batch has started, or it has ended.
     pub fn cancel(&mut self, of: usize, is_it: impl Fn(&K) -> bool) -> Option<K> {
         let waiting = &mut self.classes[of].waiting;
-        // Few are taken back, and those have mostly waited for long: they stand in front.
+        // Few requests are cancelled, and mostly old ones, which are near the front.
         let at = waiting.iter().position(|one| is_it(&one.key))?;
         let taken = waiting.remove(at)?;
         self.statistics.cancelled += 1;
         Some(taken.key)
     }
 
-    /// When the next batch of a class leaves, which may have passed; none if nothing waits or no slot is free.
+    /// Returns the time at which the next batch of a class is due, which may be in the past; `None` if no request waits or no
+    /// slot is free.
     pub fn due(&self, of: usize) -> Option<Duration> {
         let class = &self.classes[of];
         if class.free.is_empty() {
@@ -178,7 +182,7 @@ impl<K> Requests<K> {
         let alone = class.waiting.front()?.arrived + self.rule.max_delay();
         let full = class.waiting.get(self.rule.largest() - 1);
         let ready = full.map_or(alone, |last| last.arrived.min(alone));
-        // Nobody waits for requests that will not come.
+        // A closed batcher gets no further requests, so none is waited for.
         let ready = if self.is_closed {
             Duration::ZERO
         } else {
@@ -187,8 +191,9 @@ impl<K> Requests<K> {
         Some(ready.max(class.freed))
     }
 
-    /// The same for threads of the batcher. They leave a batch whose oldest request is an event loop's to that loop, which may be busy or gone, for this grace
-    /// if requests of others wait behind that one, and for ten times as long if not.
+    /// Like [`Requests::due`], but for threads of the batcher. They leave a batch whose oldest request belongs to an event loop to
+    /// that loop, which may be busy or gone, for the time `grace` if requests of others wait after it, and for ten times as
+    /// long if not.
     pub fn due_to_threads(&self, of: usize, grace: Duration) -> Option<Duration> {
         let due = self.due(of)?;
         let waiting = &self.classes[of].waiting;
@@ -200,12 +205,12 @@ impl<K> Requests<K> {
         Some(due + if is_shared { grace } else { grace * 10 })
     }
 
-    /// The oldest request of a class that waits.
+    /// Returns the oldest waiting request of a class.
     pub fn oldest(&self, of: usize) -> Option<&K> {
         self.classes[of].waiting.front().map(|oldest| &oldest.key)
     }
 
-    /// Takes the oldest requests of a class for a batch, with a slot; none if it is not due.
+    /// Takes the oldest requests of a class for a batch, with a slot; `None` if no batch is due.
     pub fn take(&mut self, of: usize, now: Duration) -> Option<Batch<K>> {
         if self.due(of)? > now {
             return None;
@@ -247,7 +252,7 @@ impl<K> Requests<K> {
         Some(batch)
     }
 
-    /// The requests of a slot's batch have been computed, all of them in one, or the one of this number alone.
+    /// Notes that the requests of a slot's batch have been computed: all of them together, or the one of this number alone.
     pub fn answered(
         &mut self,
         of: usize,
@@ -283,13 +288,13 @@ impl<K> Requests<K> {
         }
     }
 
-    /// So many requests that were with the device have failed.
+    /// Notes that this many requests on the device have failed.
     pub fn failed(&mut self, many: usize) {
         self.statistics.failed += many as u64;
         self.statistics.in_flight -= many as u64;
     }
 
-    /// A slot is free again.
+    /// Frees a slot.
     pub fn over(&mut self, of: usize, slot: usize, now: Duration) {
         let class = &mut self.classes[of];
         class.running[slot] = None;
@@ -297,26 +302,27 @@ impl<K> Requests<K> {
         class.freed = now;
     }
 
-    /// All callers of a batch that was due then have been told: so long does one take.
+    /// Notes that all callers of a batch have their answers; `due` is the time at which it was due, so that this measures how
+    /// long a batch takes.
     pub fn told(&mut self, of: usize, due: Duration, now: Duration) {
         let class = &mut self.classes[of];
         let is_idle = class.in_flight() == 0;
         class.pace.note(now.saturating_sub(due), is_idle, now);
     }
 
-    /// Takes this slot out of service if it is free, until it is [`over`](Requests::over).
+    /// Reserves this slot if it is free, until [`over`](Requests::over) is called for it.
     pub fn claim(&mut self, of: usize, slot: usize) -> bool {
         let free = &mut self.classes[of].free;
         let found = free.iter().position(|one| *one == slot);
         found.map(|at| free.remove(at)).is_some()
     }
 
-    /// How many batches of a class are with the device.
+    /// Returns the number of batches of a class on the device.
     pub fn in_flight(&self, of: usize) -> usize {
         self.classes[of].in_flight()
     }
 
-    /// No more requests. Those that wait are computed, or they are given back and counted as dropped.
+    /// Closes the batcher to new requests. Waiting ones are computed, or returned and counted as dropped.
     pub fn close(&mut self, are_computed: bool) -> Vec<K> {
         self.is_closed = true;
         let mut ended = Vec::new();
@@ -329,12 +335,12 @@ impl<K> Requests<K> {
         ended
     }
 
-    /// Whether no more are taken.
+    /// Whether the batcher accepts no more requests.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// What has become of the requests so far.
+    /// Returns the statistics so far.
     pub fn statistics(&self) -> Statistics {
         let waiting = self.classes.iter().map(|class| class.waiting.len());
         Statistics {

@@ -1,8 +1,8 @@
-//! Which sizes batches have, and for how long the oldest request waits for others.
+//! The sizes of batches, and how long the oldest request waits for others.
 
 use std::time::Duration;
 
-/// How requests become batches.
+/// The rule by which requests are combined into batches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     sizes: Vec<usize>,
@@ -10,7 +10,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Batches have these sizes, sorted and each once; none is zero, and there is at least one.
+    /// Returns a rule with these sizes, which are sorted and deduplicated; there must be at least one, and none may be zero.
     pub fn new(sizes: &[usize], max_delay: Duration) -> Result<Rule, String> {
         let mut sizes = sizes.to_vec();
         sizes.sort_unstable();
@@ -22,23 +22,23 @@ impl Rule {
         }
     }
 
-    /// The most requests that one batch takes.
+    /// Returns the largest number of requests in one batch.
     pub fn largest(&self) -> usize {
         self.sizes[self.sizes.len() - 1]
     }
 
-    /// All sizes, the smallest first.
+    /// Returns all sizes, the smallest first.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
     }
 
-    /// The smallest size that holds so many requests.
+    /// Returns the smallest size for this many requests.
     pub fn size_of(&self, requests: usize) -> usize {
         let at = self.sizes.partition_point(|size| *size < requests);
         self.sizes.get(at).copied().unwrap_or(self.largest())
     }
 
-    /// For how long the oldest request waits for others.
+    /// Returns how long the oldest request waits for others.
     pub fn max_delay(&self) -> Duration {
         self.max_delay
     }

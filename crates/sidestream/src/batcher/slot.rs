@@ -1,4 +1,4 @@
-//! A slot: a thread with a stream, which runs one batch after the other.
+//! A slot: a thread with a stream, which runs one batch at a time.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,39 +23,39 @@ pub(super) struct Slot<I, O: Pod> {
     pub batches: u64,
 }
 
-/// How a batch is computed: by calls, or as a graph.
+/// How a batch is computed: by separate calls, or as a graph.
 pub(super) trait Body<I: Pod, O: Pod> {
     fn compute(&mut self, batch: &Batch<'_, I, O>) -> Result<Computed<O>, Failed>;
 }
 
-/// What is to be computed, and where.
+/// A batch to compute.
 pub(super) struct Batch<'a, I, O: Pod> {
     pub stream: &'a Stream,
     pub requests: &'a [Request<I, O>],
-    /// Rows, with those that fill it up.
+    /// The number of rows, including the padding.
     pub size: usize,
-    /// Rows of the largest batch.
+    /// The number of rows of the largest batch.
     pub largest: usize,
-    /// Values of a row, and of its result.
+    /// The number of values of a row, and of its result.
     pub row: usize,
     pub result: usize,
-    /// Of its slot.
+    /// The number of the batch in its slot.
     pub index: u64,
     pub is_timed: bool,
 }
 
-/// A batch that is over.
+/// A completed batch.
 pub(super) struct Computed<O: Pod> {
     pub results: Results<O>,
-    /// Around its upload, the model and its download; or around the whole. None if it is not timed.
+    /// The timed events around its upload, the model and its download, or around the whole; empty if it is not timed.
     pub points: Vec<TimedEvent>,
 }
 
 /// The results of a batch, row after row.
 pub(super) enum Results<O: Pod> {
-    /// As they came from the device.
+    /// In the pinned memory into which they were downloaded.
     Pinned(Pinned<O>),
-    /// Out of memory that the next batch uses again.
+    /// Copied from memory that the next batch reuses.
     Copied(Box<[O]>),
 }
 
@@ -71,7 +71,7 @@ impl<O: Pod> Deref for Results<O> {
 }
 
 impl<I: Pod, O: Pod> Batch<'_, I, O> {
-    /// Writes the rows of the requests, and zeros behind them.
+    /// Writes the rows of the requests, and zeros after them.
     pub(super) fn fill(&self, rows: &mut [I]) {
         for (at, request) in rows.chunks_exact_mut(self.row).zip(self.requests) {
             at.copy_from_slice(&request.values);
@@ -103,7 +103,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
         }
     }
 
-    /// Runs a batch and answers its requests. If it fails, each of them alone.
+    /// Runs a batch and answers its requests. If it fails, runs each of them alone.
     fn answer(&mut self, batch: Vec<Request<I, O>>, slot: usize, body: &mut impl Body<I, O>) {
         let mut failed = match self.compute(&batch, body) {
             Ok(computed) => return self.give(batch, slot, None, computed),
@@ -121,10 +121,11 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
                 }
             }
             if is_lost(&failed) {
-                // Nothing runs there any more.
+                // The device is lost and runs nothing.
                 self.queue.close(false);
             }
-            // Counted before its caller is told, here and in `give`: who has an answer finds it in the statistics.
+            // Counted before the caller gets the answer, here and in `give`, so that a caller finds its request in the
+            // statistics.
             self.queue.failed();
             let answer = Err(Error::Failed(Arc::clone(&failed)));
             request.cell.answer(answer);

@@ -1,4 +1,4 @@
-//! What became of the requests, and how long each part took.
+//! Statistics of requests: how they ended, and how long each part took.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,51 +6,51 @@ use std::time::Duration;
 
 use super::histogram::Histogram;
 
-/// What a [`Batcher`](super::Batcher) has done since it began.
+/// The statistics of a [`Batcher`](super::Batcher) since it began.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Statistics {
     /// Requests that were answered with values.
     pub answered: u64,
-    /// Requests that were not taken: the queue was full.
+    /// Requests refused because the queue was full.
     pub refused_full: u64,
-    /// Requests that were not taken: their deadline had passed, or could not have been kept.
+    /// Requests refused because their deadline had passed, or could not have been met.
     pub refused_late: u64,
-    /// Requests that were taken, and whose deadline passed before their batch left.
+    /// Accepted requests whose deadline passed before their batch started.
     pub expired: u64,
-    /// Requests that were taken back, or whose caller had gone.
+    /// Requests that were cancelled, or whose caller dropped the answer.
     pub cancelled: u64,
     /// Requests whose batch failed.
     pub failed: u64,
     /// Requests that were still waiting when the batcher was dropped.
     pub dropped: u64,
-    /// Requests that wait now.
+    /// Requests waiting now.
     pub waiting: u64,
-    /// Requests that are with the device now.
+    /// Requests on the device now.
     pub in_flight: u64,
-    /// Batches by their size, the rows that were filled up included.
+    /// Batches by size, including padding.
     pub batches: BTreeMap<usize, u64>,
-    /// Rows that were computed for nobody, to fill a size.
+    /// Padding rows: computed only to fill a batch up to its size.
     pub padding_rows: u64,
-    /// By request: from its arrival until its batch left.
+    /// By request: time from its arrival until its batch started.
     pub queue: Histogram,
-    /// By batch: its upload, on the device.
+    /// By batch: time of its upload on the device.
     pub upload: Histogram,
-    /// By batch: the model, on the device.
+    /// By batch: time of the model on the device.
     pub compute: Histogram,
-    /// By batch: its download, on the device.
+    /// By batch: time of its download on the device.
     pub download: Histogram,
-    /// By request: from its arrival until its answer, if that has values.
+    /// By answered request: time from its arrival until its answer.
     pub total: Histogram,
 }
 
 impl Statistics {
-    /// All requests that were taken and have ended.
+    /// Returns the number of accepted requests that have ended.
     pub fn ended(&self) -> u64 {
         self.answered + self.expired + self.cancelled + self.failed + self.dropped
     }
 
-    /// The rows of a batch that were requests, on average; zero if there was none.
+    /// Returns the mean number of requests in a batch; zero if there was no batch.
     pub fn mean_batch(&self) -> f64 {
         let batches: u64 = self.batches.values().sum();
         let rows: u64 = self
@@ -64,9 +64,9 @@ impl Statistics {
         }
     }
 
-    /// The same as text for Prometheus, with the names of NVIDIA Triton's metrics
-    /// (<https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html>): times are sums over requests in
-    /// microseconds, and `nv_inference_request_summary_us` has quantiles of the whole.
+    /// Returns the statistics as text for Prometheus, with the names of NVIDIA Triton's metrics
+    /// (<https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/metrics.html>): times are
+    /// sums over requests in microseconds, and `nv_inference_request_summary_us` has quantiles of the total time.
     pub fn prometheus(&self, model: &str) -> String {
         let model = model
             .replace('\\', "\\\\")
@@ -80,7 +80,7 @@ impl Statistics {
             .map(|(n, count)| *n as u64 * count)
             .sum();
         let mut one = |name: &str, kind: &str, what: &str, lines: &[(String, u64)]| {
-            // Writing to a string does not fail.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "# HELP {name} {what}\n# TYPE {name} {kind}");
             for (labels, value) in lines {
                 let _ = writeln!(text, "{name}{{model=\"{model}\"{labels}}} {value}");

@@ -1,12 +1,12 @@
 //! Memory: on a device, or page-locked on the host.
 //!
-//! A [`DeviceBuf`] remembers which streams used which of its bytes, and a call that uses them again
-//! on another stream waits there for exactly those. A [`Pinned`] is always idle: what the device
-//! may still touch is owned by a [`Pending`], which gives it back when that is over.
+//! A [`DeviceBuf`] remembers which streams used which of its bytes; a call that uses those bytes on another stream
+//! waits for exactly those uses. A [`Pinned`] is always idle: memory that the device may still use is owned by a
+//! [`Pending`], which gives it back when the work is complete.
 //!
 //! # Structs as values
-//! Buffers hold values of types that are [`Pod`]: any bits are a value. Numbers and arrays of them are `Pod`. For a
-//! struct, derive it, with the `bytemuck` that this library re-exports:
+//! Buffers hold values of [`Pod`] types, for which every bit pattern is a valid value. Numbers and arrays of numbers
+//! are `Pod`. For a struct, derive `Pod` with the `bytemuck` that this library re-exports:
 //!
 //! ```
 //! use sidestream::prelude::*;
@@ -32,8 +32,8 @@
 //! # Ok::<(), sidestream::Error>(())
 //! ```
 //!
-//! `repr(C)` fixes where the fields lie, as a kernel in CUDA C++ expects them. There may be no gap between them; the
-//! derive refuses one.
+//! `repr(C)` fixes the layout of the fields, as a kernel in CUDA C++ expects it. The derive refuses a struct with
+//! padding between fields.
 
 mod pending;
 mod pinned;
@@ -46,8 +46,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 
-/// The derives, and the trait that stands with `Pod`. Beside them our own trait has the name, for it can say what to do
-/// where a type is none.
+/// The derives, and the trait `Zeroable`. The trait `Pod` is our own, which shadows bytemuck's: its diagnostic says
+/// what to do for a type that is not `Pod`.
 mod derives {
     pub use bytemuck::{Pod, Zeroable};
 }
@@ -61,8 +61,8 @@ pub use pinned::Pinned;
 pub(crate) use view::within;
 pub use view::{View, ViewMut};
 
-/// A plain type: any bits are a value of it, and it holds no reference and no gap. Numbers and arrays of them are plain;
-/// a struct is by `#[derive(Clone, Copy, Pod, Zeroable)]` ([how](self#structs-as-values)).
+/// A plain type: every bit pattern is a valid value, and it has no references and no padding. Numbers and arrays of
+/// them are plain; a struct becomes plain by `#[derive(Clone, Copy, Pod, Zeroable)]` ([how](self#structs-as-values)).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a plain type, as the values of buffers and kernels are",
     label = "`{Self}` is not `Pod`",
@@ -78,12 +78,12 @@ impl<T: bytemuck::Pod> Pod for T {}
 
 /// `len` values in the memory of a device.
 ///
-/// Made by [`Stream::alloc`](crate::stream::Stream::alloc). Its content is unspecified until it is
-/// written. Reading it is not undefined, since any bits are a value of a plain type.
+/// Made by [`Stream::alloc`](crate::stream::Stream::alloc). The content is unspecified until it is written. Reading
+/// it is not undefined behaviour, since every bit pattern is a value of a plain type.
 ///
 /// # Ordering
-/// Dropping it neither waits nor calls the driver: the memory goes back to the allocator together
-/// with its pending uses, and the next owner's uses wait for them.
+/// Dropping it neither waits nor calls the driver: the memory goes back to the allocator together with its pending
+/// uses, and the next owner's uses wait for them.
 pub struct DeviceBuf<T> {
     block: Box<Block>,
     len: usize,
@@ -99,12 +99,12 @@ impl<T: Pod> DeviceBuf<T> {
         }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -113,22 +113,22 @@ impl<T: Pod> DeviceBuf<T> {
         &self.block
     }
 
-    /// How many bytes they take.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         (self.len * size_of::<T>()) as u64
     }
 
-    /// All of it, for reading.
+    /// Returns a view of the whole buffer for reading.
     pub fn view(&self) -> View<'_, T> {
         View::new(&self.block, 0, self.len)
     }
 
-    /// All of it, for writing.
+    /// Returns a view of the whole buffer for writing.
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(&self.block, 0, self.len)
     }
 
-    /// A range of it, for reading.
+    /// Returns a view of a range for reading.
     ///
     /// # Panics
     /// If the range is not within the buffer.
@@ -137,7 +137,7 @@ impl<T: Pod> DeviceBuf<T> {
         self.view().slice(range)
     }
 
-    /// A range of it, for writing.
+    /// Returns a view of a range for writing.
     ///
     /// # Panics
     /// If the range is not within the buffer.

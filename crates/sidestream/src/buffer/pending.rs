@@ -15,31 +15,31 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::tracker::{Mark, Runtime, as_host_func, drop_elsewhere, wake_when_over};
 
-/// A value that comes back when the work that uses it is over.
+/// A value that is given back when the work that uses it is complete.
 ///
-/// [`Pending::synchronize`] waits for it; `.await` waits without holding up a thread. Dropping it is
-/// sound and does not wait: the memory goes to the allocator with its pending use, and what a function
-/// on the host owns is dropped on a separate thread when the function has run. Forgetting it leaks the
-/// value and nothing else.
-#[must_use = "the value comes back from here; drop it only if it is not needed"]
+/// [`Pending::synchronize`] waits for the value; `.await` waits without blocking a thread. Dropping a `Pending` is
+/// sound and does not wait: the memory goes to the allocator with its pending use, and a value that a function on the
+/// host owns is dropped on a separate thread after the function has run. Forgetting a `Pending` leaks the value and
+/// has no other effect.
+#[must_use = "it gives the value back; drop it only if the value is not needed"]
 pub struct Pending<T> {
     event: Event,
     held: Option<Held<T>>,
 }
 
-/// Where the value is.
+/// Who has the value.
 pub(crate) enum Held<T> {
-    /// Here. Only the device uses it.
+    /// This `Pending`; only the device uses it.
     Here(T),
-    /// With a function on the host.
+    /// A function on the host.
     Lent(Arc<Mutex<Lent<T>>>),
 }
 
-/// A value that a function on the host works on, shared with that function. What the back end holds
-/// is a handle: wherever it drops that, no destructor of the user's runs under its locks.
+/// A value shared with the function on the host that works on it. The back end holds only a handle: wherever it drops
+/// the handle, no destructor of the program runs under the back end's locks.
 pub(crate) struct Lent<T> {
     state: Loan<T>,
-    /// Whether somebody waits for it.
+    /// Whether the `Pending` still exists, so that the value is wanted back.
     is_wanted: bool,
 }
 
@@ -47,20 +47,20 @@ enum Loan<T> {
     /// The function has not run.
     Ready(T, Box<dyn FnOnce(&mut T) + Send>),
     Running,
-    /// It ran, and panicked if there is a message.
+    /// The function has run; the message is that of its panic, if it panicked.
     Back(T, Option<String>),
     Taken,
 }
 
-/// A call that was refused, with the value that it would have taken.
+/// A call that was refused, with the value that it was given.
 ///
-/// The value is missing if the device was lost, since nobody can tell whether the device still uses it. It is also
-/// missing if the call failed after the device had taken it ([`Error::Submitted`]), for instance if a device that was
-/// opened synchronous could not wait for it: the memory goes to the next owner when that work is over.
+/// The value is missing if the device was lost, since the device may still use it. It is also missing if the call
+/// failed after the device had accepted it ([`Error::Submitted`]), for instance if a device opened in synchronous
+/// mode could not wait for it: the memory goes to its next owner when that work is complete.
 pub struct Refused<T> {
-    /// Why.
+    /// The reason.
     pub error: Error,
-    /// The value, idle again.
+    /// The value, which is not in use.
     pub value: Option<T>,
 }
 
@@ -72,31 +72,31 @@ impl<T> Pending<T> {
         }
     }
 
-    /// When the value comes back, as an event.
+    /// Returns the event after which the value is available.
     pub fn event(&self) -> &Event {
         &self.event
     }
 
-    /// Whether it is there.
+    /// Returns whether the value is available.
     ///
     /// # Ordering
-    /// Does not hold up the host.
+    /// Does not block the host.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
         self.event.query()
     }
 
-    /// Waits for it.
+    /// Waits for the value and returns it.
     ///
     /// # Ordering
-    /// Holds up the host until the work that uses it is over.
+    /// Blocks the host until the work that uses the value is complete.
     ///
     /// # Errors
-    /// What failed on the device; the value is then lost with it. [`Error::Panicked`] if it belonged
-    /// to a function on the host that panicked.
+    /// The error of work that failed on the device; the value is then lost as well. [`Error::Panicked`] if the value
+    /// belonged to a function on the host that panicked.
     #[track_caller]
     pub fn synchronize(mut self) -> Result<T> {
         let at = Location::caller();
@@ -108,10 +108,11 @@ impl<T> Pending<T> {
         self.take()
     }
 
-    /// The same for no longer than this. `None` if the time has passed first; the value stays here.
+    /// Like [`Pending::synchronize`], but waits no longer than `at_most`. Returns `None` if that time passes first;
+    /// the value stays here.
     ///
     /// # Errors
-    /// As [`Pending::synchronize`]; and [`Error::Invalid`] if it was taken before.
+    /// As for [`Pending::synchronize`]; [`Error::Invalid`] if the value was already taken.
     #[track_caller]
     pub fn synchronize_for(&mut self, at_most: Duration) -> Result<Option<T>> {
         match self.event.synchronize_for(at_most)? {
@@ -120,11 +121,11 @@ impl<T> Pending<T> {
         }
     }
 
-    /// The value, once the event is known to be over.
+    /// Takes the value, after the event is known to be complete.
     fn take(&mut self) -> Result<T> {
         let held = self.held.take().ok_or_else(|| Error::Invalid {
             call: "synchronize",
-            why: "the value was taken before".into(),
+            why: "the value was already taken".into(),
         })?;
         let lent = match held {
             Held::Here(value) => return Ok(value),
@@ -135,12 +136,12 @@ impl<T> Pending<T> {
             Loan::Back(_, Some(message)) => Err(Error::Panicked { message }),
             Loan::Ready(..) | Loan::Running | Loan::Taken => Err(Error::Invalid {
                 call: "host_func",
-                why: "the back end said that the function has run, and it has not".into(),
+                why: "the back end reported that the function has run, but it has not".into(),
             }),
         }
     }
 
-    /// Nobody can tell whether the device still uses it: it is never used again.
+    /// Leaks the value if the device is lost, because the device may still use it.
     fn quarantine(&mut self) {
         if self.event.runtime.is_lost() {
             std::mem::forget(self.held.take());
@@ -158,10 +159,10 @@ impl<T> Drop for Pending<T> {
 }
 
 impl<T> Held<T> {
-    /// Nobody waits for it.
+    /// Gives up the value: no caller waits for it.
     pub(crate) fn leave(self) {
         if let Held::Lent(lent) = self {
-            // If the function has run the value is dropped here, else by whoever brings it back.
+            // If the function has run the value is dropped here, else by the thread that runs or drops the function.
             let mut lent = lent.lock();
             lent.is_wanted = false;
             let left = match lent.state {
@@ -175,8 +176,8 @@ impl<T> Held<T> {
 }
 
 impl<T: Send + 'static> Held<T> {
-    /// Lends a value to a function that will run on the host: where the value is from now on, and
-    /// what to run. That leaves the value behind and no panic.
+    /// Lends a value to a function that will run on the host. Returns the handle to the value, and the closure to
+    /// run, which stores the value back and never panics.
     pub(crate) fn lend(
         value: T,
         act: impl FnOnce(&mut T) + Send + 'static,
@@ -190,7 +191,7 @@ impl<T: Send + 'static> Held<T> {
     }
 }
 
-/// What the back end holds of a function on the host.
+/// The back end's handle of a function on the host.
 struct Job<T: Send + 'static>(Arc<Mutex<Lent<T>>>);
 
 impl<T: Send + 'static> Job<T> {
@@ -213,8 +214,8 @@ impl<T: Send + 'static> Job<T> {
 }
 
 impl<T: Send + 'static> Drop for Job<T> {
-    /// The function may never run, because the call is refused or the device is lost. The back end
-    /// drops it at a moment when locks are held: if nobody waits, what it owns goes elsewhere.
+    /// The function may never run, because the call is refused or the device is lost. The back end drops the job
+    /// while it holds locks, so a value that no caller wants is dropped on another thread.
     fn drop(&mut self) {
         let mut lent = self.0.lock();
         if !lent.is_wanted {
@@ -231,7 +232,7 @@ fn message_of(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     drop_elsewhere(panic);
-    text.unwrap_or_else(|| "a value that is no text".to_owned())
+    text.unwrap_or_else(|| "the panic value is not a string".to_owned())
 }
 
 impl<T: Unpin> Future for Pending<T> {

@@ -1,4 +1,4 @@
-//! Page-locked host memory, which devices reach without the host's help.
+//! Page-locked host memory, which devices access directly.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,14 +9,13 @@ use super::Pod;
 use crate::op::Mode;
 use crate::tracker::{Block, Touch};
 
-/// `len` values in page-locked host memory, which no device touches.
+/// `len` values in page-locked host memory, which no device is using.
 ///
-/// Whoever holds it may read and write it like a slice. A copy takes it
-/// ([`Stream::upload`](crate::stream::Stream::upload),
-/// [`Stream::download`](crate::stream::Stream::download)), and the [`Pending`](super::Pending) gives
-/// it back when the copy is over.
+/// Its owner may read and write it like a slice. A copy takes it ([`Stream::upload`](crate::stream::Stream::upload),
+/// [`Stream::download`](crate::stream::Stream::download)), and the [`Pending`](super::Pending) gives it back when the
+/// copy is complete.
 ///
-/// Its content is unspecified at first: it may be what an earlier owner left.
+/// Its content is unspecified at first and may be what an earlier owner left.
 /// [`Device::register`](crate::device::Device::register) pins memory that the program already has, with its content.
 pub struct Pinned<T> {
     block: Box<Block>,
@@ -25,7 +24,7 @@ pub struct Pinned<T> {
 }
 
 impl<T: Pod> Pinned<T> {
-    /// `block` is host memory for at least `len` values, aligned for them.
+    /// `block` is host memory that is large enough for `len` values and aligned for them.
     pub(crate) fn new(block: Box<Block>, len: usize) -> Pinned<T> {
         const {
             assert!(
@@ -47,7 +46,7 @@ impl<T: Pod> Pinned<T> {
         &self.block
     }
 
-    /// All of it.
+    /// Returns an access to the whole memory.
     pub(crate) fn touch(&self, mode: Mode) -> Touch<'_> {
         Touch {
             block: &self.block,
@@ -71,18 +70,18 @@ impl<T: Pod> Deref for Pinned<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the back end promises that the address is host memory of the block's size, always
-        // initialised and exposed; the allocator aligns pieces to 64 bytes and gives each to one
-        // owner. Registered memory is a vector of `T` with so many values, which nobody else has;
-        // its address is exposed as well. `T` is `Pod`, so all bits are values. No device writes it: whoever submits a copy
-        // owns the `Pinned`, and gives it back only when the copy is over.
+        // SAFETY: the back end promises that the address is host memory of the block's size, always initialised and
+        // exposed; the allocator aligns pieces to 64 bytes and gives each to one owner. Registered memory is a vector
+        // of `T` with this many values and no other owner; its address is exposed as well. `T` is `Pod`, so all bits
+        // are values. No device writes it: a caller that submits a copy gives up the `Pinned`, and gets it back only
+        // when the copy is complete.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len) }
     }
 }
 
 impl<T: Pod> DerefMut for Pinned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`, and `&mut self` is the only way to it.
+        // SAFETY: as in `deref`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.len) }
     }
 }

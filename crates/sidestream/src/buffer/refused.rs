@@ -1,7 +1,7 @@
-//! Programs that would race, and do not compile. Each has a twin that does.
+//! Programs that would race, and therefore do not compile. Each has a twin that does compile.
 //!
 //! # Reading pinned memory in flight
-//! The copy owns it until it is over:
+//! The copy owns the memory until it is complete:
 //! ```compile_fail,E0382
 //! # use sidestream::device::Device;
 //! # let device = Device::open("sim:h200")?;
@@ -61,14 +61,14 @@
 //! ```
 //!
 //! # A kernel in PTX without a promise
-//! Only its maker knows what it touches:
+//! Only the author of the kernel knows what it touches:
 //! ```compile_fail,E0133
 //! use sidestream::kernel::{Kernel, Write};
 //! let fill = Kernel::<(Write<u32>,)>::from_ptx(".version 8.0", "fill");
 //! ```
 //! ```
 //! use sidestream::kernel::{Kernel, Write};
-//! // SAFETY: nobody launches it.
+//! // SAFETY: it is never launched.
 //! let fill = unsafe { Kernel::<(Write<u32>,)>::from_ptx(".version 8.0", "fill") };
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! Vectors of the program that are pinned where they are.
+//! Vectors of the program that are pinned in place.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl<T: Pod> Pinned<T> {
         let size_bytes = (len * size_of::<T>()) as u64;
         let vector = Vector::of(values);
         if let Err(error) = runtime.pin(&vector, size_bytes, at) {
-            // SAFETY: it was taken apart above, and no device has seen it.
+            // SAFETY: the vector was taken apart above, and no device has seen it.
             let value = Some(unsafe { vector.into_vec(len) });
             return Err(Refused { error, value });
         }
@@ -41,18 +41,17 @@ impl<T: Pod> Pinned<T> {
         Ok(Pinned::new(block, len))
     }
 
-    /// Unpins memory that [`Device::register`](crate::device::Device::register) has pinned, and gives the
-    /// vector back.
+    /// Unpins memory that [`Device::register`](crate::device::Device::register) pinned, and returns the vector.
     ///
     /// # Ordering
-    /// Holds up the host until all its uses are over, which they are unless a call that used it failed; the
-    /// driver may wait for the whole device to unpin it.
+    /// Blocks the host until all uses of the memory are complete, which they already are unless a call that used it
+    /// failed. The driver may wait for the whole device to unpin it.
     ///
     /// # Errors
-    /// The memory comes back with the error: [`Error::Invalid`](crate::error::Error::Invalid) if it was not
-    /// registered but comes from [`Device::pinned`](crate::device::Device::pinned) (copy the values out
-    /// with `to_vec`), or in a function on the host, which may not call the driver. It is lost with a
-    /// device that is lost, which may still use it.
+    /// The error returns the memory: [`Error::Invalid`](crate::error::Error::Invalid) if the memory was not
+    /// registered but comes from [`Device::pinned`](crate::device::Device::pinned) (copy the values out with
+    /// `to_vec`), or if called from a function on the host, which may not call the driver. If the device is lost the
+    /// memory is lost as well, because the device may still use it.
     #[track_caller]
     pub fn into_vec(mut self) -> Result<Vec<T>, Refused<Pinned<T>>> {
         let at = Location::caller();
@@ -69,15 +68,15 @@ impl<T: Pod> Pinned<T> {
         let len = self.len();
         let block = self.block_mut();
         let Grant::Registered(vector) = std::mem::take(&mut block.grant) else {
-            unreachable!("what is not registered was refused")
+            unreachable!("memory that is not registered was refused above")
         };
         if runtime.live.is_on() {
             let gone = &runtime.pinned.gone;
             gone.note(vector.address(), block.size_bytes, uses);
             block.tell_free();
         }
-        // SAFETY: it was taken apart in `register`, with so many values of this type. No device uses it:
-        // all its uses are over, and the block holds nothing any more.
+        // SAFETY: the vector was taken apart in `register`, with this many values of this type. No device uses it:
+        // all its uses are complete, and the block no longer holds it.
         unsafe {
             runtime.unpin(&vector, block.size_bytes);
             Ok(vector.into_vec(len))

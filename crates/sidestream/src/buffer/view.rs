@@ -45,17 +45,17 @@ impl<'a, T: Pod> View<'a, T> {
         }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A range of it.
+    /// Returns a range of the view.
     ///
     /// # Panics
     /// If the range is not within the view.
@@ -65,7 +65,7 @@ impl<'a, T: Pod> View<'a, T> {
         View::new(self.block, self.first + range.start, range.len())
     }
 
-    /// The values before `mid`, and those from it on.
+    /// Splits the view into the values before `mid` and those from `mid` on.
     ///
     /// # Panics
     /// If `mid` is not within the view.
@@ -101,17 +101,17 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A range of it.
+    /// Returns a range of the view.
     ///
     /// # Panics
     /// If the range is not within the view.
@@ -121,7 +121,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         ViewMut::new(self.block, self.first + range.start, range.len())
     }
 
-    /// The values before `mid`, and those from it on.
+    /// Splits the view into the values before `mid` and those from `mid` on.
     ///
     /// # Panics
     /// If `mid` is not within the view.
@@ -138,12 +138,12 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         )
     }
 
-    /// The same values, for a shorter time.
+    /// Returns a view of the same values with a shorter lifetime.
     pub fn reborrow(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(self.block, self.first, self.len)
     }
 
-    /// The same values, for reading.
+    /// Returns a view of the same values for reading.
     pub fn as_view(&self) -> View<'_, T> {
         View::new(self.block, self.first, self.len)
     }
@@ -184,7 +184,7 @@ fn arg(at: Address, bytes: Range<u64>, mode: Mode) -> Arg {
     Arg::Memory { at, bytes, mode }
 }
 
-/// A range of what there are `len` of.
+/// Resolves a range within `len` values, and panics if it is out of bounds.
 #[track_caller]
 pub(crate) fn within(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
     let behind = |at: usize| at.saturating_add(1);
@@ -200,7 +200,7 @@ pub(crate) fn within(range: impl RangeBounds<usize>, len: usize) -> Range<usize>
     };
     assert!(
         start <= end && end <= len,
-        "the range {start}..{end} is not within the {len} there are"
+        "the range {start}..{end} is out of bounds: there are {len} values"
     );
     start..end
 }

@@ -1,22 +1,22 @@
-//! What kind of hazard two unordered accesses are, and how sure CUDA makes it.
+//! Classifies the race of two unordered accesses: its kind and its severity.
 
 use super::spans::SpanId;
 use crate::op::{Access, BufferId, Class, Kind, Memory, Mode, Op, OpId, SiteId, ThreadId};
 use crate::order::{Chain, Epoch, Known, Near, Open};
 
-/// What two unordered accesses do to each other. In the order of precedence: of several that fit
+/// The kind of a race between two unordered accesses, in order of precedence: where several kinds fit
 /// one pair of operations and one buffer, the first is reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RaceKind {
-    /// One side ends the life of the memory, or the sides are an earlier and a later tenant of it.
+    /// Use after free: one side frees the memory, or the two use it as different tenants, earlier and later.
     Uaf,
-    /// Used without being ordered after its `cudaMallocAsync`.
+    /// Use before allocation: the use is not ordered after the `cudaMallocAsync`.
     Uba,
     /// The host reads what the device may be writing.
     HostRaw,
     /// The host writes what the device may be reading.
     HostWar,
-    /// Host and device both write.
+    /// The host and the device both write.
     HostWaw,
     /// On the device: the first writes, the second reads.
     Raw,
@@ -24,12 +24,12 @@ pub enum RaceKind {
     War,
     /// On the device: both write.
     Waw,
-    /// A time is asked of an event that is not known to be complete.
+    /// An elapsed time is queried while an event is not known to be complete.
     Timing,
 }
 
 impl RaceKind {
-    /// The name in reports.
+    /// Returns the name used in reports.
     pub fn code(self) -> &'static str {
         match self {
             RaceKind::Uaf => "UAF",
@@ -45,17 +45,17 @@ impl RaceKind {
     }
 }
 
-/// Whether CUDA leaves the outcome open or promises nothing at all.
+/// Whether CUDA leaves the order open or guarantees none at all.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// CUDA does not say whether the call blocks: it may happen to be right.
+    /// CUDA does not say whether a call blocks, so the program may happen to be correct.
     Warn,
     /// Nothing orders the two.
     Error,
 }
 
 impl Severity {
-    /// The name in reports.
+    /// Returns the name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Warn => "warn",
@@ -64,20 +64,21 @@ impl Severity {
     }
 }
 
-/// What an operation is to the memory it touches, as far as kinds and severities depend on it.
+/// The role of an operation towards the memory it touches, as far as race kinds and severities depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Role {
     /// Any other work or host access.
     Work,
-    /// It may hold up its caller, for what is pageable or managed of its memory.
+    /// Work of a call that may block its caller if the memory is pageable.
     HoldsPageable,
+    /// Work of a call that may block its caller if the memory is managed.
     HoldsManaged,
     /// `cudaMallocAsync`.
     Begin,
-    /// The end of a life.
+    /// A free.
     End,
-    /// The end of a life by a call that may wait for the device.
+    /// A free by a call that may wait for the device.
     OpenEnd,
 }
 
@@ -86,8 +87,8 @@ impl Role {
     fn of(kind: &Kind) -> Role {
         match Open::of(kind) {
             Some(Open::Waits) => return Role::OpenEnd,
-            Some(Open::HoldsUp(Memory::Pageable)) => return Role::HoldsPageable,
-            Some(Open::HoldsUp(_)) => return Role::HoldsManaged,
+            Some(Open::Blocks(Memory::Pageable)) => return Role::HoldsPageable,
+            Some(Open::Blocks(_)) => return Role::HoldsManaged,
             None => {}
         }
         match kind.class() {
@@ -116,17 +117,17 @@ impl Role {
     }
 }
 
-/// What an access does, for what sort of operation, and which thread called that: in one word, since
-/// what is remembered of a buffer in one piece fills three lines of the cache.
+/// The access mode, the role of the operation and the calling thread, packed into one word: the record of
+/// a buffer that was never split then fits three cache lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Deed(u32);
 
 impl Deed {
     const READS: u32 = 1 << 3;
     const WRITES: u32 = 1 << 4;
-    /// The host makes it: a thread, or a function in stream order.
+    /// Set if the host makes the access: a thread, or a host function in stream order.
     const HOST: u32 = 1 << 5;
-    /// The rest is the thread. One with a higher number is any of these.
+    /// The first bit of the thread's number. All numbers too large for the remaining bits share one value.
     const THREAD: u32 = 8;
     const NO_THREAD: u32 = u32::MAX >> Deed::THREAD;
 
@@ -155,7 +156,7 @@ impl Deed {
     }
 }
 
-/// A step that performs accesses: what they have in common.
+/// What all accesses of one step have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     epoch: Epoch,
@@ -182,7 +183,7 @@ impl Now {
         self.epoch.chain
     }
 
-    /// One of its accesses.
+    /// Returns one access of the step.
     #[inline]
     pub(super) fn with(&self, access: &Access) -> Use {
         Use {
@@ -196,7 +197,7 @@ impl Now {
     }
 }
 
-/// The span of an access, in as little room as there is: zero for none, else one more than its id.
+/// The span of an access in four bytes: zero for none, else one more than its id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Within(u32);
 
@@ -210,7 +211,7 @@ impl Within {
     }
 }
 
-/// One access, as it is remembered beside the bytes.
+/// One access, as it is stored for the bytes that it touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Use {
     pub epoch: Epoch,
@@ -222,7 +223,7 @@ pub(super) struct Use {
 }
 
 impl Use {
-    /// No access: a step before all others.
+    /// No access: a step ordered before all others.
     pub(super) const NONE: Use = Use {
         epoch: Epoch { chain: 0, tick: 0 },
         op: OpId(0),
@@ -232,7 +233,7 @@ impl Use {
         deed: Deed(0),
     };
 
-    /// Makes it [`Use::is_none`], and leaves the rest as it is.
+    /// Clears the epoch, so that [`Use::is_none`] returns true; the other fields keep their values.
     #[inline]
     pub(super) fn forget(&mut self) {
         self.epoch = Use::NONE.epoch;
@@ -243,13 +244,13 @@ impl Use {
         self.epoch.tick == 0
     }
 
-    /// Whether it lies before what is known. "No" may be wrong, as in [`Near`].
+    /// Whether the access is known to be ordered before. `false` may be wrong, as in [`Near`].
     #[inline(always)]
     pub(super) fn is_surely_before(&self, known: Near<'_>) -> bool {
         known.has(self.epoch)
     }
 
-    /// The same, and "no" is right.
+    /// Like [`Use::is_surely_before`], but exact: `false` is right, too.
     pub(super) fn is_before(&self, known: &Known<'_>) -> bool {
         known.has(self.epoch)
     }
@@ -262,12 +263,12 @@ impl Use {
         self.deed.0 & Deed::WRITES != 0
     }
 
-    /// It stands for a read, too.
+    /// Makes this entry represent a read as well.
     pub(super) fn add_read(&mut self) {
         self.deed.0 |= Deed::READS;
     }
 
-    /// The thread that called it, unless there are more threads than can be told apart.
+    /// Returns the calling thread, unless its number is too large to be stored.
     pub(super) fn thread(&self) -> Option<ThreadId> {
         let thread = self.deed.0 >> Deed::THREAD;
         (thread != Deed::NO_THREAD).then_some(ThreadId(thread))
@@ -278,7 +279,7 @@ impl Use {
     }
 }
 
-/// The kind of two conflicting accesses that nothing orders.
+/// Returns the race kind of two conflicting accesses that are unordered.
 pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
     let roles = (first.deed.role(), second.deed.role());
     if roles.0.ends() || roles.1.ends() || first.buffer != second.buffer {
@@ -287,8 +288,8 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
     if roles.0 == Role::Begin || roles.1 == Role::Begin {
         return RaceKind::Uba;
     }
-    // Two accesses of one side are named in the order of the calls, host against device by what
-    // the host does.
+    // Two accesses of the host, or two of the device, are named in call order; host against device is
+    // named by what the host does.
     let (earlier, later) = match (first.deed.is_host(), second.deed.is_host()) {
         (true, false) => (second, first),
         _ => (first, second),
@@ -313,12 +314,12 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
     }
 }
 
-/// `warn` where CUDA leaves the behaviour open, and only there. `called_before` says whether the second
-/// access stands behind the return of the call that asked for the first.
+/// Returns [`Severity::Warn`] only where CUDA leaves the behaviour open. `called_before` says whether the second
+/// access comes after the return of the call that issued the first.
 ///
-/// What is open is whether a call holds up its caller. So it matters only to what the caller does
-/// next, and to whoever hears of that. To another thread nothing is open, nor to what the host did
-/// or asked for before the call.
+/// What CUDA leaves open is whether a call blocks its caller. That matters only to what the caller does
+/// next, and to threads that synchronize with the caller after that. For any other thread, and for what the
+/// host did or enqueued before the call, nothing is open.
 pub(super) fn severity_of(
     first: &Use,
     first_in_stream: bool,
@@ -326,12 +327,12 @@ pub(super) fn severity_of(
     memory: Memory,
     called_before: impl FnOnce() -> bool,
 ) -> Severity {
-    let holds_up = matches!(
+    let may_block = matches!(
         (first.deed.role(), memory),
         (Role::HoldsPageable, Memory::Pageable) | (Role::HoldsManaged, Memory::Managed)
     );
-    let open = holds_up && second.is_host_access()
-        // It may wait for the work that is pending, and what nobody has called yet is not.
+    let open = may_block && second.is_host_access()
+        // The free may wait for pending work, but not for work that is enqueued after it.
         || second.deed.role() == Role::OpenEnd && first_in_stream;
     if open && called_before() {
         Severity::Warn

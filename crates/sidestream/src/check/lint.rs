@@ -1,4 +1,4 @@
-//! What a program may do rightly and should hear of all the same.
+//! Remarks on calls that are correct but slow or fragile.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,13 +10,13 @@ use crate::order::{Chain, Clocks, Epoch, Order, Runs};
 /// A remark on one operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Lint {
-    /// The operation that it names.
+    /// The operation that the remark is about.
     pub op: OpId,
-    /// What there is to say.
+    /// The kind of remark.
     pub code: LintCode,
 }
 
-/// What a [`Lint`] says.
+/// The kind of a [`Lint`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LintCode {
     /// An asynchronous copy of pageable memory may block the host and does not overlap (R22).
@@ -25,16 +25,16 @@ pub enum LintCode {
     DefaultStreamSerialization,
     /// The event has no record yet, so the wait does nothing (R8).
     WaitOnUnrecordedEvent,
-    /// The host waits in a loop: the third time at one call site.
+    /// The host blocks in a loop; reported the third time at one call site.
     SyncInLoop,
-    /// A launch on a stream of another than the current device: fails before CUDA 13 (R37).
+    /// A kernel launch on a stream of a device that is not the current one: fails before CUDA 13 (R37).
     ForeignDeviceLaunch,
-    /// More streams were asked for than the pool holds: some are the same one (R51).
+    /// The program took more streams from the pool than it holds, so some of them are the same stream (R51).
     StreamPoolAlias,
 }
 
 impl LintCode {
-    /// The name in reports.
+    /// Returns the name used in reports.
     pub fn code(self) -> &'static str {
         match self {
             LintCode::UnpinnedAsyncCopy => "UNPINNED_ASYNC_COPY",
@@ -47,42 +47,42 @@ impl LintCode {
     }
 }
 
-/// The lints so far, and what later ones depend on.
+/// The remarks so far, and the state that later ones depend on.
 #[derive(Debug, Default)]
 pub(super) struct Lints {
     pub list: Vec<Lint>,
-    /// If there, only the first remark of a sort at a call site is kept, and these are known: a program
-    /// that runs on and on would otherwise take more memory with each.
+    /// If set, only the first remark of a kind at each call site is kept, and this is the set of those known:
+    /// otherwise the memory of a check that runs for a long time would grow with each remark.
     pub once: Option<HashSet<(SiteId, LintCode)>>,
-    /// By call site: how often the host waited there.
+    /// By call site: the number of times that the host blocked there.
     waits: HashMap<SiteId, u32>,
-    /// By blocking stream: its last work.
+    /// By blocking stream: the epoch of its last work.
     worked: Vec<Option<Epoch>>,
     serial: HashMap<DeviceId, Serial>,
-    /// What threads saw pending when they last looked.
+    /// By thread and device: the streams seen pending at the thread's last scan.
     looked: HashMap<(ThreadId, DeviceId), Looked>,
 }
 
-/// Two blocking streams at most with work that a thread does not know to be over. All others that have
-/// such work acted since so many calls.
+/// At most two blocking streams with work that a thread does not know to be complete. Any other stream with
+/// such work acted after the first `calls` calls.
 #[derive(Debug, Default)]
 struct Looked {
     pending: SmallVec<[StreamId; 2]>,
     calls: u64,
 }
 
-/// The actions in one legacy stream behind which no second blocking stream has worked yet.
+/// The work in one legacy stream after which no second blocking stream has worked yet.
 #[derive(Debug, Default)]
 struct Serial {
-    /// Nothing blocking was called since these; with the one stream that they were behind, or none
-    /// if there were several.
+    /// Work after which no blocking stream has worked yet, each with the one stream that it waits for, or `None`
+    /// if it waits for several.
     fresh: Vec<(Place, Option<StreamId>)>,
-    /// Those behind which only `stream` has worked, which is also the one they were behind.
+    /// Work after which only `stream` has worked; `stream` is also the one that it waits for.
     waiting: Vec<Place>,
     stream: Option<StreamId>,
 }
 
-/// An operation, and where it was called.
+/// An operation and its call site.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     op: OpId,
@@ -97,7 +97,7 @@ impl Place {
 }
 
 impl Lints {
-    /// Looks at a call that succeeded, before the clocks know of it.
+    /// Examines a call that succeeded, before the clocks are updated for it.
     #[inline]
     pub(super) fn before(&mut self, op: &Op, order: &mut Order, clocks: &Clocks) {
         if let Kind::Kernel { stream, .. } = op.kind
@@ -131,7 +131,7 @@ impl Lints {
         }
     }
 
-    /// Looks at the work of a call, after the clocks took it.
+    /// Examines the work of a call, after the clocks were updated for it.
     #[inline]
     pub(super) fn after(&mut self, op: &Op, runs: Runs, epoch: Epoch, chain: Chain, order: &Order) {
         let Chain::Stream(stream) = chain else {
@@ -142,7 +142,7 @@ impl Lints {
         }
     }
 
-    /// An application asked its stream pool `asked` times; the pool holds `size` streams.
+    /// Records that a program has taken `asked` streams from a pool of `size` streams.
     pub(super) fn pool(&mut self, op: OpId, asked: u32, size: u32) {
         if asked > size {
             let code = LintCode::StreamPoolAlias;
@@ -163,7 +163,7 @@ impl Lints {
         }
     }
 
-    /// R60: which blocking streams does this hold up?
+    /// R60: finds the blocking streams that this work in the legacy stream orders.
     fn legacy_work(&mut self, op: &Op, device: DeviceId, order: &Order, clocks: &Clocks) {
         let thread = Chain::Thread(op.thread);
         let worked = &self.worked;
@@ -178,7 +178,7 @@ impl Lints {
         };
         looked.pending.retain(|stream| is_pending(*stream));
         let mut acted = order.acted_since(device, looked.calls);
-        // Two are as good as more.
+        // Two streams are enough to decide.
         while looked.pending.len() < 2 {
             let Some((stream, kind)) = acted.next() else {
                 looked.calls = order.calls_before();
@@ -209,20 +209,20 @@ impl Lints {
             return;
         };
         let code = LintCode::DefaultStreamSerialization;
-        let mut held_up = Vec::new();
+        let mut serialized = Vec::new();
         if serial.stream != Some(stream) {
-            held_up.append(&mut serial.waiting);
+            serialized.append(&mut serial.waiting);
             serial.stream = Some(stream);
         }
         for (place, only) in serial.fresh.drain(..) {
             let is_known = |at: &Place| at.site == place.site;
             if only != Some(stream) {
-                held_up.push(place);
+                serialized.push(place);
             } else if self.once.is_none() || !serial.waiting.iter().any(is_known) {
                 serial.waiting.push(place);
             }
         }
-        for place in held_up {
+        for place in serialized {
             self.add_at(place, code);
         }
     }

@@ -1,4 +1,4 @@
-//! A checker beside a program that runs.
+//! A checker that runs beside a live program.
 
 use std::sync::Arc;
 
@@ -10,28 +10,28 @@ use crate::log::{Problem, Record, Sink};
 use crate::op::{StreamId, ThreadId};
 use crate::order::Chain;
 
-/// What a live checker may hold in memory unless it is told otherwise: 1 GiB.
+/// The default memory limit of a live checker: 1 GiB.
 pub const LIVE_MEMORY_BYTES: u64 = 1 << 30;
 
 /// What happens when a live checker finds a race.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnRace {
     /// The first race panics in the thread that called its second operation, with the report as the
-    /// text. A race that CUDA leaves open is only reported.
+    /// message. A race of severity [`Severity::Warn`] is only reported.
     Panic,
-    /// It is kept for [`Findings`].
+    /// The race is kept for [`Findings`].
     Report,
 }
 
-/// Checks a program while it runs: attach the sink to its [`Live`](crate::log::Live), and ask the
-/// [`Findings`] at any time, from any thread, also after the sink was detached.
+/// Checks a program while it runs: attach the sink to its [`Live`](crate::log::Live), and query the
+/// [`Findings`] at any time, from any thread, even after the sink was detached.
 ///
-/// Memory grows with what is declared and with the places in the source that race, not with the
-/// length of the run; it takes about `memory_bytes` at most. Of equal remarks at one call site the
-/// first is kept. Should it need more memory than that, or should the program make more calls than
-/// the checker can count, the check ends; [`Findings::ended`] says so, and with [`OnRace::Panic`] it
-/// panics: a check that quietly stopped would be taken for a clean one. A call that CUDA refuses ends
-/// it in the same way, since nobody knows what the program did instead.
+/// Memory grows with the streams, buffers and other objects declared and with the places in the source that
+/// race, not with the length of the run. Of equal remarks at one call site only the first is kept. Should the
+/// checker need more than about `memory_bytes`, or should the program make more calls than the checker can count,
+/// the check ends: [`Findings::ended`] returns why, and with [`OnRace::Panic`] the program panics, since a check
+/// that stopped silently would be taken for a clean one. A call that CUDA refuses ends the check in the same way,
+/// since what the program did instead is unknown.
 ///
 /// ```
 /// use sidestream::check::{self, OnRace};
@@ -44,7 +44,7 @@ pub enum OnRace {
 /// let [copies, kernels] = ["copies", "kernels"]
 ///     .map(|name| live.new_stream(StreamKind::NonBlocking, DeviceId(0), name));
 /// let thread = live.new_thread("main");
-/// let mut pen = live.write().expect("somebody listens");
+/// let mut pen = live.write().expect("a sink is attached");
 /// let buffer = pen.new_buffer(Memory::Device, 1024, None, "A");
 /// for (stream, mode) in [(copies, Mode::Write), (kernels, Mode::Read)] {
 ///     let (id, site) = (pen.next_op(), pen.site(std::panic::Location::caller()));
@@ -69,51 +69,50 @@ pub fn live(on_race: OnRace, memory_bytes: u64) -> (Findings, Box<dyn Sink>) {
     (Findings { watch }, Box::new(half))
 }
 
-/// What a live checker has found so far.
+/// The findings of a live checker so far.
 #[derive(Clone)]
 pub struct Findings {
     watch: Arc<Mutex<Watch>>,
 }
 
-/// What the two halves share.
+/// The state shared by [`Findings`] and the sink.
 struct Watch {
     run: Run,
     ended: Option<Problem>,
 }
 
-/// The half that is told.
+/// The sink, which receives the records.
 struct Half {
     watch: Arc<Mutex<Watch>>,
-    /// Until it has.
+    /// Whether a race still panics: cleared by the first panic.
     panics: bool,
     alarm: Option<String>,
 }
 
 impl Findings {
-    /// What was found, as data.
+    /// Returns the findings as data.
     pub fn report(&self) -> Report {
         self.watch.lock().run.report()
     }
 
-    /// How many races and how many remarks the report has so far. They only grow, and no report is made
-    /// for it.
+    /// Returns the numbers of races and of remarks so far, without making a report. They never decrease.
     pub fn found(&self) -> (usize, usize) {
         let watch = self.watch.lock();
         let checker = &watch.run.checker;
         (checker.races.len(), checker.lints.list.len())
     }
 
-    /// What the ids of the report are called.
+    /// Returns the names of the streams, threads, buffers, events and spans in the report.
     pub fn names(&self) -> Names {
         self.watch.lock().run.names()
     }
 
-    /// The call sites, by id, as `file:line`.
+    /// Returns the call sites by id, as `file:line`.
     pub fn sites(&self) -> Vec<String> {
         self.watch.lock().run.sites.clone()
     }
 
-    /// What was found, for people: the same that `sidestream check` prints of a log.
+    /// Returns the report as text, as `sidestream check` prints it for a log.
     pub fn text(&self) -> String {
         let watch = self.watch.lock();
         let report = watch.run.report();
@@ -125,42 +124,42 @@ impl Findings {
         text
     }
 
-    /// Why the check ended before the program did, if it did. The report is about what came before.
+    /// Returns why the check ended before the program did, if so. The report covers what came before.
     pub fn ended(&self) -> Option<String> {
         let watch = self.watch.lock();
         let problem = watch.ended.as_ref();
         problem.map(|problem| ended(problem, watch.run.ops))
     }
 
-    /// How many steps a stream has taken.
+    /// Returns the number of steps that a stream has taken.
     pub fn steps(&self, stream: StreamId) -> u32 {
         let watch = self.watch.lock();
         let chain = Chain::Stream(stream);
         watch.run.checker.clocks.known(chain, chain)
     }
 
-    /// How many of a stream's steps lie before all that the first thread does next, as far as CUDA promises.
+    /// Returns the number of a stream's steps that CUDA guarantees to be ordered before whatever the first thread does next.
     pub fn steps_known_to_host(&self, stream: StreamId) -> u32 {
         let watch = self.watch.lock();
         let host = Chain::Thread(ThreadId(0));
         watch.run.checker.clocks.known(host, Chain::Stream(stream))
     }
 
-    /// From here on waits are followed, for [`Findings::waits_not_needed`].
+    /// Starts to track waits, for [`Findings::waits_not_needed`].
     pub fn follow_waits(&self) {
         self.watch.lock().run.checker.follow_waits();
     }
 
-    /// As [`Checker::waits_not_needed`](super::Checker::waits_not_needed); nothing where the check ended early.
-    pub fn waits_not_needed(&self, is_over: bool) -> Vec<Waited> {
+    /// Like [`Checker::waits_not_needed`](super::Checker::waits_not_needed), but empty if the check ended early.
+    pub fn waits_not_needed(&self, ended: bool) -> Vec<Waited> {
         let mut watch = self.watch.lock();
         match watch.ended {
-            None => watch.run.checker.waits_not_needed(is_over),
+            None => watch.run.checker.waits_not_needed(ended),
             Some(_) => Vec::new(),
         }
     }
 
-    /// How many operations were checked.
+    /// Returns the number of operations checked.
     pub fn ops(&self) -> u64 {
         self.watch.lock().run.ops
     }
@@ -180,7 +179,7 @@ impl Watch {
         }
     }
 
-    /// Takes something, unless the check has ended.
+    /// Processes a record, unless the check has ended.
     #[inline]
     fn take(&mut self, what: impl FnOnce(&mut Run) -> Result<(), Problem>) {
         if self.ended.is_none() {
@@ -188,7 +187,7 @@ impl Watch {
         }
     }
 
-    /// What makes a program panic, of what came after the first `known` races.
+    /// Returns the panic message for the races after the first `known`, or for the end of the check.
     #[cold]
     fn alarm(&self, known: usize) -> Option<String> {
         let (report, names) = (self.run.report(), self.run.names());
@@ -213,10 +212,10 @@ impl Sink for Half {
         watch.take(|run| run.take(record));
         let checker = &watch.run.checker;
         let found = checker.races.len() > known || checker.error.is_some();
-        // What has to be said is said of a call.
+        // Only a record of a call can panic: its thread made the call.
         if self.panics && (found || watch.ended.is_some()) && matches!(record, Record::Op(_)) {
             self.alarm = watch.alarm(known);
-            // Once it is said, the rest is in the report.
+            // After the first panic, the rest is only reported.
             self.panics = self.alarm.is_none();
         }
     }

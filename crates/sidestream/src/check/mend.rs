@@ -1,20 +1,20 @@
-//! Which races one call mends.
+//! Groups races by the call that fixes them.
 
 use super::{Fix, Race, RaceKind, Report, Severity};
 use crate::op::{BufferId, EventId, OpId, StreamId, ThreadId};
 
-/// A call, and the races that it mends: those that it orders once it stands where it says.
+/// A call and the races that it fixes: those that it orders, once inserted at the place that the fix names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mend {
-    /// The call.
+    /// The call to insert, and where.
     pub fix: Fix,
-    /// The race that it is the fix of, by its place in the report: the first that it has to come before.
+    /// The index in the report of the race that `fix` was made for: the call belongs before its second operation.
     pub first: usize,
-    /// All that it mends, by their places in the report, the most telling first.
+    /// The indices in the report of all races that the call fixes, the most telling first.
     pub races: Vec<usize>,
 }
 
-/// What calls have in common of which one may do for several.
+/// The key of a fix: one call may fix several races whose keys are equal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Sort {
     WaitStream(StreamId, StreamId, ThreadId),
@@ -25,9 +25,9 @@ enum Sort {
 }
 
 impl Report {
-    /// The races by the calls that mend them, in the order in which the calls stand in the program.
+    /// Returns the calls that fix the races, in program order, each with its races.
     ///
-    /// `fix_of` says how a race is to be mended, where there is a choice: as a rule by its fix.
+    /// `fix_of` chooses the fix of a race where there are several; usually [`Race::fix`].
     pub fn mends(&self, fix_of: impl Fn(&Race) -> Fix) -> Vec<Mend> {
         let mut places: Vec<(Sort, OpId, usize)> = (0..self.races.len())
             .map(|at| {
@@ -39,8 +39,8 @@ impl Report {
         let mut mends: Vec<(OpId, Sort, Mend)> = Vec::new();
         for (sort, before, at) in places {
             let race = &self.races[at];
-            // The call stands before the earliest of the second operations. It does for a later one too if that one's
-            // first operation was there by then.
+            // The call belongs before the earliest second operation. It also fixes a later race if the first
+            // operation of that race was called before this place.
             match mends.last_mut() {
                 Some((place, known, mend)) if *known == sort && race.first < *place => {
                     mend.races.push(at);
@@ -68,7 +68,7 @@ impl Report {
     }
 }
 
-/// What sort of call this is, and before which operation it stands.
+/// Returns the key of a fix, and the operation before which its call belongs.
 fn sort_of(fix: Fix, at: usize) -> (Sort, OpId) {
     match fix {
         Fix::WaitStream {
@@ -97,7 +97,7 @@ fn sort_of(fix: Fix, at: usize) -> (Sort, OpId) {
     }
 }
 
-/// What is read before it was written tells more than what is written twice.
+/// Ranks race kinds: a read before its write is more telling than two writes.
 fn rank(kind: RaceKind) -> u8 {
     match kind {
         RaceKind::HostRaw | RaceKind::Raw => 0,

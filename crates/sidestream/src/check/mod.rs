@@ -1,13 +1,12 @@
-//! The race checker: is everything ordered that has to be?
+//! The race checker: finds accesses to common memory that nothing orders.
 //!
-//! A [`Checker`] reads operations in the order of the calls. Each goes through the rule book
-//! ([`crate::order`]), whose promised edges are folded into clocks; every access is compared with
-//! the last accesses to the same physical bytes. Nothing is executed and no device is needed.
+//! A [`Checker`] reads operations in call order. Each goes through the rule book ([`crate::order`]), which
+//! returns the ordering edges that CUDA guarantees; these update vector clocks. Every access is compared with the
+//! last accesses to the same physical bytes. Nothing is executed and no device is needed.
 //!
-//! What it reports is a pair of operations that touch a common byte, one of them writing it (or
-//! ending or beginning its life), that the rules do not order: a [`Race`], with the call that
-//! orders it. A pair that the rules do order is never reported. `docs/guide/check.md` says what the
-//! kinds and remarks mean to a user.
+//! It reports a [`Race`] for two operations that touch a common byte, that the rules do not order, and of which one
+//! writes, allocates or frees the byte; the race names a call that orders them. A pair that the rules do order is
+//! never reported. `docs/guide/check.md` explains the kinds of races and remarks.
 //!
 //! ```
 //! use sidestream::check::{Checker, Names};
@@ -74,11 +73,11 @@ pub use run::MEMORY_BYTES;
 pub use spans::SpanId;
 pub use waits::Waited;
 
-/// What a check reads: calls as plain data, the rules that they follow, and the log that holds them.
+/// The input of a check: calls as plain data, the ordering rules, and the log format.
 #[doc(inline)]
 pub use crate::{log, op, order};
 
-/// Reads operations and finds what nothing orders.
+/// Reads operations and finds accesses that nothing orders.
 #[derive(Debug)]
 pub struct Checker {
     order: Order,
@@ -88,21 +87,21 @@ pub struct Checker {
     trails: Trails,
     lints: Lints,
     spans: Spans,
-    /// If there, waits are followed, to find those that no access needs.
+    /// Set if waits are tracked, to find those that no access needs.
     waits: Option<Box<Waits>>,
     /// By event: its last record.
     records: Vec<Option<Recorded>>,
-    /// By buffer: what the caching allocator was told.
+    /// By buffer: its allocation and free by the caching allocator.
     tenancies: Vec<Tenancy>,
     races: Vec<Race>,
-    /// Where in `races` a pair is counted.
+    /// The index in `races` at which pairs of this key are counted.
     known: HashMap<Alike, usize>,
-    /// What the present operation is unordered with; reused.
+    /// The earlier accesses unordered with the current operation; the vector is reused.
     found: Vec<Unordered>,
     error: Option<Refused>,
 }
 
-/// Pairs that are reported once.
+/// The key of a race: pairs with equal keys are reported once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Alike(RaceKind, Option<BufferId>, SiteId, SiteId);
 
@@ -119,7 +118,7 @@ struct Recorded {
 struct Tenancy {
     home: Option<StreamId>,
     freed: Option<(OpId, ThreadId)>,
-    /// The thread that saw the events of the free complete.
+    /// The thread that queried the events of the free as complete.
     seen_by: Option<ThreadId>,
 }
 
@@ -130,7 +129,7 @@ impl Default for Checker {
 }
 
 impl Checker {
-    /// A checker that knows no stream, event or buffer.
+    /// Returns a checker without streams, events or buffers.
     pub fn new() -> Checker {
         Checker {
             order: Order::new(),
@@ -150,59 +149,60 @@ impl Checker {
         }
     }
 
-    /// The rule book, to declare streams and events in. They may be declared at any time before
-    /// the first operation that names them.
+    /// Returns the rule book, in which streams and events are declared: each at any time before
+    /// the first operation that names it.
     pub fn order_mut(&mut self) -> &mut Order {
         &mut self.order
     }
 
-    /// The rule book.
+    /// Returns the rule book.
     pub fn order(&self) -> &Order {
         &self.order
     }
 
-    /// Makes a buffer known, at any time before the first operation that names it. Every tenancy
-    /// of some bytes is a buffer of its own; `within` says that they share them.
+    /// Declares a buffer, at any time before the first operation that names it. Memory that is freed and
+    /// allocated again is a new buffer; `within` names the earlier buffer with which it shares bytes.
     ///
     /// # Panics
-    /// If the earlier buffer of [`Within`] is not known.
+    /// If the earlier buffer of [`Within`] was not declared.
     #[track_caller]
     pub fn add_buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>) -> BufferId {
         self.shadow.add(memory, bytes, within)
     }
 
-    /// The names of spans, by their id.
+    /// Returns the names of spans, by id.
     pub(crate) fn span_names(&self) -> &[String] {
         self.spans.names()
     }
 
-    /// From here on waits are followed: see [`Checker::waits_not_needed`].
+    /// Starts to track waits: see [`Checker::waits_not_needed`].
     pub fn follow_waits(&mut self) {
         self.waits.get_or_insert_default();
     }
 
-    /// The call sites of whose waits no access needed one: without them all that conflicts would be ordered just as well.
-    /// All of those that were followed up to where the host had waited for the same work count; with `is_over`, nothing more
-    /// is called, and the others count as well.
+    /// Returns the call sites none of whose waits was needed: without these waits, all conflicting accesses would still be
+    /// ordered. A wait counts once the host has waited for the same work; with `ended`, the program makes no further
+    /// calls, and the other waits count as well.
     ///
-    /// It holds for what was called. All host threads have to be one, and kernels that nobody announced may need a wait.
-    pub fn waits_not_needed(&mut self, is_over: bool) -> Vec<Waited> {
+    /// This is true only of the calls that were recorded: the program must have a single host thread, and a kernel that was
+    /// not recorded may need a wait that this function returns.
+    pub fn waits_not_needed(&mut self, ended: bool) -> Vec<Waited> {
         let Some(waits) = self.waits.as_mut().filter(|_| self.error.is_none()) else {
             return Vec::new();
         };
-        if is_over {
+        if ended {
             waits.over();
         }
         waits.not_needed()
     }
 
-    /// Takes the next record of a log. Threads, call sites and times say nothing of what is ordered.
+    /// Checks the next record of a log. Records of threads, call sites and times do not affect the order.
     ///
     /// # Errors
-    /// As [`Checker::push`].
+    /// Like [`Checker::push`].
     ///
     /// # Panics
-    /// As [`Checker::push`] and [`Checker::add_buffer`].
+    /// Like [`Checker::push`] and [`Checker::add_buffer`].
     pub fn take(&mut self, record: &Record<'_>) -> Result<(), Refused> {
         match record {
             Record::Op(op) => return self.push(op),
@@ -227,14 +227,14 @@ impl Checker {
         Ok(())
     }
 
-    /// Takes the next call.
+    /// Checks the next call.
     ///
     /// # Errors
-    /// A call that CUDA refuses ends the check: it and every later call give the same error, and
+    /// A call that CUDA refuses ends the check: that call and every later one return the same error, and
     /// the report keeps what was found before.
     ///
     /// # Panics
-    /// If the operation names a stream, event or buffer that is not known.
+    /// If the operation names a stream, event or buffer that was not declared.
     pub fn push(&mut self, op: &Op) -> Result<(), Refused> {
         if let Some(refused) = self.error {
             return Err(refused);
@@ -260,8 +260,8 @@ impl Checker {
                 return Err(refused);
             }
         };
-        if runs == Runs::Now && matches!(Open::of(&op.kind), Some(Open::HoldsUp(_))) {
-            // The return of the call, so that it is known who has heard of it.
+        if runs == Runs::Now && matches!(Open::of(&op.kind), Some(Open::Blocks(_))) {
+            // A step for the return of the call: whatever is ordered after it was called later.
             steps.push(Step::on(Chain::Thread(op.thread)));
         }
         lints.before(op, order, clocks);
@@ -311,7 +311,7 @@ impl Checker {
         Ok(())
     }
 
-    /// What was found so far.
+    /// Returns the findings so far.
     pub fn report(&self) -> Report {
         let mut races = self.races.clone();
         races.sort_by_key(|race| (race.second, race.first, race.buffer, race.kind));
@@ -340,7 +340,7 @@ impl Checker {
         });
     }
 
-    /// A time may be asked once the calling thread knows both events complete (R11).
+    /// Checks that the calling thread knows both events to be complete when it queries an elapsed time (R11).
     fn elapsed(&mut self, op: &Op, from: EventId, to: EventId) {
         let thread = Chain::Thread(op.thread);
         for event in [to, from] {
@@ -427,7 +427,7 @@ impl Checker {
         let race = Race {
             kind,
             severity: hazard::severity_of(first, in_stream, second, memory, || {
-                self.stands_behind_call(second, first, op.thread)
+                self.is_after_return(second, first, op.thread)
             }),
             buffer: Some(second.buffer),
             handed_on: self.handed_on(first, second, chains.0),
@@ -444,9 +444,9 @@ impl Checker {
         self.count(race);
     }
 
-    /// Whether `access`, which `thread` called, stands behind the return of the call of `earlier`: the
-    /// same thread called it later, or somebody heard of a later step of that thread.
-    fn stands_behind_call(&self, access: &Use, earlier: &Use, thread: ThreadId) -> bool {
+    /// Whether `access`, called by `thread`, comes after the return of the call of `earlier`: the same thread
+    /// called it later, or the access is ordered after a later step of the thread that called `earlier`.
+    fn is_after_return(&self, access: &Use, earlier: &Use, thread: ThreadId) -> bool {
         let Some(caller) = earlier.thread() else {
             return false;
         };
@@ -489,11 +489,11 @@ impl Checker {
         }
     }
 
-    /// The call that orders a pair: the waiting side's, right before the second operation, except
-    /// where the caching allocator would have waited had it been told.
+    /// Returns the call that orders a pair: a wait right before the second operation, or a `record_stream`
+    /// where the caching allocator would have waited had it known of the use.
     fn fix(&self, op: &Op, first: &Use, second: &Use, chains: (Chain, Chain)) -> Fix {
         let thread = op.thread;
-        // Waiting for a stream that is being captured would be refused, or pull the waiter into the
+        // To wait for a stream that is being captured would be refused, or pull the waiting stream into the
         // capture: the call belongs before the capture.
         let closed = |chain: Chain| match chain {
             Chain::Stream(stream) => self.order.closed_since(stream),
@@ -529,8 +529,8 @@ impl Checker {
         }
     }
 
-    /// R53: if the allocator saw the events of the free and the second operation comes from the
-    /// thread that asked it, an event for this stream would have ordered them.
+    /// R53: if the allocator saw the events of the free complete, and the second operation comes from the
+    /// thread that queried them, an event recorded in this stream would have ordered the two.
     fn record_stream(&self, op: &Op, first: &Use, second: &Use, stream: StreamId) -> Option<Fix> {
         let tenancy = self.tenancies.get(first.buffer.0 as usize)?;
         let (free, thread) = tenancy.freed?;

@@ -1,49 +1,49 @@
-//! What a check found, for people: of a program, of a log, of a program that runs.
+//! The findings of a check as text: for a stream program, a log, or a running program.
 
 use super::report::{Missing, Shown, one_line};
 use super::{Fix, Lint, LintCode, Mend, Names, Race, RaceKind, Refused, Report, Severity};
 use crate::op::{OpId, SiteId};
 use crate::order::Chain;
 
-/// A report with all that is known about its operations.
+/// A report, with what is needed to print it.
 #[derive(Clone, Copy)]
 pub struct Page<'a> {
-    /// What was found.
+    /// The findings.
     pub report: &'a Report,
-    /// What its ids are called.
+    /// The names of its streams, threads, buffers, events and spans.
     pub names: &'a Names,
-    /// The call sites, by id; empty, or missing, where there is no name for one.
+    /// The call sites, by id; an unknown one is empty or missing.
     pub sites: &'a [String],
-    /// The text of the program, if there is one; a run has none.
+    /// The text of the stream program; `None` for a run.
     pub listing: Option<&'a dyn Listing>,
 }
 
-/// The text of a program, whose operations have lines.
+/// The text of a stream program, whose operations have line numbers.
 pub trait Listing {
-    /// An operation as it stands there.
+    /// Returns an operation as written in the program.
     fn op(&self, op: OpId) -> Option<Listed>;
-    /// The streams that a fix names and that the program has to declare for it, as they would stand
+    /// Returns the streams that a fix names and that the program does not declare yet, as they would be written
     /// under `streams`.
     fn to_declare(&self, fix: &Fix) -> Vec<String>;
 }
 
-/// An operation in the text of a program.
+/// An operation in the text of a stream program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
-    /// Its line.
+    /// The line number.
     pub line: usize,
-    /// What it says.
+    /// The call, as written.
     pub call: String,
 }
 
-/// How many calls that mend races are shown, each with one race in full.
+/// The number of fixes shown, each with one race in full.
 const SHOWN: usize = 20;
-/// So many further races of one call have a line each.
+/// The number of further races of one fix that are shown, in a line each.
 const BESIDE: usize = 8;
 
 impl Page<'_> {
-    /// All of it: a paragraph for each call that mends races, each remark and each call that fails. What was found
-    /// in all says [`Report::summary`].
+    /// Returns the whole text: a paragraph for each call that fixes races, each remark and the call that fails.
+    /// [`Report::summary`] returns the counts.
     pub fn text(&self) -> String {
         let mut out = String::new();
         let mends = self.report.mends(|race| race.fix);
@@ -61,19 +61,18 @@ impl Page<'_> {
         }
         out += &self.refused();
         if !mends.is_empty() {
-            // Op numbers move when a call is put in: the later ones first keep the earlier ones true.
+            // An inserted call shifts the numbers of all later operations, so the last fix is applied first.
             out += match mends.len() {
-                1 => "\n  Mend it and check again: what lies behind it may not be shown.\n",
+                1 => "\n  Fix it and check again: it may hide other races.\n",
                 _ => {
-                    "\n  Mend them from the last to the first, and check again: what lies behind them may not be \
-                      shown.\n"
+                    "\n  Fix them from the last to the first, and check again: they may hide other races.\n"
                 }
             };
         }
         out
     }
 
-    /// A call, and the races that it mends: the most telling one in full.
+    /// Returns the text of a fix and the races that it fixes: the most telling one in full.
     fn mend(&self, mend: &Mend) -> String {
         let races = &self.report.races;
         let (one, others) = match mend.races.split_first() {
@@ -86,7 +85,7 @@ impl Page<'_> {
                 1 => "one more".to_owned(),
                 n => format!("{n} more"),
             };
-            out += &format!("  the same call mends {them}:\n");
+            out += &format!("  the same call fixes {them}:\n");
         }
         for &other in others.iter().take(BESIDE) {
             out += &self.line_of(&races[other]);
@@ -100,7 +99,7 @@ impl Page<'_> {
         out
     }
 
-    /// A race in one line.
+    /// Returns a race in one line.
     fn line_of(&self, race: &Race) -> String {
         let names = Shown(self.names);
         let buffer = race.buffer.map(|buffer| names.buffer(buffer));
@@ -119,7 +118,7 @@ impl Page<'_> {
         format!("    {}{on}: {first}, {second}\n", race.kind.code())
     }
 
-    /// The call at which checking stopped, if one did.
+    /// Returns the text of the call at which the check ended, if a call failed.
     pub fn refused(&self) -> String {
         let Some(Refused { op, misuse }) = &self.report.error else {
             return String::new();
@@ -130,12 +129,12 @@ impl Page<'_> {
         )
     }
 
-    /// One race: what it is, the two operations, and what orders them.
+    /// Returns the text of one race: its kind, its two operations, and the fix.
     pub fn race(&self, race: &Race) -> String {
         self.pair(race) + &self.fix(race)
     }
 
-    /// What a race is, and its two operations.
+    /// Returns the text of a race without its fix.
     fn pair(&self, race: &Race) -> String {
         let names = Shown(self.names);
         let what = match race.buffer {
@@ -162,7 +161,7 @@ impl Page<'_> {
         )
     }
 
-    /// How the memory of the first operation came to the second.
+    /// Explains how the memory of the first operation was handed on to the second.
     fn handed_on(&self, race: &Race) -> String {
         let names = Shown(self.names);
         let Some((to, on)) = race.buffer.zip(race.handed_on) else {
@@ -173,15 +172,15 @@ impl Page<'_> {
             Some(free) => {
                 let line = self.line(free);
                 format!(
-                    "    {to} lies on the memory of {from}, which op {}{line} freed\n",
+                    "    {to} uses the memory of {from}, which op {}{line} freed\n",
                     free.0
                 )
             }
-            None => format!("    {to} lies on the memory of {from}\n"),
+            None => format!("    {to} uses the memory of {from}\n"),
         }
     }
 
-    /// What to put where.
+    /// Returns the text of a fix: the call and its place.
     fn fix(&self, race: &Race) -> String {
         let names = Shown(self.names);
         let call = |call: Missing| {
@@ -196,7 +195,7 @@ impl Page<'_> {
                 self.place(op, race)
             )
         };
-        // What waits comes first: it is in the second operation's code, where a reader looks.
+        // The wait comes first: it belongs beside the second operation, where a reader looks.
         let calls = race.fix.calls(names).into_iter().rev().map(call);
         let fix = calls.collect::<Vec<_>>().join("\n       ");
         let mut out = format!("  fix: {fix}\n");
@@ -204,14 +203,14 @@ impl Page<'_> {
         if let Some(declare) = declare.filter(|declare| !declare.is_empty()) {
             out += &format!("       with `streams: {{{}}}`\n", declare.join(", "));
         }
-        // The caching allocator itself would have waited, had it known.
+        // The caching allocator itself would have waited, had it known of the use.
         if let Some((on, stream)) = race.handed_on.and_then(|on| Some((on, on.not_noted?)))
             && !matches!(race.fix, Fix::RecordStream { .. })
             && let Some(free) = on.freed
         {
             out += &format!(
-                "   or: record_stream of {} on {} before op {}{}; the allocator then hands the memory out only\n       \
-                 when {} is done with it (`after_events: true` at the alloc)\n",
+                "   or: record_stream of {} on {} before op {}{}; the allocator then reuses the memory only\n       \
+                 when {} has finished with it (`after_events: true` at the alloc)\n",
                 names.buffer(on.from),
                 names.stream(stream),
                 free.0,
@@ -222,13 +221,13 @@ impl Page<'_> {
         out
     }
 
-    /// The line of an op, where there are lines.
+    /// Returns the line of an operation, or nothing where there is no listing.
     fn line(&self, id: OpId) -> String {
         let listed = self.listing.and_then(|listing| listing.op(id));
         listed.map_or_else(String::new, |op| format!(" (line {})", op.line))
     }
 
-    /// Where one of the two operations of a race is called: its line, or its call site.
+    /// Returns the place of one of the two operations of a race: its line, or its call site.
     fn place(&self, id: OpId, race: &Race) -> String {
         let called = [
             (race.first, self.first(race)),
@@ -269,7 +268,7 @@ impl Page<'_> {
         )
     }
 
-    /// An op: where it stands, where it runs, and what it says.
+    /// Returns the text of an operation: its place, where it runs, and the call.
     fn op(&self, id: OpId, called: Called, place: &str) -> String {
         if let Some(Listed { line, call }) = self.listing.and_then(|listing| listing.op(id)) {
             return format!("op {} (line {line}){place}: {call}", id.0);
@@ -285,7 +284,7 @@ impl Page<'_> {
     }
 }
 
-/// Where an operation was called, as far as that is known.
+/// The call site and span of an operation, as far as known.
 #[derive(Default)]
 struct Called<'a> {
     site: Option<&'a str>,
@@ -293,28 +292,28 @@ struct Called<'a> {
 }
 
 impl Race {
-    /// What it means, for people who do not know the short name of its kind.
+    /// Returns an explanation of the race, for readers who do not know the code of its kind.
     pub fn meaning(&self) -> &'static str {
         let on_threads = matches!(self.chains, (Chain::Thread(_), Chain::Thread(_)));
         match self.kind {
-            RaceKind::Uaf => "the memory is freed or handed on while it may still be used",
-            RaceKind::Uba => "the memory is used before its allocation is known to the stream",
+            RaceKind::Uaf => "the memory is freed or reused while it may still be in use",
+            RaceKind::Uba => "the memory is used by work that is not ordered after its allocation",
             RaceKind::HostRaw | RaceKind::HostWar | RaceKind::HostWaw if on_threads => {
                 "two host threads touch the same bytes, and nothing orders them"
             }
-            RaceKind::HostRaw => "the host reads and the device writes, in no certain order",
-            RaceKind::HostWar => "the host writes and the device reads, in no certain order",
-            RaceKind::HostWaw => "host and device both write, in no certain order",
+            RaceKind::HostRaw => "the host reads and the device writes, in no defined order",
+            RaceKind::HostWar => "the host writes and the device reads, in no defined order",
+            RaceKind::HostWaw => "host and device both write, in no defined order",
             RaceKind::Raw => "the second may read before the first has written",
             RaceKind::War => "the second may write while the first still reads",
-            RaceKind::Waw => "both write, in no certain order",
-            RaceKind::Timing => "the time is asked before both events are known to be complete",
+            RaceKind::Waw => "both write, in no defined order",
+            RaceKind::Timing => "the time is queried before both events are known to be complete",
         }
     }
 }
 
 impl LintCode {
-    /// What it means, for people who do not know the short name.
+    /// Returns an explanation of the remark, for readers who do not know its code.
     pub fn meaning(self) -> &'static str {
         match self {
             LintCode::UnpinnedAsyncCopy => {
@@ -330,10 +329,10 @@ impl LintCode {
                 "the host waits in a loop, so nothing is queued ahead; wait once after it"
             }
             LintCode::ForeignDeviceLaunch => {
-                "the stream belongs to another than the current device, which fails before CUDA 13"
+                "the stream does not belong to the current device, which fails before CUDA 13"
             }
             LintCode::StreamPoolAlias => {
-                "the pool holds fewer streams than were asked for, so some of them are the same one"
+                "the pool holds fewer streams than were asked for, so some of them are the same stream"
             }
         }
     }

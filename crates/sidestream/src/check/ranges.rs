@@ -1,51 +1,50 @@
-//! A value for every byte of some memory, kept as few cells as possible.
+//! A map from the bytes of a memory range to values, kept in as few cells as possible.
 //!
-//! Most memory is only ever touched as a whole: that is one cell, held in place. The first access
-//! to a part cuts the cells at both of its ends; [`Ranges::merge`] makes one cell of them again.
-//! The cells stand in sorted vectors while they are few, and in a tree once inserting there would
-//! cost more than walking the tree.
+//! Most memory is only ever accessed as a whole: that is one cell, stored inline. The first access
+//! to a part splits the cells at both of its ends; [`Ranges::merge`] joins them into one cell again.
+//! A few cells are kept in sorted vectors; many are kept in a tree, once inserting into a vector costs
+//! more than walking the tree.
 
 use std::collections::BTreeMap;
 
 use smallvec::{SmallVec, smallvec};
 
-/// The end of all memory: `0..END` is every byte.
+/// The end of all memory: `0..END` contains every byte.
 pub(super) const END: u64 = u64::MAX;
 
-/// More cells than this stand in a tree.
+/// The largest number of cells that is kept in vectors rather than in a tree.
 const FEW: usize = 64;
 
 /// Cells over the bytes `0..END`.
 #[derive(Debug, Default)]
 pub(super) struct Ranges<C> {
-    /// The only cell, unless it is split.
+    /// The only cell, unless the range is split.
     whole: C,
-    /// Given back once they are one again: room that was used just before is in the cache, and
-    /// room of one's own from long ago is not.
+    /// Freed when the cells are joined into one: memory that the allocator hands out again is likely in the
+    /// cache, while memory kept since long ago is not.
     parts: Option<Box<Parts<C>>>,
 }
 
-/// The cells of what is split.
+/// The cells of a range that is split.
 #[derive(Debug)]
 struct Parts<C> {
-    /// The first bytes of `few`, sorted; the first is zero, each cell ends where the next starts.
-    /// By themselves they are few lines of the cache, and cells are not.
+    /// The first bytes of the cells in `few`, sorted. The first is zero, and each cell ends where the next starts.
+    /// Kept apart from the cells, they fit a few cache lines.
     starts: SmallVec<[u64; 8]>,
     few: Vec<C>,
-    /// The same in a tree.
+    /// The cells by first byte, once there are many.
     many: BTreeMap<u64, C>,
 }
 
 impl<C: Clone + Default> Ranges<C> {
-    /// The cell of `start..end`, if that is everything and was never cut: nearly always.
+    /// Returns the cell of `start..end`, if that is the whole range and is not split: nearly always.
     #[inline]
     pub(super) fn whole(&mut self, start: u64, end: u64) -> Option<&mut C> {
         let whole = start == 0 && end == END && self.parts.is_none();
         whole.then_some(&mut self.whole)
     }
 
-    /// Calls `each` for the cells that make up `start..end`, after cutting those that reach
-    /// beyond it.
+    /// Calls `each` for the cells that make up `start..end`, after splitting those that reach beyond it.
     #[inline]
     pub(super) fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
         if let Some(cell) = self.whole(start, end) {
@@ -57,8 +56,8 @@ impl<C: Clone + Default> Ranges<C> {
         }
     }
 
-    /// Makes the cells of `start..end` one, with the value of the first. Both ends were cut by
-    /// [`Ranges::visit`].
+    /// Joins the cells of `start..end` into one, with the value of the first. Both ends must have been split
+    /// by [`Ranges::visit`].
     #[inline]
     pub(super) fn merge(&mut self, start: u64, end: u64) {
         if let Some(parts) = &mut self.parts
@@ -69,7 +68,7 @@ impl<C: Clone + Default> Ranges<C> {
         }
     }
 
-    /// How many cells there are.
+    /// Returns the number of cells.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         let parts = self.parts.as_ref();
@@ -77,7 +76,7 @@ impl<C: Clone + Default> Ranges<C> {
     }
 
     fn split(&mut self) -> &mut Parts<C> {
-        // Room for the two cuts of a part in the middle, and for one more.
+        // Room for the three cells of a split around a part in the middle, and for one more.
         let mut few = Vec::with_capacity(4);
         few.push(std::mem::take(&mut self.whole));
         self.parts.insert(Box::new(Parts {
@@ -100,7 +99,7 @@ impl<C: Clone> Parts<C> {
         }
     }
 
-    /// Makes a cell start at `at`, and says which of the few it is.
+    /// Splits the cell that contains `at`, and returns the index of the cell that starts there.
     fn cut(&mut self, at: u64) -> usize {
         if at == 0 || at == END {
             return if at == 0 { 0 } else { self.few.len() };
@@ -127,7 +126,7 @@ impl<C: Clone> Parts<C> {
         0
     }
 
-    /// Makes one cell of some, and gives it away if it is the only one left.
+    /// Joins the cells of `start..end` into one, and returns it if no other is left.
     fn merge(&mut self, start: u64, end: u64) -> Option<C> {
         if self.many.is_empty() {
             let from = self.starts.partition_point(|at| *at <= start);
@@ -138,7 +137,7 @@ impl<C: Clone> Parts<C> {
             }
             return self.few.pop_if(|_| self.starts.len() == 1);
         }
-        // Every cell that goes was once inserted, so this costs no more than the cuts did.
+        // Every cell removed was once inserted, so the removals cost no more than the splits did.
         while let Some((&at, _)) = self.many.range(start + 1..end).next() {
             self.many.remove(&at);
         }
@@ -151,7 +150,7 @@ impl<C: Clone> Parts<C> {
 mod tests {
     use super::*;
 
-    /// Writes ranges into cells and into plain bytes; both have to hold the same afterwards.
+    /// Writes ranges into cells and into plain bytes, and asserts that both have equal content afterwards.
     fn check(writes: impl Iterator<Item = (u64, u64)>, bytes: usize) -> Ranges<u32> {
         let mut ranges = Ranges::<u32>::default();
         let mut plain = vec![0; bytes];

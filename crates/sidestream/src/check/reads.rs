@@ -1,19 +1,19 @@
-//! The last read of every chain.
+//! The last read of a range by every chain.
 
 use super::hazard::Use;
 use crate::order::Near;
 
-/// How many reads are kept in place. With three, a third of the reads of a busy program had to go
-/// beyond them; from six on, the compiler no longer looks at all of them without branches.
+/// The number of reads stored inline. With three, a third of the reads of a busy program needed the
+/// overflow; from six on, the compiler no longer compares all of them without branches.
 const NEAR: usize = 5;
 
-/// One read a chain. The first few stand in place and are looked at all at once, without a branch
-/// for each: how many there are is as good as random, and guessing it wrong costs more than
-/// looking at all of them. A free place holds [`Use::NONE`], which is ordered before everything.
+/// One read per chain. The first few are stored inline and are compared all at once, without branches: their
+/// number is as good as random, and a branch mispredicted costs more than comparing all of them. A free
+/// entry holds [`Use::NONE`], which is ordered before everything.
 #[derive(Clone, Debug)]
 pub(super) struct Reads {
     near: [Use; NEAR],
-    /// Sorted by chain. Empty unless all of `near` is taken.
+    /// The overflow, sorted by chain. Empty unless all of `near` is in use.
     far: Option<Box<Far>>,
 }
 
@@ -45,14 +45,14 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// Whether all of them lie before what is known. "No" may be wrong, as in [`Near`].
+    /// Whether all reads are known to be ordered before. `false` may be wrong, as in [`Near`].
     #[inline]
     pub(super) fn all_surely_before(&self, known: Near<'_>) -> bool {
         let near = self.near.iter().map(|read| read.is_surely_before(known));
         near.fold(true, |all, one| all & one) && (!self.may_be_far() || self.far_before(known))
     }
 
-    /// The places are taken in their order, so while the last is free there is nothing beyond it.
+    /// Entries are filled in order, so while the last one is free there is no overflow.
     #[inline]
     fn may_be_far(&self) -> bool {
         !self.near[NEAR - 1].is_none()
@@ -72,7 +72,7 @@ impl Reads {
         }
     }
 
-    /// The place of the last read of a chain.
+    /// Returns the entry of the last read of a chain.
     #[inline]
     pub(super) fn place(&mut self, chain: u32) -> &mut Use {
         let mut place = NEAR;
@@ -92,7 +92,7 @@ impl Reads {
         if self.may_be_far()
             && let Some(far) = &mut self.far
         {
-            // The room is kept: memory that was read by many will be again.
+            // The vector keeps its capacity: memory that many chains have read will be read by many again.
             far.reads.clear();
         }
         self.near.iter_mut().for_each(Use::forget);

@@ -1,4 +1,4 @@
-//! Checks a run from its log, in one pass.
+//! Checks a recorded run from its log, in one pass.
 
 use std::io::Read;
 
@@ -6,31 +6,31 @@ use super::run::Run;
 use super::{Names, Report};
 use crate::log::{Error, Reader, Record};
 
-/// What a log says.
+/// The result of checking a log.
 #[derive(Debug)]
 pub struct Replay {
-    /// What was found.
+    /// The findings.
     pub report: Report,
-    /// What the log calls its streams, threads, buffers and events.
+    /// The names that the log gives to its streams, threads, buffers and events.
     pub names: Names,
-    /// The call sites, by id. A site without a text is empty.
+    /// The call sites, by id; an unknown one is empty.
     pub sites: Vec<String>,
-    /// How many operations were checked.
+    /// The number of operations checked.
     pub ops: u64,
-    /// If the log was cut off: where, and what to do. The report is then about what came before.
+    /// If the log was cut off: where, and what to do. The report then covers what came before.
     pub cut: Option<Error>,
 }
 
-/// Checks the operations of a log, one after the other. None of them is kept: memory grows with
-/// what is declared and with what is found, not with the length of the run.
+/// Checks the operations of a log, one after the other, without keeping them: memory grows with the
+/// declarations and with the findings, not with the length of the run.
 ///
-/// A call that CUDA refuses ends the check, and the rest of the log is not read.
+/// A call that CUDA refuses ends the check; the rest of the log is not read.
 ///
 /// # Errors
-/// What [`Reader`] finds wrong with the log, except that a log that was cut off gives a report and
-/// says so in [`Replay::cut`]. Besides: a legacy stream that is declared after its first use, and
-/// a log whose streams, threads, events and buffers would take more than `memory_bytes`. That is
-/// an estimate, and leaves out memory that is used in many small parts at once.
+/// Any error of [`Reader`], except that a log that was cut off gives a report with [`Replay::cut`] set. Also if a
+/// legacy stream is declared after its first use, or if the streams, threads, events and buffers of the log would
+/// take more than `memory_bytes`. That figure is an estimate; it leaves out buffers that are accessed in many small
+/// parts.
 pub fn replay<R: Read>(mut log: Reader<R>, memory_bytes: u64) -> Result<Replay, Error> {
     let mut run = Run::new(memory_bytes);
     let mut record = Record::default();

@@ -1,4 +1,4 @@
-//! What a check found, as data and as text.
+//! The findings of a check, as data and as text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,30 +9,30 @@ use super::spans::SpanId;
 use crate::op::{BufferId, DeviceId, EventId, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use crate::order::{Chain, Misuse, Order};
 
-/// Everything found, in the order of the operations.
+/// All findings, in the order of the operations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// By second operation, then by first.
+    /// The races, sorted by second operation, then by first.
     pub races: Vec<Race>,
-    /// By operation.
+    /// The remarks, sorted by operation.
     pub lints: Vec<Lint>,
-    /// The call at which checking stopped.
+    /// The call at which the check ended, if CUDA refuses one.
     pub error: Option<Refused>,
 }
 
-/// The answer in one word.
+/// The result of a check in one word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// Everything that has to be ordered is.
+    /// No race: everything that must be ordered is ordered.
     Clean,
-    /// Something is not, if only by a warning.
+    /// At least one race, if only of severity [`Severity::Warn`].
     Race,
-    /// A call fails.
+    /// A call that CUDA refuses.
     Error,
 }
 
 impl Verdict {
-    /// The name in reports.
+    /// Returns the name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Clean => "clean",
@@ -42,120 +42,119 @@ impl Verdict {
     }
 }
 
-/// A call that CUDA refuses. What comes after it was not checked.
+/// A call that CUDA refuses. The calls after it were not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused {
     /// The call.
     pub op: OpId,
-    /// Why.
+    /// The reason.
     pub misuse: Misuse,
 }
 
 /// Two operations that touch the same bytes and that nothing orders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Race {
-    /// What they do to each other.
+    /// The kind of the race.
     pub kind: RaceKind,
-    /// How sure CUDA makes it.
+    /// Whether CUDA leaves the order open.
     pub severity: Severity,
-    /// The memory, as the second operation names it; none for [`RaceKind::Timing`].
+    /// The buffer that the second operation names; `None` for [`RaceKind::Timing`].
     pub buffer: Option<BufferId>,
-    /// If the memory was handed on between the two: from which buffer, and how.
+    /// The buffer of the first operation, and its free, if the two operations name different buffers.
     pub handed_on: Option<HandedOn>,
     /// The operation called earlier.
     pub first: OpId,
     /// The operation called later.
     pub second: OpId,
-    /// Where the earlier one was called.
+    /// The call site of the first operation.
     pub first_site: SiteId,
-    /// Where the later one was called.
+    /// The call site of the second operation.
     pub second_site: SiteId,
-    /// The innermost named spans that the two were called in.
+    /// The innermost named spans in which the two were called.
     pub spans: (Option<SpanId>, Option<SpanId>),
-    /// Where the two ran.
+    /// The streams or threads on which the two ran.
     pub chains: (Chain, Chain),
-    /// How much of the first chain the second one stands behind.
+    /// The last operation of the first chain that the second chain is ordered after.
     pub ordered_up_to: Reach,
-    /// What orders the two.
+    /// The call that orders the two.
     pub fix: Fix,
-    /// How many pairs alike in kind, buffer and both call sites there were; this is the first.
+    /// The number of pairs with equal kind, buffer and call sites; this is the first of them.
     pub count: u64,
 }
 
-/// Memory that got another tenant between two operations.
+/// How memory was reused under another buffer between two operations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HandedOn {
-    /// The buffer of the first operation, on whose bytes the second one's lies, or the other way
-    /// round.
+    /// The buffer of the first operation; it shares bytes with the buffer of the second.
     pub from: BufferId,
-    /// The free after the first operation, if the caching allocator was told of it.
+    /// The free after the first operation, if it went through the caching allocator.
     pub freed: Option<OpId>,
     /// The stream of the first operation, if the caching allocator did not know that it uses the
-    /// memory: noted by `record_stream`, it would have kept the memory back.
+    /// memory: after a `record_stream`, the allocator would not have reused the memory yet.
     pub not_noted: Option<StreamId>,
 }
 
-/// How much of one chain is known to come before a point on another.
+/// The part of one chain that is known to be ordered before a point on another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reach {
-    /// None of it.
+    /// No operation.
     Nothing,
-    /// All up to this operation.
+    /// All operations up to this one.
     UpTo(OpId),
-    /// Something, too long ago to be named.
+    /// Some operations, so long ago that the last of them is no longer stored.
     LongAgo,
 }
 
-/// A call that would order a pair, and where it has to stand.
+/// A call that would order a pair, and the place where it belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fix {
-    /// One stream has to wait for another.
+    /// Make one stream wait for another.
     WaitStream {
         /// The stream that waits.
         stream: StreamId,
         /// The stream that it waits for.
         source: StreamId,
-        /// The operation in front of which the call belongs.
+        /// The operation before which the call belongs.
         before: OpId,
         /// The calling thread.
         thread: ThreadId,
     },
-    /// The host has to wait for a stream.
+    /// Make the host wait for a stream.
     SyncStream {
         /// The stream.
         stream: StreamId,
-        /// The operation in front of which the call belongs.
+        /// The operation before which the call belongs.
         before: OpId,
         /// The calling thread.
         thread: ThreadId,
     },
-    /// The host has to wait for an event.
+    /// Make the host wait for an event.
     SyncEvent {
         /// The event.
         event: EventId,
-        /// The operation in front of which the call belongs.
+        /// The operation before which the call belongs.
         before: OpId,
         /// The calling thread.
         thread: ThreadId,
     },
-    /// The caching allocator has to hear of a stream that uses the buffer.
+    /// Tell the caching allocator that a stream uses the buffer.
     RecordStream {
-        /// The buffer whose bytes were handed on too early.
+        /// The buffer whose bytes were reused too early.
         buffer: BufferId,
         /// The stream that uses it.
         stream: StreamId,
-        /// The free in front of which the call belongs.
+        /// The free before which the call belongs.
         before: OpId,
         /// The calling thread.
         thread: ThreadId,
     },
-    /// One thread has to tell another.
+    /// Make one thread wait for a flag of another.
     Flag {
-        /// The operation behind which a flag has to be raised.
+        /// The operation after which the flag is set.
         after: OpId,
-        /// The thread that raises it.
+        /// The thread that sets it.
         by: ThreadId,
-        /// The operation in front of which it has to be waited for.
+        /// The operation before which the other thread waits for it.
         before: OpId,
         /// The thread that waits.
         on: ThreadId,
@@ -163,7 +162,7 @@ pub enum Fix {
 }
 
 impl Report {
-    /// The answer in one word. A report of warnings only is still a race.
+    /// Returns the result in one word. A report with warnings only is still [`Verdict::Race`].
     pub fn verdict(&self) -> Verdict {
         if self.error.is_some() {
             Verdict::Error
@@ -174,7 +173,7 @@ impl Report {
         }
     }
 
-    /// What was found in all, in a line: `1 race, 2 remarks`.
+    /// Returns the counts of all findings in one line: `1 race, 2 remarks`.
     pub fn summary(&self) -> String {
         let errors = self
             .races
@@ -211,7 +210,7 @@ impl Report {
 }
 
 impl Race {
-    /// How far the two are ordered, in one line.
+    /// Returns one line on how far the two chains are ordered.
     pub(crate) fn reach_text(&self, names: &Names) -> String {
         let names = Shown(names);
         let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
@@ -223,17 +222,17 @@ impl Race {
     }
 }
 
-/// A call of a fix, in the words of the program format.
+/// A call of a fix, in the stream program format.
 pub(super) struct Missing {
     pub verb: &'static str,
     pub fields: Vec<(&'static str, String)>,
-    /// Whether it belongs before or after the operation.
+    /// `before` or `after`: on which side of the operation the call belongs.
     pub side: &'static str,
     pub op: OpId,
 }
 
 impl Fix {
-    /// One line in the words of the program format.
+    /// Returns the fix in one line, in the stream program format.
     pub fn text(&self, names: &Names) -> String {
         let call = |call: Missing| {
             let fields = call.fields.iter();
@@ -246,10 +245,10 @@ impl Fix {
         calls.collect::<Vec<_>>().join(", ")
     }
 
-    /// The calls that are missing, in the order in which they would be made.
+    /// Returns the calls to insert, in the order in which they would be made.
     pub(super) fn calls(&self, names: Shown<'_>) -> Vec<Missing> {
         let call = |verb, mut fields: Vec<_>, thread, side, op| {
-            // The format leaves the thread out where it is `t0`.
+            // The format omits the thread where it is `t0`.
             let thread = names.thread(thread);
             fields.extend((thread != "t0").then_some(("t", thread)));
             Missing {
@@ -300,7 +299,7 @@ impl Fix {
                 before,
                 on,
             } => {
-                // A name that no other fix and hardly a program has: a flag once raised stays up.
+                // A name that no other fix uses and hardly any program: a flag once set stays set.
                 let flag = vec![("flag", format!("done{}", after.0))];
                 vec![
                     call("set_flag", flag.clone(), by, "after", after),
@@ -311,9 +310,9 @@ impl Fix {
     }
 }
 
-/// What the ids are called in a report, by id. An id without a name is shown by its number.
+/// The names used in a report, by id. An id without a name is shown by its number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[expect(missing_docs, reason = "each is what it says")]
+#[expect(missing_docs, reason = "each field is named after its ids")]
 pub struct Names {
     pub streams: Vec<String>,
     pub threads: Vec<String>,
@@ -323,7 +322,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names for the streams that programs rarely name: the legacy streams.
+    /// Returns names for the legacy streams, which programs rarely name.
     pub(crate) fn of_legacy_streams(order: &Order) -> Names {
         let name = |(id, kind, device)| match (kind, device) {
             (StreamKind::Legacy, DeviceId(0)) => "legacy".to_owned(),
@@ -337,32 +336,32 @@ impl Names {
         }
     }
 
-    /// The name of a stream.
+    /// Returns the name of a stream.
     pub fn stream(&self, id: StreamId) -> String {
         look_up(&self.streams, "stream", id.0)
     }
 
-    /// The name of a host thread.
+    /// Returns the name of a host thread.
     pub fn thread(&self, id: ThreadId) -> String {
         look_up(&self.threads, "t", id.0)
     }
 
-    /// The name of a buffer.
+    /// Returns the name of a buffer.
     pub fn buffer(&self, id: BufferId) -> String {
         look_up(&self.buffers, "buffer", id.0)
     }
 
-    /// The name of an event.
+    /// Returns the name of an event.
     pub fn event(&self, id: EventId) -> String {
         look_up(&self.events, "event", id.0)
     }
 
-    /// The name of a span.
+    /// Returns the name of a span.
     pub fn span(&self, id: SpanId) -> String {
         look_up(&self.spans, "span", id.0)
     }
 
-    /// The name of a stream or thread.
+    /// Returns the name of a stream or thread.
     pub fn chain(&self, chain: Chain) -> String {
         match chain {
             Chain::Thread(thread) => self.thread(thread),
@@ -371,7 +370,7 @@ impl Names {
     }
 }
 
-/// The same names as they are printed: nobody who gives names can write lines of a report.
+/// [`Names`] escaped for printing, so that a name from outside cannot forge lines of a report.
 #[derive(Clone, Copy)]
 pub(super) struct Shown<'a>(pub &'a Names);
 
@@ -401,8 +400,8 @@ impl Shown<'_> {
     }
 }
 
-/// Text that somebody else wrote, such as a name in a log, as it may be printed: what would end the
-/// line, move the cursor or turn the direction of writing is escaped as in Rust.
+/// Escapes text from outside, such as a name in a log, for printing: characters that would end the line, move the
+/// cursor or change the direction of writing are escaped as in Rust.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| {
         let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -421,7 +420,7 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
-/// How many there are of something: `1 race`, `2 races`.
+/// Returns a count with its noun: `1 race`, `2 races`.
 #[doc(hidden)]
 pub fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };

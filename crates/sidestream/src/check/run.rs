@@ -1,21 +1,20 @@
-//! Declarations and operations, as a log has them, taken by a checker: from a file or from a program
-//! that runs.
+//! Feeds the records of a log, read from a file or from a running program, to a checker, within a memory limit.
 
 use super::report::numbered;
 use super::{Checker, Names, Report};
 use crate::log::{Problem, Record};
 use crate::op::{BufferId, Class, Named, Op};
 
-/// What a check may hold in memory unless it is told otherwise: 8 GiB.
+/// The default memory limit of a check: 8 GiB.
 pub const MEMORY_BYTES: u64 = 8 << 30;
 
-/// A checker, what its ids are called, and what it may take.
+/// A checker with the names of its ids and its memory limit.
 pub(super) struct Run {
     pub checker: Checker,
     pub sites: Vec<String>,
     pub ops: u64,
     names: Names,
-    /// How many were declared.
+    /// The number of events declared.
     events: u32,
     buffers: u32,
     threads: u32,
@@ -25,7 +24,7 @@ pub(super) struct Run {
 type Taken = Result<(), Problem>;
 
 impl Run {
-    /// Nothing is known yet. It may take so much memory.
+    /// Returns an empty run that may use this much memory.
     pub(super) fn new(memory_bytes: u64) -> Run {
         Run {
             checker: Checker::new(),
@@ -42,7 +41,7 @@ impl Run {
         }
     }
 
-    /// The next record. A call that is refused is in the report.
+    /// Processes the next record. A call that CUDA refuses is in the report.
     #[inline]
     pub(super) fn take(&mut self, record: &Record<'_>) -> Taken {
         match record {
@@ -105,7 +104,7 @@ impl Run {
 
     #[inline]
     fn op(&mut self, op: &Op) -> Taken {
-        // What these freeze is kept: a record for each flag and graph.
+        // These keep a copy of a clock: one for each flag and graph.
         match op.kind.class() {
             Class::HostFunc | Class::Graph | Class::Told | Class::Host | Class::Allocator => {
                 self.keeping(op)
@@ -126,7 +125,7 @@ impl Run {
         }
     }
 
-    /// The same of a call that may name a flag, a graph or a buffer of the caching allocator.
+    /// Processes a call that may name a flag, a graph or a buffer of the caching allocator.
     fn keeping(&mut self, op: &Op) -> Taken {
         let (mut kind, is_allocator) = (op.kind, op.kind.class() == Class::Allocator);
         let mut first = None;
@@ -145,8 +144,8 @@ impl Run {
         }
     }
 
-    /// The same of a call of the caching allocator: the streams that the free of a buffer has to mind
-    /// are kept, and a record of each from the free on.
+    /// Processes a call of the caching allocator: the streams that use a buffer are kept, and from its
+    /// free on a record of each.
     #[cold]
     fn allocator_op(&mut self, op: &Op, buffer: BufferId) -> Taken {
         let noted = |run: &Run| run.checker.order().known_uses(buffer).1.len() as u64;
@@ -174,13 +173,13 @@ impl Run {
         Ok(())
     }
 
-    /// What was found so far.
+    /// Returns the findings so far.
     pub(super) fn report(&self) -> Report {
         self.checker.report()
     }
 
-    /// What the ids are called. The log need not name its streams, nor declare a legacy stream that
-    /// only blocking calls use.
+    /// Returns the names of the ids. The log need not name its streams, nor declare a legacy stream that only
+    /// blocking calls use.
     pub(super) fn names(&self) -> Names {
         let mut streams = Names::of_legacy_streams(self.checker.order()).streams;
         for (name, given) in streams.iter_mut().zip(&self.names.streams) {
@@ -201,7 +200,7 @@ impl Run {
     }
 }
 
-/// Names an id, and those before it that have no name by their number.
+/// Sets the name of an id; earlier ids without a name are named by their number.
 fn set(names: &mut Vec<String>, what: &str, id: u32, name: &str) {
     if name.is_empty() {
         return;
@@ -215,10 +214,10 @@ fn set(names: &mut Vec<String>, what: &str, id: u32, name: &str) {
 
 // ------------------------------------------------------------------ memory
 
-/// Clocks count the steps of a chain in 32 bits. All chains together stay below that, so each does.
+/// The limit on the steps of all chains together: clocks count the steps of one chain in 32 bits.
 const MAX_STEPS: u64 = u32::MAX as u64 - (1 << 24);
 
-// What the tables of checker and rule book take for each, about.
+// Approximate bytes in the tables of the checker and the rule book, for each object.
 const EVENT_BYTES: u64 = 160;
 const BUFFER_BYTES: u64 = 500;
 const SITE_BYTES: u64 = 64;
@@ -226,7 +225,7 @@ const SPAN_BYTES: u64 = 128;
 const RACE_BYTES: u64 = 300;
 const LINT_BYTES: u64 = 16;
 
-/// How much memory a check may come to take for what was declared. Clocks are the large part: one
+/// An estimate of the memory that a check may use for its declarations. Clocks are the largest part: one
 /// for every chain and every record, with an entry for every chain.
 #[derive(Default)]
 struct Room {
@@ -234,8 +233,9 @@ struct Room {
     fixed_bytes: u64,
     chains: u64,
     records: u64,
-    /// Streams that frees have to mind, and records that frees have made.
+    /// The number of streams noted as users of buffers.
     noted: u64,
+    /// The number of records made by frees.
     freed: u64,
     found_bytes: u64,
     flags: u32,
@@ -245,7 +245,7 @@ struct Room {
 
 impl Room {
     fn check(&self) -> Result<(), Problem> {
-        // A record keeps a clock and, in a capture, the nodes that it has seen.
+        // A record keeps a clock and, in a capture, the graph nodes that it is ordered after.
         let records = self.records + self.freed;
         let clocks = self.chains * (self.chains + 2 * records) * 4;
         let noted_bytes = self.noted * 8;

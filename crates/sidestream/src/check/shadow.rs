@@ -1,18 +1,17 @@
-//! What happened last to every byte.
+//! The last accesses to every byte of memory.
 //!
-//! State is kept by physical byte, not by buffer: it survives a free and meets the next tenant of
-//! the bytes (R52 to R56). For each range it is the last write and, since that write, the last read
-//! of every chain: bounded by the ranges and chains there are, however long the program runs.
+//! State is kept by physical byte, not by buffer: it survives a free, so it is compared with the next use of the
+//! bytes (R52 to R56). For each range it is the last write and, since that write, the last read of every
+//! chain: bounded by the numbers of ranges and chains, however long the program runs.
 //!
-//! # Why this is enough, and why it never accuses an ordered pair
-//! Each remembered access carries its own epoch and is compared by itself with the clock of the
-//! new one, so a pair is reported exactly if the clocks do not order it; nothing is concluded from
-//! an earlier verdict. FastTrack (Flanagan and Freund, PLDI 2009) remembers less: it forgets reads
-//! that a later read is ordered behind, and of several racing writes keeps one, which is right
-//! only up to the first race. Here "last" means last in the order of the calls, raced or not. So
-//! of two accesses every pair is compared between which no write to the bytes was called and, if
-//! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
-//! there is a pair like that at fault between them.
+//! # Why this state is sufficient, and why an ordered pair is never reported
+//! Each stored access carries its own epoch and is compared by itself with the clock of the new one, so a pair
+//! is reported exactly if the clocks do not order it; nothing is concluded from an earlier result. FastTrack
+//! (Flanagan and Freund, PLDI 2009) stores less: it drops reads that a later read is ordered after, and keeps one of
+//! several racing writes, which is correct only up to the first race. Here "last" means last in call order,
+//! whether it raced or not. So a pair of accesses is compared if no write to the bytes was called between them
+//! and, if the first is a read, no further read of its chain. Any other pair is either ordered, or there is
+//! a compared pair between the two that is unordered.
 
 use super::hazard::{Now, RaceKind, Use, kind_of};
 use super::ranges::{END, Ranges};
@@ -28,7 +27,7 @@ pub(super) struct Shadow {
     roots: Vec<Root>,
 }
 
-/// Where a buffer lies: at `offset` of the bytes of a root.
+/// The place of a buffer: `offset` bytes into a root.
 #[derive(Debug)]
 struct Placed {
     root: u32,
@@ -36,7 +35,7 @@ struct Placed {
     offset: u64,
 }
 
-/// Bytes that no other root shares. Three lines of the cache, as long as it is one cell.
+/// Bytes that no other root shares. Three cache lines, while they are one cell.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Root {
@@ -48,11 +47,11 @@ struct Root {
 #[derive(Clone, Debug)]
 struct Cell {
     write: Use,
-    /// The last of every chain; called after the write.
+    /// The last read of every chain since the write.
     reads: Reads,
 }
 
-/// An earlier access that the clocks do not order before the present one.
+/// An earlier access that the clocks do not order before the current one.
 #[derive(Debug)]
 pub(super) struct Unordered {
     pub first: Use,
@@ -88,8 +87,8 @@ impl Shadow {
         self.buffers[buffer.0 as usize].memory
     }
 
-    /// Compares the accesses of a step with what came before, and remembers them. `now` is the
-    /// step; `known` is the clock of its chain.
+    /// Compares the accesses of a step with the earlier ones, and stores them. `now` is the step; `known` is the
+    /// clock of its chain.
     pub(super) fn perform(
         &mut self,
         accesses: &[Access],
@@ -116,7 +115,7 @@ impl Shadow {
         }
     }
 
-    /// Tells of each earlier access of another chain that the accesses of a step on this chain conflict with.
+    /// Calls back for each earlier access of another chain that conflicts with an access of a step on this chain.
     pub(super) fn conflicts(
         &mut self,
         accesses: &[Access],
@@ -142,9 +141,9 @@ impl Shadow {
         }
     }
 
-    /// As [`Shadow::perform`], for accesses that may meet on some bytes: all of them are compared
-    /// before any is remembered, and a read is remembered before a write, so that none hides what
-    /// another has to be compared with.
+    /// Like [`Shadow::perform`], but for accesses that may overlap: all of them are compared before any is
+    /// stored, and reads are stored before writes, so that none hides an access with which another must
+    /// be compared.
     #[cold]
     fn perform_overlapping(
         &mut self,
@@ -174,7 +173,7 @@ impl Shadow {
         }
     }
 
-    /// The root and the bytes there; all bytes of a root reach to [`END`].
+    /// Returns the root of an access and its byte range there; a range of the whole root ends at [`END`].
     #[inline]
     fn locate(&self, access: &Access) -> (usize, u64, u64) {
         let Placed { root, offset, .. } = self.buffers[access.buffer.0 as usize];
@@ -184,7 +183,7 @@ impl Shadow {
         (root as usize, start, if whole { END } else { end })
     }
 
-    /// Whether some of the accesses may be to the same bytes. Many are not worth comparing.
+    /// Whether some of the accesses may overlap. Many accesses are assumed to, since comparing all pairs is slow.
     #[inline]
     fn may_overlap(&self, accesses: &[Access]) -> bool {
         let root = |access: &Access| self.buffers[access.buffer.0 as usize].root;
@@ -200,7 +199,7 @@ impl Shadow {
     }
 }
 
-/// Compares and remembers an access to a part of some memory, or to memory that is in parts.
+/// Compares and stores an access to a part of a root, or to a root that is split.
 #[inline(never)]
 fn take_part(
     cells: &mut Ranges<Cell>,
@@ -218,8 +217,8 @@ fn take_part(
 }
 
 impl Cell {
-    /// Compares an access with the earlier ones and remembers it. It is put together right in its
-    /// place: to copy it there, the processor would wait for the parts of it.
+    /// Compares an access with the earlier ones and stores it. Its fields are written directly in place: a copy
+    /// of the whole would stall on the stores of its fields.
     #[inline(always)]
     fn take(&mut self, now: &Now, access: &Access, known: Known<'_>, found: &mut Vec<Unordered>) {
         self.check(now, access, known, found);
@@ -266,7 +265,7 @@ impl Default for Cell {
 }
 
 impl Root {
-    /// Remembers a write of an operation that may read the same bytes: it then stands for both.
+    /// Stores a write of an operation that may also read the bytes: the entry then represents both.
     fn write_beside_own_reads(&mut self, start: u64, end: u64, now: Use) {
         let mut like = None;
         let mut alike = true;
@@ -278,7 +277,7 @@ impl Root {
             if has_read {
                 write.add_read();
             }
-            // What it reads by the name of another tenant is remembered beside the write.
+            // A read that names another buffer of the same bytes is stored beside the write.
             let mut by_other_name = None;
             cell.reads.for_each(|read| {
                 if read.op == now.op && read.buffer != now.buffer {
@@ -300,7 +299,7 @@ impl Root {
 }
 
 impl Unordered {
-    /// Adds it to what was found. Many cells may show one pair: what is known already is dropped
+    /// Adds the access to the list of unordered ones. Many cells may contain one pair: duplicates are dropped
     /// before the list grows beyond a size that an ordinary operation never reaches.
     fn add_to(self, found: &mut Vec<Unordered>) {
         if found.len() >= 4_096 && found.len() == found.capacity() {
@@ -309,18 +308,18 @@ impl Unordered {
         found.push(self);
     }
 
-    /// Keeps one entry for each earlier operation and buffer: of the kinds that fit, the first.
+    /// Keeps one entry for each earlier operation and buffer: the one whose kind takes precedence.
     pub(super) fn keep_one_a_pair(found: &mut Vec<Unordered>) {
         found.sort_by_key(|pair| (pair.pair(), pair.kind()));
         found.dedup_by_key(|pair| pair.pair());
     }
 
-    /// What the two do to each other.
+    /// Returns the race kind of the pair.
     pub(super) fn kind(&self) -> RaceKind {
         kind_of(&self.first, &self.second)
     }
 
-    /// The pair that it belongs to in a report.
+    /// Returns the earlier operation and the buffer: one entry is kept for each.
     pub(super) fn pair(&self) -> (OpId, BufferId) {
         (self.first.op, self.second.buffer)
     }

@@ -1,23 +1,23 @@
-//! Which named span each host thread is in.
+//! The named spans that each host thread is in.
 
 use std::collections::HashMap;
 
 use crate::op::ThreadId;
 
-/// A span, by its name: all that are called alike are one.
+/// A span, identified by its name: all spans of one name are one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SpanId(pub u32);
 
-/// How many names are told apart. A program that makes up a name for each step would otherwise take
-/// more memory with each; its later spans count as those around them.
+/// The largest number of span names. A program that makes a new name for each step would otherwise use more
+/// memory with each; its later spans are not distinguished from those around them.
 const NAMES: usize = 1 << 16;
 
-/// The spans that threads are in, and the names of all that they ever were in.
+/// The spans that threads are in, and the names of all spans so far.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     names: Vec<String>,
     known: HashMap<String, SpanId>,
-    /// By thread, the innermost last.
+    /// By thread: its open spans, the innermost last.
     open: Vec<Vec<Option<SpanId>>>,
 }
 

@@ -1,34 +1,34 @@
-//! Which operation a step of a chain belonged to.
+//! Maps the steps of a chain back to operations.
 //!
-//! Clocks know how many steps of one chain lie before a point on another; a report should name an
-//! operation. The last steps of every chain are kept for that, so that memory does not grow with
-//! the length of the program.
+//! Clocks count the steps of one chain that are ordered before a point on another; a report names an operation
+//! instead. Only the last steps of every chain are kept for that, so that memory does not grow with the
+//! length of the program.
 
 use super::report::Reach;
 use crate::op::OpId;
 use crate::order::{Chain, Clocks, Epoch};
 
-/// How many steps of a chain are kept; a power of two.
+/// The number of steps kept for each chain; a power of two.
 const KEPT: usize = 1024;
 
 /// The last steps of all chains.
 #[derive(Debug, Default)]
 pub(super) struct Trails {
-    /// By index in the clocks.
+    /// The trails, by the index of their chain in the clocks.
     chains: Vec<Trail>,
 }
 
 /// The last steps of one chain.
 #[derive(Debug, Default)]
 struct Trail {
-    /// None if only others have waited for it.
+    /// `None` if the chain took no step, and others only waited for it.
     chain: Option<Chain>,
-    /// By step modulo what is kept, for as many as there were.
+    /// The operations by step modulo [`KEPT`].
     ops: Vec<OpId>,
 }
 
 impl Trails {
-    /// A chain took a step.
+    /// Records a step of a chain.
     #[inline]
     pub(super) fn extend(&mut self, epoch: Epoch, chain: Chain, op: OpId) {
         let index = epoch.chain as usize;
@@ -43,13 +43,13 @@ impl Trails {
         }
     }
 
-    /// The chain of a step that was taken.
+    /// Returns the chain of a recorded step.
     pub(super) fn chain(&self, epoch: Epoch) -> Chain {
         let trail = &self.chains[epoch.chain as usize];
         trail.chain.expect("a chain that took a step")
     }
 
-    /// How much of `of` lies before the present end of `at`.
+    /// Returns the last operation of `of` that is ordered before the current end of `at`.
     pub(super) fn reach(&self, clocks: &Clocks, of: Chain, at: Chain) -> Reach {
         let known = clocks.known(at, of);
         let trail = clocks.index(of);
@@ -68,7 +68,7 @@ impl Trails {
     }
 }
 
-/// Steps are numbered from one.
+/// Returns the index of a step in a trail; steps are numbered from one.
 fn place(tick: u32) -> usize {
     tick.wrapping_sub(1) as usize % KEPT
 }

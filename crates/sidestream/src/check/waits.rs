@@ -1,20 +1,21 @@
-//! Waits that no access needs: without them nothing that was called would be unordered.
+//! Finds waits that no access needs: without them all conflicting accesses of the program would still be ordered.
 //!
-//! A wait of a stream for an event teaches the stream that some steps of other chains come first: its *news*. It is needed
-//! by a pair of accesses to a common byte, one of them a write, if the first is among the news, the second stands behind the
-//! wait, and the two are of different chains. A wait is followed from its call until the host has learned all of the news
-//! by waiting for the stream of the event itself: whatever is called later stands behind that, with the wait or without.
+//! A wait of a stream for an event orders the stream after steps of other chains; those that it was not ordered after before
+//! are the *news* of the wait. A pair of accesses to a common byte, one of them a write, needs the wait if the first is
+//! among the news, the second is ordered after the wait, and the two are of different chains. A wait is tracked from
+//! its call until the host itself is ordered after all of the news, by a wait for the stream of the event: whatever is
+//! called later is ordered after that, with the wait or without.
 //!
-//! # Why all that are not needed may go at once
-//! Take them all away, and suppose that two conflicting accesses `a` and `b` were unordered then. Of the chain of edges that
-//! ordered them, look at the last wait that is gone, on stream `s`. If `a` was among its news, the pair needed it, unless the
-//! host had learned of `a` meanwhile: then `b` is ordered by that, which is an earlier chain of edges. If `a` was not among
-//! the news, `s` knew of `a` before the wait, by an earlier chain of edges, too. So each wait that is gone leads to an earlier
-//! one, and there is a first. Of a pair that [`Shadow`](super::shadow::Shadow) does not compare, one access comes in between
-//! with which both are compared, and the same holds for the two halves.
+//! # Why all waits that are not needed may be removed at once
+//! Remove all of them, and suppose that two conflicting accesses `a` and `b` are then unordered. Of the path of edges that
+//! ordered them, consider the last removed wait, on stream `s`. If `a` was among its news, the pair needed it, unless the
+//! host was ordered after `a` meanwhile: then `b` is ordered by that, through an earlier path of edges. If `a` was not among
+//! the news, `s` was ordered after `a` before the wait, by an earlier path of edges, too. So each removed wait leads to an
+//! earlier one, and there is a first. For a pair that [`Shadow`](super::shadow::Shadow) does not compare, there is an access
+//! in between with which both are compared, and the argument applies to each half.
 //!
-//! What no call tells may need a wait all the same: kernels that nobody announced, and loads of the host behind a copy to it,
-//! for which the host waits later. So where host memory is among the news, the wait is taken to be needed.
+//! Accesses that were not recorded may need a wait all the same: kernels that were not declared, and host reads after a copy
+//! to the host, for which the host waits later. So a wait with host memory among its news counts as needed.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,56 +25,58 @@ use super::Recorded;
 use crate::op::{Class, Kind, Op, SiteId, StreamId};
 use crate::order::{After, Chain, Clocks, Epoch, Known, Order, Performs, Step};
 
-/// So many waits are followed at a time. Older ones stay undecided.
+/// The largest number of waits tracked at a time. Older ones stay undecided.
 const MOST: usize = 128;
 
 /// The waits of one call site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waited {
-    /// Where they were called.
+    /// The call site.
     pub site: SiteId,
     /// The stream that waited last.
     pub stream: StreamId,
     /// The stream that it waited for.
     pub source: StreamId,
-    /// How many there were.
+    /// The number of waits.
     pub count: u64,
-    /// How many an access needed, or may have.
+    /// The number of waits that an access needed or may have needed.
     pub needed: u64,
-    /// How many no access needed, with work on both sides.
+    /// The number of waits that no access needed, with work on both sides.
     pub not_needed: u64,
 }
 
-/// What is followed.
+/// The waits that are tracked.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     open: VecDeque<Open>,
     sites: HashMap<SiteId, Waited>,
-    /// By chain: the last step that did something, and the last that did so to memory of the host's or unseen.
+    /// By chain: the last step that did work.
     worked: Vec<u32>,
+    /// By chain: the last step whose work touched host memory or is not recorded in detail.
     with_host: Vec<u32>,
-    /// More chains than can be followed.
+    /// Set once there are more chains than can be tracked.
     is_off: bool,
     known: [Vec<u32>; 2],
 }
 
-/// A wait that is followed.
+/// A wait that is tracked.
 #[derive(Debug)]
 struct Open {
     site: SiteId,
-    /// Its step.
+    /// The step of the wait.
     step: Epoch,
-    /// The stream that it waited for, and the step there that it knows.
+    /// The stream that it waited for.
     source: StreamId,
+    /// The step of the event's record on that stream.
     record: Epoch,
-    /// By chain: the first step that is not news, and the last that is.
+    /// By chain: the last step that is not news, and the last one that is.
     news: SmallVec<[(u32, u32, u32); 4]>,
-    /// Whether its stream has worked since.
+    /// Whether its stream has done work since.
     worked: bool,
 }
 
 impl Waits {
-    /// A step, before the clocks know of it: of a wait, what is known without it.
+    /// Processes a step before the clocks are updated: for a wait, saves what its stream is ordered after without it.
     #[inline]
     pub(super) fn before_step(&mut self, op: &Op, step: &Step, clocks: &Clocks) {
         if !self.is_off && matches!(op.kind, Kind::Wait { .. }) {
@@ -81,7 +84,7 @@ impl Waits {
         }
     }
 
-    /// The same step, which the clocks took.
+    /// Processes the step of the last [`Waits::before_step`] after the clocks were updated.
     pub(super) fn after_step(
         &mut self,
         op: &Op,
@@ -173,7 +176,7 @@ impl Waits {
         }
     }
 
-    /// Whether accesses have to be looked at.
+    /// Whether any wait is tracked, so that [`Waits::met`] must be called.
     #[inline]
     pub(super) fn is_following(&self) -> bool {
         !self.open.is_empty()
@@ -224,7 +227,7 @@ impl Waits {
         }
     }
 
-    /// Two accesses conflict, and the later one stands where this is known.
+    /// Records a conflict of an earlier access with one that is ordered after `known`.
     pub(super) fn met(&mut self, first: Epoch, known: &Known<'_>) {
         let sites = &mut self.sites;
         self.open.retain(|open| {
@@ -239,7 +242,7 @@ impl Waits {
         });
     }
 
-    /// A step of the host's: which of the waits can nothing need from here on?
+    /// Processes a step of a host thread: decides the waits that no later access can need.
     fn host_waits(&mut self, step: &Step, clocks: &Clocks, order: &Order) {
         for edge in &step.edges {
             let learned = |open: &Open| match edge.after {
@@ -254,7 +257,7 @@ impl Waits {
         }
     }
 
-    /// Nothing more is called.
+    /// Decides all waits: the program makes no further calls.
     pub(super) fn over(&mut self) {
         self.close(|_| true);
     }
@@ -273,7 +276,7 @@ impl Waits {
         });
     }
 
-    /// The call sites whose waits no access needed, as far as they could be followed.
+    /// Returns the call sites whose waits no access needed, as far as they could be tracked.
     pub(super) fn not_needed(&self) -> Vec<Waited> {
         let some = self
             .sites
@@ -295,7 +298,7 @@ mod tests {
     const EVENTS: u32 = 3;
     const BUFFERS: u32 = 4;
 
-    /// A drawn program; each call is a site of its own.
+    /// Returns a random program in which each call has its own call site.
     fn drawn(seed: u64) -> Vec<Op> {
         let mut state = seed.wrapping_mul(2).wrapping_add(1);
         let mut draw = move |below: u32| {
@@ -338,8 +341,8 @@ mod tests {
         ops.collect()
     }
 
-    /// What is found, and the waits that no access needs.
-    fn checked(ops: &[Op], is_over: bool) -> (Report, Vec<Waited>) {
+    /// Returns the report, and the waits that no access needs.
+    fn checked(ops: &[Op], ended: bool) -> (Report, Vec<Waited>) {
         let mut checker = Checker::new();
         checker.follow_waits();
         for _ in 0..STREAMS {
@@ -354,9 +357,9 @@ mod tests {
             checker.add_buffer(Memory::Pinned, 64, None);
         }
         for op in ops {
-            checker.push(op).expect("nothing that CUDA refuses");
+            checker.push(op).expect("a program without refused calls");
         }
-        (checker.report(), checker.waits_not_needed(is_over))
+        (checker.report(), checker.waits_not_needed(ended))
     }
 
     #[test]
@@ -387,7 +390,7 @@ mod tests {
                 .filter(|op| matches!(op.kind, Kind::Wait { .. }))
                 .count();
         }
-        // A search that names none would find no fault.
+        // Guards against a vacuous test: enough waits must be found.
         assert!(named > 500 && waits > 10 * named / 2, "{named} of {waits}");
     }
 
@@ -431,14 +434,14 @@ mod tests {
                 None,
             ),
             op(3, kernel(1), Some(1)),
-            // That it waited for the stream that waits says nothing.
+            // A host wait for the stream that waits does not decide it.
             op(4, Kind::SyncStream { stream: stream(1) }, None),
         ];
         assert_eq!(checked(&ops, false).1, []);
         assert_eq!(checked(&ops, true).1.len(), 1);
         ops.push(op(5, Kind::SyncStream { stream: stream(0) }, None));
         assert_eq!(checked(&ops, false).1.len(), 1);
-        // What is called behind that is ordered by it.
+        // Whatever is called after the host's wait is ordered by that wait.
         ops.push(op(6, kernel(1), Some(0)));
         assert_eq!(checked(&ops, false).1.len(), 1);
         ops.swap(5, 6);

@@ -1,4 +1,4 @@
-//! The driver of this process and its devices.
+//! The process's driver and its devices.
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
@@ -10,50 +10,50 @@ use super::driver::{Code, CuContext, CuDevice, Driver, SUCCESS};
 use super::library::NotLoaded;
 use crate::backend::Caps;
 
-/// The driver, ready to be called. There is one for the whole process, and it stays: other libraries
-/// use the same contexts, and threads of the driver may run until the end.
+/// The initialized driver. There is one for the whole process, and it is never released: other libraries use the same
+/// contexts, and threads of the driver may run until the process ends.
 pub(super) struct Opened {
     pub driver: Driver,
-    /// How many devices there are.
+    /// Number of devices.
     pub count: u32,
-    /// The primary contexts that were asked for, by ordinal.
+    /// The primary contexts retained so far, by ordinal.
     contexts: Mutex<Vec<Option<CuContext>>>,
 }
 
 /// Why CUDA cannot be used here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Absent {
-    /// The driver's library.
+    /// The driver's library could not be loaded.
     NotLoaded(NotLoaded),
-    /// The driver is there and does not start.
+    /// The driver was loaded but cannot be initialized.
     DoesNotStart {
-        /// Where it is.
+        /// The driver's file.
         file: String,
-        /// Its code, and its words.
+        /// The driver's error code.
         code: Code,
-        /// Its words.
+        /// The driver's description of the error.
         why: String,
     },
-    /// The driver is for an older CUDA than 12.
+    /// The driver is for a CUDA older than 12.
     TooOld {
-        /// Where it is.
+        /// The driver's file.
         file: String,
-        /// What it says: 11080 is 11.8.
+        /// The driver's version: 11080 is 11.8.
         version: i32,
     },
-    /// The driver is there, and no device.
+    /// The driver works but finds no device.
     NoDevice {
-        /// Where the driver is.
+        /// The driver's file.
         file: String,
     },
 }
 
-/// The oldest driver: its functions and its PTX are those that are used here.
+/// The oldest supported driver, which has the functions and takes the PTX that are used here.
 const OLDEST: i32 = 12_000;
-/// What `cuInit` answers where there is no device.
+/// `CUDA_ERROR_NO_DEVICE`, from `cuInit`.
 const NO_DEVICE: Code = 100;
 
-/// The driver in this file, or wherever the system has it.
+/// Returns the driver from this file, or the one that the system finds, initialized.
 ///
 /// # Safety
 /// As for [`Driver::load`].
@@ -110,7 +110,7 @@ impl Opened {
         })
     }
 
-    /// The driver's number of a device, and its primary context, which is made if nobody has.
+    /// Returns the driver's handle of a device and its primary context, which is created if it does not exist.
     pub(super) fn context(&self, ordinal: u32) -> Result<(CuDevice, CuContext), Code> {
         let mut device = 0;
         // SAFETY: writes one integer.
@@ -128,7 +128,7 @@ impl Opened {
         Ok((device, context))
     }
 
-    /// What a device can do.
+    /// Returns a device's capabilities.
     pub(super) fn caps(&self, ordinal: u32, device: CuDevice, priorities: (i32, i32)) -> Caps {
         let attribute = |which: c_int| f64::from(self.attribute(device, which));
         let mut memory_bytes = 0;
@@ -137,7 +137,8 @@ impl Opened {
         let major = self.attribute(device, COMPUTE_MAJOR);
         let minor = self.attribute(device, COMPUTE_MINOR);
         let lanes = attribute(MULTIPROCESSORS) * lanes_per_multiprocessor(major, minor);
-        // Both clocks are in kilohertz; memory moves data twice a cycle, an operation counts as two.
+        // Both clocks are in kilohertz; memory moves data twice a cycle, and a fused multiply-add counts as two
+        // operations.
         let memory = 2.0 * 1e3 * attribute(MEMORY_CLOCK) * attribute(MEMORY_BUS_BITS) / 8.0;
         Caps {
             name: format!("cuda:{ordinal} ({})", self.name(device)),
@@ -157,7 +158,7 @@ impl Opened {
 
     pub(super) fn name(&self, device: CuDevice) -> String {
         let mut text = [0; 128];
-        // SAFETY: writes a text of at most this length, with its end.
+        // SAFETY: writes a text of at most this length, with its terminating zero.
         let code = unsafe { (self.driver.cuDeviceGetName)(text.as_mut_ptr(), 128, device) };
         let bytes = text.map(|c| c as u8);
         match CStr::from_bytes_until_nul(&bytes) {
@@ -166,7 +167,7 @@ impl Opened {
         }
     }
 
-    /// Zero where the driver does not know it.
+    /// Returns zero if the driver does not know the attribute.
     pub(super) fn attribute(&self, device: CuDevice, which: c_int) -> i32 {
         let mut value = 0;
         // SAFETY: writes one integer.
@@ -190,7 +191,7 @@ const PCI_DOMAIN: c_int = 50;
 pub(super) const COMPUTE_MAJOR: c_int = 75;
 pub(super) const COMPUTE_MINOR: c_int = 76;
 
-/// Lanes for single precision, from the table of arithmetic throughput in NVIDIA's programming guide.
+/// Single-precision lanes, from the table of arithmetic throughput in NVIDIA's programming guide.
 fn lanes_per_multiprocessor(major: i32, minor: i32) -> f64 {
     match (major, minor) {
         (7, _) | (8, 0) => 64.0,
@@ -198,9 +199,8 @@ fn lanes_per_multiprocessor(major: i32, minor: i32) -> f64 {
     }
 }
 
-/// What one direction of the link carries: its raw rate and the share of it that data has, which is
-/// 0.88 on an H200 (55.4 of 63 GB/s). Where the system does not say how fast the link is, this is a
-/// guess: PCIe 4 with 16 lanes.
+/// Returns the bandwidth of one direction of the link: its raw rate times the share available to data, which is 0.88
+/// on an H200 (55.4 of 63 GB/s). If the system does not report the link's speed, PCIe 4 with 16 lanes is assumed.
 fn link_bytes_per_s(domain: i32, bus: i32, device: i32) -> f64 {
     let folder = format!("/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0");
     let number = |file: &str| -> Option<f64> {
@@ -219,7 +219,7 @@ impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Absent::NotLoaded(why @ NotLoaded::NoFile { tried }) => match tried.as_slice() {
-                // The one that the caller named.
+                // The file that the caller named.
                 [_] => write!(f, "{why}"),
                 _ => write!(f, "NVIDIA's driver is not installed: {why}"),
             },

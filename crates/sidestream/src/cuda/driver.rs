@@ -1,13 +1,13 @@
-//! The functions of NVIDIA's driver that are used here, loaded when the program runs.
+//! The functions of NVIDIA's driver that are used here, loaded at run time.
 //!
-//! The table is our own and not a binding crate's, for three reasons. The driver's codes are plain
-//! integers here: a newer driver answers with codes that no list knows, and a closed enum that is
-//! returned from foreign code is undefined behaviour then. Nothing panics: a missing library, a missing
-//! function and a driver that is too old are errors that say which file was tried. And all
-//! functions are found when the library is loaded, so that no later call can fail to exist.
+//! The table is our own and not from a binding crate, for three reasons. The driver's codes are plain integers here:
+//! a newer driver returns codes that no list has, and a closed enum would then be undefined behaviour at the foreign
+//! call. Nothing panics: a missing library, a missing function and a driver that is too old are errors that name the
+//! file that was tried. And all functions are resolved when the library is loaded, so no later call can lack its
+//! function.
 //!
-//! Names and types are those of `cuda.h` of CUDA 12.0, which drivers for CUDA 12 and 13 have.
-//! Handles are numbers: what they mean is the driver's.
+//! Names and types are those of `cuda.h` of CUDA 12.0, which drivers for CUDA 12 and 13 support. Handles are integers
+//! that only the driver interprets.
 
 #![expect(
     non_snake_case,
@@ -19,7 +19,7 @@ use std::path::Path;
 
 use super::library::{self, NotLoaded};
 
-/// What a function of the driver answers; zero is success.
+/// The return type of the driver's functions; zero is success.
 pub type Code = c_int;
 /// `CUstream`.
 pub type CuStream = u64;
@@ -39,7 +39,7 @@ pub type CuGraphExec = u64;
 pub type CuNode = u64;
 /// `CUdevice`.
 pub type CuDevice = c_int;
-/// `CUdeviceptr`: an address of a device, or under unified addressing of the host.
+/// `CUdeviceptr`: a device address or, under unified addressing, a host address.
 pub type CuAddress = u64;
 /// `CUhostFn`.
 pub type HostFn = unsafe extern "C" fn(*mut c_void);
@@ -49,7 +49,7 @@ compile_error!("handles of the driver are 64 bits wide here");
 
 /// Success.
 pub const SUCCESS: Code = 0;
-/// There is not so much memory.
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub const OUT_OF_MEMORY: Code = 2;
 /// `CU_STREAM_LEGACY`.
 pub const STREAM_LEGACY: CuStream = 1;
@@ -67,7 +67,7 @@ pub const EVENT_INTERPROCESS: c_uint = 4;
 pub const HOST_PORTABLE: c_uint = 1;
 /// `CU_MEMHOSTALLOC_WRITECOMBINED`.
 pub(crate) const HOST_WRITE_COMBINED: c_uint = 4;
-/// `CU_MEMORYTYPE_UNIFIED`: the driver knows where an address lies.
+/// `CU_MEMORYTYPE_UNIFIED`: the driver derives the kind of memory from the address.
 pub const MEMORY_UNIFIED: c_uint = 4;
 
 /// `CUipcEventHandle`.
@@ -171,7 +171,7 @@ pub struct UpdateResult {
 library::functions! {
     /// The driver's functions.
     ///
-    /// They are foreign code: what `cuda.h` demands of their arguments, the caller guarantees.
+    /// They are foreign code: the caller guarantees what `cuda.h` requires of their arguments.
     #[expect(missing_docs, reason = "as in `cuda.h`")]
     pub Driver:
     cuInit: fn(c_uint);
@@ -251,9 +251,8 @@ library::functions! {
     cuGraphLaunch: fn(CuGraphExec, CuStream);
 }
 
-/// Where the driver's library is looked for, in this order. The name with its version comes first:
-/// the one without it may be the stub of a toolkit, which is no driver. The last is where Windows'
-/// Linux has it.
+/// The files that are tried for the driver's library, in this order. The versioned name comes first, since the one
+/// without a version may be the stub library of a toolkit. The last is the path in the Windows Subsystem for Linux.
 const FILES: &[&str] = &[
     "libcuda.so.1",
     "libcuda.so",
@@ -261,14 +260,14 @@ const FILES: &[&str] = &[
 ];
 
 impl Driver {
-    /// Loads the driver's library: this file, or wherever the system has it. Calls nothing.
+    /// Loads the driver's library: this file, or the one that the system finds. Calls no function.
     ///
     /// # Safety
-    /// The file is NVIDIA's driver, or a library that may be loaded into this process and whose functions keep to
-    /// the driver's types and rules. Of what the system has under the driver's name that is taken for granted.
+    /// The file is NVIDIA's driver, or a library that may be loaded into this process and whose functions keep to the
+    /// driver's types and rules. A library that the system has under the driver's name is assumed to be the driver.
     ///
     /// # Errors
-    /// If there is none, or it lacks a function.
+    /// If there is no such library, or it lacks a function.
     pub unsafe fn load(file: Option<&Path>) -> Result<Driver, NotLoaded> {
         // SAFETY: the caller's promise.
         Driver::of(unsafe {
@@ -279,13 +278,12 @@ impl Driver {
         })
     }
 
-    /// What the driver calls a code, with its own words, such as
-    /// `CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered`.
+    /// Returns the driver's name and description of a code, such as `CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory
+    /// access was encountered`.
     pub fn words(&self, code: Code) -> String {
         let word = |ask: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
             let mut text: *const c_char = std::ptr::null();
-            // SAFETY: the driver writes the address of a constant text, or null for a code that it
-            // does not know.
+            // SAFETY: the driver writes the address of a constant text, or null for an unknown code.
             unsafe {
                 if ask(code, &mut text) != SUCCESS || text.is_null() {
                     return None;

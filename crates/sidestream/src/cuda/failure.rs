@@ -1,15 +1,15 @@
-//! What the driver's codes mean to the runtime.
+//! The meaning of the driver's codes for the runtime.
 
 use super::driver::{Code, Driver, SUCCESS};
 use crate::error::{Error, Result};
 
-/// The device has not come so far.
+/// The work is not complete yet.
 pub(super) const NOT_READY: Code = 600;
 
-/// Codes after which a context answers every call with the same code. The list is that of `cuda.h`,
-/// where it says that the process has to be ended and started again.
+/// Codes after which a context returns the same code for every call. The list follows `cuda.h`, where the description
+/// says that the process must be terminated and relaunched.
 const LOSES_THE_DEVICE: &[Code] = &[
-    4,   // deinitialised
+    4,   // deinitialized
     46,  // the device is unavailable
     214, // memory error that cannot be corrected
     220, // link error that cannot be corrected
@@ -33,7 +33,8 @@ pub(super) fn loses_the_device(code: Code) -> bool {
 }
 
 impl Driver {
-    /// The answer of a call that cannot lose a device: what is made or asked before anything runs.
+    /// Converts the code of a call that cannot lose a device, because it creates or queries something before any work
+    /// runs.
     pub(super) fn done(&self, call: &'static str, code: Code) -> Result<()> {
         match code {
             SUCCESS => Ok(()),

@@ -1,7 +1,7 @@
 //! Many small copies by one kernel.
 //!
-//! The kernel reads a table of pieces from pinned memory. A table is used again when the launch that
-//! reads it is over, which an event behind the launch says.
+//! The kernel reads a table of pieces from pinned memory. A table is reused when the launch that reads it is
+//! complete, which an event recorded after the launch shows.
 
 use std::ptr;
 
@@ -14,11 +14,11 @@ use crate::backend::{Code, Copy, Grid, Image};
 use crate::op::DeviceId;
 use crate::ptx;
 
-/// Tables that were used and may be used again.
+/// Tables that can be reused when their last use is complete.
 #[derive(Default)]
 pub(super) struct Tables(Mutex<Vec<Table>>);
 
-/// Pinned memory for so many rows, and the event behind its last use.
+/// Pinned memory for `capacity` rows, and the event recorded after its last use.
 pub(super) struct Table {
     pub address: u64,
     capacity: usize,
@@ -26,7 +26,7 @@ pub(super) struct Table {
     device: DeviceId,
 }
 
-/// A piece as the kernel reads it.
+/// A piece in the layout that the kernel reads.
 #[repr(C)]
 #[derive(Clone, std::marker::Copy)]
 struct Row {
@@ -35,15 +35,16 @@ struct Row {
     bytes: u64,
 }
 
-/// Tables are at least this long, so that one fits most uploads.
+/// The least number of rows of a table, so that one fits most uploads.
 const ROWS: usize = 1024;
-/// Threads a block, and how many bytes they ask for at once.
+/// Threads per block, and the bytes that a block requests at once.
 const THREADS: u32 = 256;
 const BLOCK_BYTES: u64 = 32 << 10;
-/// More blocks than this do not ask for more at once.
+/// More blocks than this request no more bytes at once.
 const BLOCKS: u32 = 2048;
 
-/// One of the kernels that copy pieces: `gather` by a table, `copy_piece` what it is launched with.
+/// Returns one of the kernels that copy pieces: `gather` copies those of a table, `copy_piece` the one that it is
+/// launched with.
 pub(super) fn code(entry: &str) -> Code {
     Code {
         image: Some(Image::Ptx(ptx::GATHER.clone())),
@@ -51,7 +52,7 @@ pub(super) fn code(entry: &str) -> Code {
     }
 }
 
-/// Some blocks for each piece.
+/// Returns a grid with some blocks for each piece.
 pub(super) fn grid(pieces: &[Copy]) -> Grid {
     let longest = pieces
         .iter()
@@ -65,7 +66,7 @@ pub(super) fn grid(pieces: &[Copy]) -> Grid {
 }
 
 impl Tables {
-    /// A table that nobody reads, with these pieces in it. The context of the device is current.
+    /// Fills a table that no launch reads with these pieces. The context of the device is current.
     ///
     /// # Errors
     /// The driver's code.
@@ -80,7 +81,7 @@ impl Tables {
             let fits = |table: &Table| {
                 table.device == device
                     && table.capacity >= pieces.len()
-                    // SAFETY: the event is ours.
+                    // SAFETY: the event was created here.
                     && unsafe { (driver.cuEventQuery)(table.event) } == SUCCESS
             };
             let at = tables.iter().position(fits);
@@ -103,10 +104,10 @@ impl Tables {
         Ok(table)
     }
 
-    /// A launch in this stream reads the table.
+    /// Notes that a launch in this stream reads the table.
     ///
     /// # Errors
-    /// The driver's code; then the table is never used again.
+    /// The driver's code; the table is then never used again.
     pub(super) fn give(
         &self,
         driver: &Driver,
@@ -123,15 +124,15 @@ impl Tables {
         }
     }
 
-    /// The launch that was to read the table was refused.
+    /// Takes back a table whose launch was refused.
     pub(super) fn unused(&self, table: Table) {
         self.0.lock().push(table);
     }
 
-    /// Gives all of them back. Nothing runs any more.
+    /// Frees all tables, when no work is left.
     pub(super) fn close(&self, driver: &Driver) {
         for table in self.0.lock().drain(..) {
-            // SAFETY: both are ours, and no launch uses them.
+            // SAFETY: both were created here, and no launch uses them.
             unsafe {
                 (driver.cuEventDestroy_v2)(table.event);
                 (driver.cuMemFreeHost)(table.address);

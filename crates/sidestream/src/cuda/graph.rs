@@ -1,10 +1,9 @@
 //! Executable graphs, from nodes and from captures.
 //!
-//! A small copy over the link becomes a kernel that reads or writes the host's memory. The copy engines
-//! take longer to begin than such a copy lasts, and the stream some 3.7 µs from one engine to the next:
-//! 32 batches of 64 KiB, each copied in, computed and copied out by a graph in one of six slots, take
-//! 0.26 ms with copies and 0.15 ms with kernels. From 256 KiB on the engines are faster (0.32 and
-//! 0.38 ms; H200, 2026-11-22).
+//! A small copy over the link becomes a kernel that accesses host memory. The copy engines take longer to start than
+//! such a copy lasts, and a stream needs some 3.7 µs to change from one engine to the next: 32 batches of 64 KiB,
+//! each copied in, computed and copied out by a graph in one of six slots, take 0.26 ms with copies and 0.15 ms with
+//! kernels. From 256 KiB on the engines are faster (0.32 and 0.38 ms; H200, 2026-11-22).
 
 use std::ffi::c_void;
 
@@ -18,7 +17,7 @@ use crate::backend::{Arg, Code, Copy, Fill, Grid, Node, NodeWork};
 use crate::error::{Error, Result};
 use crate::op::{Kind, Memory, Op};
 
-/// A graph under construction; it is destroyed when it goes.
+/// A graph under construction, which is destroyed when this is dropped.
 pub(super) struct Building<'a> {
     driver: &'a Driver,
     graph: CuGraph,
@@ -32,13 +31,13 @@ impl<'a> Building<'a> {
         Ok(Building { driver, graph })
     }
 
-    /// A graph that a capture has made.
+    /// Wraps a graph from a capture.
     pub(super) fn captured(driver: &'a Driver, graph: CuGraph) -> Building<'a> {
         Building { driver, graph }
     }
 
-    /// Adds nodes, each behind earlier ones. `load` makes a kernel ready, `piece` is the one that
-    /// makes small copies; the context is the device's.
+    /// Adds nodes, each depending on earlier ones. `load` loads a kernel, `piece` is the kernel that makes small
+    /// copies; the device's context is current.
     pub(super) fn add(
         &self,
         nodes: &[Node],
@@ -52,7 +51,7 @@ impl<'a> Building<'a> {
             let before: Option<Vec<CuNode>> = before.collect();
             let before = before.ok_or_else(|| Error::Invalid {
                 call: "graph",
-                why: "a node stands behind a later one; name earlier nodes only".into(),
+                why: "a node depends on a later one; name earlier nodes only".into(),
             })?;
             let mut handle = 0;
             let answer = match &node.work {
@@ -86,7 +85,7 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// `params` are pointers to the arguments of the function's signature.
+    /// Adds a kernel node. `params` are pointers to the arguments of the function's signature.
     fn kernel(
         &self,
         handle: &mut CuNode,
@@ -105,8 +104,8 @@ impl<'a> Building<'a> {
             kernel: 0,
             context: 0,
         };
-        // SAFETY: the function is loaded in the context of the device; the arguments are those of its
-        // signature, as the front end promises, and live until the call returns: the driver copies them.
+        // SAFETY: the function is loaded in the context of the device; the arguments match its signature, as the
+        // front end promises, and are valid until the call returns: the driver copies them.
         unsafe {
             (self.driver.cuGraphAddKernelNode_v2)(
                 handle,
@@ -133,8 +132,8 @@ impl<'a> Building<'a> {
             depth: 1,
             ..Memcpy3d::default()
         };
-        // SAFETY: the nodes are of this graph, and the front end promises that the memory is there
-        // as long as the graph.
+        // SAFETY: the nodes belong to this graph, and the front end promises that the memory exists as long as the
+        // graph.
         unsafe {
             (self.driver.cuGraphAddMemcpyNode)(
                 handle,
@@ -169,13 +168,13 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Makes an executable graph do what this one says, from its next launch on.
+    /// Updates an executable graph to this one, from its next launch on.
     ///
     /// # Errors
-    /// If the two differ in more than what their nodes are given.
+    /// If the two differ in more than the parameters of their nodes.
     pub(super) fn update(self, executable: CuGraphExec) -> Result<()> {
         let mut outcome = UpdateResult::default();
-        // SAFETY: the graph is complete and the executable one is ours; one struct is written.
+        // SAFETY: the graph is complete and the executable one was created here; one struct is written.
         let answer =
             unsafe { (self.driver.cuGraphExecUpdate_v2)(executable, self.graph, &mut outcome) };
         match answer {
@@ -183,7 +182,7 @@ impl<'a> Building<'a> {
                 call: "graph update",
                 code: CANNOT_UPDATE,
                 why: format!(
-                    "{}; describe the same nodes behind the same nodes, or build another graph",
+                    "{}; describe the same nodes with the same dependencies, or build another graph",
                     difference(outcome.result)
                 ),
             }),
@@ -191,7 +190,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Makes it executable.
+    /// Instantiates the graph.
     pub(super) fn finish(self) -> Result<CuGraphExec> {
         let mut executable = 0;
         // SAFETY: the graph is complete; one handle is written.
@@ -202,7 +201,7 @@ impl<'a> Building<'a> {
     }
 }
 
-/// Copies of at most so many bytes are made by a kernel.
+/// Copies of at most this many bytes are made by a kernel.
 const SMALL_BYTES: u64 = 128 << 10;
 
 /// Whether a kernel makes the copy.
@@ -220,10 +219,10 @@ fn is_small(op: &Op, copy: &Copy) -> bool {
 /// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE`.
 const CANNOT_UPDATE: Answer = 910;
 
-/// What `CUgraphExecUpdateResult` says, in words.
+/// Describes a `CUgraphExecUpdateResult` in words.
 fn difference(result: i32) -> &'static str {
     match result {
-        2 => "there are more or fewer nodes, or they stand behind others",
+        2 => "there are more or fewer nodes, or they have other dependencies",
         3 => "a node is of another kind, which a copy becomes when it gets much larger or smaller",
         4 | 7 => "the function of a kernel node cannot be exchanged for this one",
         5 => "the parameters of a node cannot be exchanged for these, such as the memory of a copy",
@@ -234,7 +233,7 @@ fn difference(result: i32) -> &'static str {
 
 impl Drop for Building<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is ours; what was instantiated from it is independent of it.
+        // SAFETY: the graph was created here; what was instantiated from it is independent of it.
         let _: Answer = unsafe { (self.driver.cuGraphDestroy)(self.graph) };
     }
 }

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 /// A function on the host. It catches its own panics.
 pub(super) type HostFunc = Box<dyn FnOnce() + Send>;
 
-/// The functions that have not run yet. The driver never runs those behind a failure and does not
-/// say so: what it was given is only a number here, and the function itself stays ours.
+/// The functions that have not run yet. The driver never runs those that were enqueued after a failure, and does not
+/// report that: so it gets only a ticket with a number, and the function itself stays here.
 #[derive(Default)]
 pub(super) struct Waiting(Mutex<Functions>);
 
@@ -20,14 +20,14 @@ struct Functions {
     by_number: HashMap<u64, HostFunc>,
 }
 
-/// What the driver is given.
+/// The user data that the driver passes to [`run`].
 struct Ticket {
     waiting: Arc<Waiting>,
     number: u64,
 }
 
 impl Waiting {
-    /// Keeps a function, and gives what [`run`] is to be called with.
+    /// Stores a function, and returns the ticket for [`run`].
     pub(super) fn keep(self: &Arc<Self>, function: HostFunc) -> *mut c_void {
         let mut functions = self.0.lock();
         let number = functions.next;
@@ -40,17 +40,17 @@ impl Waiting {
         Box::into_raw(Box::new(ticket)).cast()
     }
 
-    /// Takes back a function that the driver refused. It is for the caller to drop.
+    /// Takes back a function that the driver refused. The caller drops it.
     ///
     /// # Safety
     /// `ticket` comes from [`keep`](Waiting::keep), and the driver did not take it.
     pub(super) unsafe fn take_back(ticket: *mut c_void) -> Option<HostFunc> {
-        // SAFETY: the caller says that it is the box that `keep` made, and nobody else's.
+        // SAFETY: the caller promises that it is the box that `keep` made, and that nothing else uses it.
         let ticket = unsafe { Box::from_raw(ticket.cast::<Ticket>()) };
         ticket.take()
     }
 
-    /// Takes out what will not run any more.
+    /// Takes out the functions that will not run any more.
     pub(super) fn clear(&self) -> Vec<HostFunc> {
         let functions = std::mem::take(&mut self.0.lock().by_number);
         functions.into_values().collect()
@@ -63,13 +63,13 @@ impl Ticket {
     }
 }
 
-/// What the driver calls, on a thread of its own.
+/// The callback that the driver calls, on its own thread.
 ///
 /// # Safety
-/// `ticket` comes from [`Waiting::keep`], and this is its only call: only streams that are not
-/// being captured are given functions.
+/// `ticket` comes from [`Waiting::keep`], and this is its only call: functions are only submitted to streams that are
+/// not being captured.
 pub(super) unsafe extern "C" fn run(ticket: *mut c_void) {
-    // SAFETY: the driver gives back what it was given, once.
+    // SAFETY: the driver passes back the ticket once.
     let ticket = unsafe { Box::from_raw(ticket.cast::<Ticket>()) };
     if let Some(function) = ticket.take() {
         function();

@@ -1,4 +1,4 @@
-//! Kernels: their code on the device, and how arguments are passed.
+//! Kernels: loading their code on a device, and passing their arguments.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -15,35 +15,35 @@ use crate::backend::{Arg, Code, Grid, Image};
 use crate::error::{Error, Result};
 use crate::op::DeviceId;
 
-/// What is loaded: modules by device and image, so that the same text is loaded once, and functions
-/// by device and kernel.
+/// The loaded code: modules by device and image, so that the same text is loaded once, and functions by device and
+/// kernel.
 pub(super) struct Kernels {
     modules: Mutex<HashMap<(DeviceId, Image), CuModule>>,
     functions: Mutex<HashMap<(DeviceId, u64), CuFunction>>,
-    /// What kernels are called, in the order in which they were first used.
+    /// Names of kernels, in the order of their first use.
     names: Mutex<Vec<String>>,
     numbers: Mutex<HashMap<u64, u32>>,
-    /// By device: 90 is compute capability 9.0.
+    /// Architecture per device: 90 is compute capability 9.0.
     architectures: Vec<u32>,
-    /// Loaded when the first source is met.
+    /// NVRTC, loaded when the first kernel in CUDA C++ is used.
     compiler: OnceLock<Nvrtc>,
-    /// Where it is, if it is not to be looked for.
+    /// NVRTC's file, instead of searching for it.
     compiler_file: Option<PathBuf>,
 }
 
-/// A kernel on one device.
+/// A kernel loaded on one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Loaded {
     pub function: CuFunction,
-    /// Its number among the names.
+    /// Index of its name in the list of names.
     pub name: u32,
 }
 
 impl Kernels {
-    /// None yet, for these devices. `compiler_file` is NVRTC, if it is not to be looked for.
+    /// Makes an empty table for these devices. `compiler_file` is NVRTC's, instead of searching for it.
     ///
     /// # Safety
-    /// As for [`Nvrtc::load`], which may come with any launch.
+    /// As for [`Nvrtc::load`], which any launch may call.
     pub(super) unsafe fn new(
         opened: &Opened,
         devices: &[CuDevice],
@@ -64,10 +64,10 @@ impl Kernels {
         }
     }
 
-    /// The kernel on a device. The context of the device is current.
+    /// Loads the kernel on a device. The context of the device is current.
     ///
     /// # Errors
-    /// If it has no image, or what the compiler or the driver says about it.
+    /// If the kernel has no image, or any error of the compiler or the driver.
     pub(super) fn load(&self, driver: &Driver, device: DeviceId, code: &Code) -> Result<Loaded> {
         let name = self.number(code);
         let key = (device, code.loaded.id());
@@ -96,12 +96,12 @@ impl Kernels {
         names.get(number as usize).cloned().unwrap_or_default()
     }
 
-    /// Unloads everything.
+    /// Unloads all modules.
     pub(super) fn close(&self, driver: &Driver, mut bind: impl FnMut(DeviceId)) {
         self.functions.lock().clear();
         for ((device, _), module) in self.modules.lock().drain() {
             bind(device);
-            // SAFETY: it was loaded in the context of its device, and nothing runs any more.
+            // SAFETY: the module was loaded in the context of its device, and no work is left.
             unsafe { (driver.cuModuleUnload)(module) };
         }
     }
@@ -136,7 +136,7 @@ impl Kernels {
         Ok(module)
     }
 
-    /// A source, compiled for a device. If there is no compiler now, it is looked for again next time.
+    /// Compiles a source for a device. If no compiler is found, the next call searches again.
     fn compiled(
         &self,
         driver: &Driver,
@@ -150,7 +150,7 @@ impl Kernels {
                 let mut version = 0;
                 // SAFETY: writes one integer.
                 unsafe { (driver.cuDriverGetVersion)(&mut version) };
-                // SAFETY: whoever named the file has promised it to `Kernels::new`.
+                // SAFETY: the caller that named the file has promised it to `Kernels::new`.
                 let loaded = unsafe { Nvrtc::load(self.compiler_file.as_deref(), version)? };
                 self.compiler.get_or_init(|| loaded)
             }
@@ -170,7 +170,7 @@ impl Kernels {
 
 const NUL: &str = "it contains a zero byte; remove it";
 
-/// Loads PTX or a cubin. What the driver's compiler says is in the error.
+/// Loads PTX or a cubin. The error contains the messages of the driver's compiler.
 fn load_image(driver: &Driver, name: &str, image: &[u8]) -> Result<CuModule> {
     /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
     const LOG: [c_int; 2] = [5, 6];
@@ -182,8 +182,8 @@ fn load_image(driver: &Driver, name: &str, image: &[u8]) -> Result<CuModule> {
         ptr::without_provenance_mut(log.len()),
     ];
     let mut module = 0;
-    // SAFETY: the image ends with a zero or has its own length inside, as the driver demands; the log
-    // has the size that is said, and two options with two values are passed.
+    // SAFETY: the image ends with a zero or contains its own length, as the driver requires; the log has the stated
+    // size, and two options with two values are passed.
     let answer = unsafe {
         (driver.cuModuleLoadDataEx)(
             &mut module,
@@ -219,7 +219,7 @@ fn refused(code: Answer, why: String) -> Error {
 
 /// Values of arguments in memory, with the pointers to them that the driver reads.
 pub(super) struct Params {
-    /// Nearly every kernel has few: they are here, or all of them in the vectors.
+    /// Almost every kernel has few arguments, which are stored here; with more, all are in the vectors.
     values: [u64; FEW],
     pointers: [*mut c_void; FEW],
     many: (Vec<u64>, Vec<*mut c_void>),
@@ -234,7 +234,7 @@ impl Params {
         many: (Vec::new(), Vec::new()),
     };
 
-    /// What the driver is given for these; good until the params are moved or changed.
+    /// Returns the driver's argument array for these; valid until the params are moved or changed.
     #[inline]
     pub(super) fn of(&mut self, args: &[Arg]) -> *mut *mut c_void {
         let pointer = |value: &mut u64| ptr::from_mut(value).cast();
@@ -262,10 +262,10 @@ fn word(arg: &Arg) -> u64 {
     }
 }
 
-/// More dynamic shared memory than this has to be asked for.
+/// Dynamic shared memory above this size has to be requested.
 const SHARED_BYTES: u32 = 48 << 10;
 
-/// Allows a function the shared memory that a grid wants.
+/// Allows a function the shared memory that a grid needs.
 pub(super) fn allow_shared(driver: &Driver, function: CuFunction, grid: &Grid) -> Answer {
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
     const MAX_DYNAMIC: c_int = 8;
@@ -278,8 +278,8 @@ pub(super) fn allow_shared(driver: &Driver, function: CuFunction, grid: &Grid) -
     }
 }
 
-/// A refusal that says what was launched: only the driver knows which grids fit, and its words name
-/// neither the kernel nor the grid.
+/// Adds to a refusal what was launched: only the driver knows which grids fit, and its message names neither the
+/// kernel nor the grid.
 #[cold]
 pub(super) fn of_launch(error: Error, kernel: &Code, grid: &Grid) -> Error {
     let Error::Refused { call, code, why } = error else {

@@ -1,27 +1,28 @@
-//! Shared libraries that may be there or not.
+//! Shared libraries that may or may not be installed.
 
 use std::fmt;
 
 use libloading::{Library, Symbol};
 
-/// Writes the table of a library's functions once: the fields of what has them, and the names under which they are found. A
-/// macro, because the two lists have to agree. Functions answer with a `Code` of the caller's, unless they say otherwise.
+/// Declares the table of a library's functions: the fields of the struct, and the names under which the functions are
+/// exported. A macro, because the two lists have to agree. Functions return the calling module's `Code`, unless
+/// stated otherwise.
 macro_rules! functions {
     ($(#[$doc:meta])* $vis:vis $Library:ident: $($name:ident: fn($($arg:ty),*) $(-> $answer:ty)?;)+) => {
         $(#[$doc])*
         pub struct $Library {
             $($vis $name: unsafe extern "C" fn($($arg),*) -> $crate::cuda::library::answer!($($answer)?),)+
-            /// Where it was found.
+            /// The file from which it was loaded.
             $vis file: String,
-            // What the functions point into; never unloaded, because its threads, or a profiler's, may still run.
+            // Keeps the functions valid; never unloaded, because its threads, or a profiler's, may still run.
             _library: std::mem::ManuallyDrop<libloading::Library>,
         }
 
         impl $Library {
             fn of((library, file): (libloading::Library, String)) -> Result<$Library, NotLoaded> {
                 $(
-                    // SAFETY: the library is the one that it was opened as, or whatever the caller named as such, and
-                    // exports the function under this name with the type that its header gives it.
+                    // SAFETY: the library is the one it was opened as, or that the caller named as such, and exports
+                    // the function under this name with the type in its header.
                     let $name = unsafe { *library::function(&library, &file, stringify!($name))? };
                 )+
                 Ok($Library { $($name,)+ file, _library: std::mem::ManuallyDrop::new(library) })
@@ -30,7 +31,7 @@ macro_rules! functions {
     };
 }
 
-/// The type of an answer.
+/// The return type of a function.
 macro_rules! answer {
     () => {
         Code
@@ -47,26 +48,26 @@ pub(super) use {answer, functions};
 pub enum NotLoaded {
     /// None of the files could be loaded.
     NoFile {
-        /// Each file with what the system said.
+        /// Each file with the system's error message.
         tried: Vec<(String, String)>,
     },
     /// A function is missing.
     NoFunction {
-        /// Where it was looked for.
+        /// The library in which it was looked for.
         file: String,
-        /// Which.
+        /// The name of the function.
         function: String,
     },
 }
 
-/// Loads the first of these files that there is, and says which.
+/// Loads the first of these files that exists; returns the library and the file.
 ///
 /// # Safety
-/// Each, as far as it is there, may be loaded into this process.
+/// Each file that exists may be loaded into this process.
 pub(super) unsafe fn open(files: &[&str]) -> Result<(Library, String), NotLoaded> {
     let mut tried = Vec::new();
     for &file in files {
-        // SAFETY: loading a library runs its initialisers, which the caller answers for.
+        // SAFETY: loading a library runs its initializers; the caller promises that this is allowed.
         match unsafe { Library::new(file) } {
             Ok(library) => return Ok((library, file.to_owned())),
             Err(error) => tried.push((file.to_owned(), reason(&error))),
@@ -92,7 +93,7 @@ pub(super) unsafe fn function<'a, F>(
     })
 }
 
-/// The system's words without the library's own around them.
+/// Returns the system's message without the text that `libloading` puts around it.
 fn reason(error: &libloading::Error) -> String {
     use std::error::Error as _;
     match error.source() {
@@ -108,7 +109,7 @@ impl fmt::Display for NotLoaded {
                 write!(f, "no library could be loaded; tried")?;
                 for (at, (file, why)) in tried.iter().enumerate() {
                     let comma = if at == 0 { "" } else { "," };
-                    // The system begins with the file's name.
+                    // The system's message begins with the file's name.
                     let why = why.strip_prefix(file.as_str()).unwrap_or(why);
                     let why = why.trim_start_matches([':', ' ']);
                     write!(f, "{comma} {file} ({why})")?;

@@ -1,19 +1,19 @@
-//! NVIDIA's devices behind [`Backend`].
+//! The [`Backend`] for NVIDIA GPUs.
 //!
-//! A call becomes one call of the driver, on the calling thread, with the handle that its id stands
-//! for. Nothing is queued, locked or allocated on the way, except where the driver itself takes
-//! longer: making things, functions on the host, times.
+//! A call becomes one driver call, on the calling thread, with the handle of its id. Nothing is queued, locked or
+//! allocated on the way, except for calls in which the driver itself takes longer: creating objects, functions on the
+//! host, times.
 //!
 //! # Contexts
-//! Each device has its primary context, which PyTorch and the CUDA runtime use too. Calls with a stream of
-//! their own need only that the thread has some context; where it has none it gets one. What depends on
-//! the current context (making things, the default streams, memory) is done with that of the device, and
-//! then the thread has its own again. So the current device of other libraries never changes.
+//! Each device uses its primary context, as PyTorch and the CUDA runtime do. Calls with a non-default stream only
+//! need the thread to have some context; a thread without one gets one. Calls that depend on the current context
+//! (creating objects, the default streams, memory) make the device's context current and restore the thread's own
+//! afterwards. So the current device of other libraries never changes.
 //!
 //! # Failures
-//! A kernel that traps or touches what is not its own ends its context: from then on every call
-//! answers with the same code. The first such answer becomes [`Error::DeviceLost`], with what was
-//! put into streams and is not known to be done.
+//! A kernel that traps or accesses memory out of bounds destroys its context: from then on every call returns the
+//! same code. The first such code becomes [`Error::DeviceLost`], with the work in streams that is not known to be
+//! complete.
 
 mod ask;
 mod context;
@@ -49,10 +49,10 @@ use crate::op::{DeviceId, EventId, Kind, Memory, Op, StreamId, StreamKind, Threa
 use ask::Asked;
 use context::Current;
 
-/// Some devices of this machine.
+/// A machine with some of the system's GPUs.
 pub struct Machine {
     opened: &'static Opened,
-    /// No other machine of the process has it.
+    /// The machine's number, unique in the process.
     id: u64,
     devices: Vec<CuContext>,
     caps: Vec<Caps>,
@@ -61,17 +61,17 @@ pub struct Machine {
     graphs: Table<Graph>,
     kernels: Kernels,
     memories: Memories,
-    /// The kernel that makes many small copies, and its tables.
+    /// The kernel that makes many small copies.
     gather: Arc<Code>,
-    /// The same for one, in graphs.
+    /// The kernel that makes one small copy, in graphs.
     piece: Code,
     tables: Tables,
-    /// Functions on the host that have not run.
+    /// Functions on the host that have not run yet.
     waiting: Arc<Waiting>,
     names: Mutex<HashMap<StreamId, String>>,
-    /// The device of each thread that chose one.
+    /// The current device of each thread that set one.
     current: Mutex<HashMap<ThreadId, DeviceId>>,
-    /// Captures that have ended and are no graph yet, for each device.
+    /// Per device: captures that have ended but are not graphs yet.
     captured: Mutex<Vec<VecDeque<CuGraph>>>,
     keeps_times: AtomicBool,
     timing: Mutex<Option<Timing>>,
@@ -86,14 +86,14 @@ struct Graph {
 }
 
 impl Machine {
-    /// The devices with these ordinals, in this order. `file` is the driver's library and `compiler`
-    /// is NVRTC's, if they are not to be looked for.
+    /// Opens the devices with these ordinals, in this order. `file` is the driver's library and `compiler` is
+    /// NVRTC's, instead of searching for them.
     ///
     /// # Safety
     /// As for [`Driver::load`] and [`Nvrtc::load`](super::nvrtc::Nvrtc::load).
     ///
     /// # Errors
-    /// Why CUDA cannot be used, or which device there is not.
+    /// Why CUDA cannot be used, or which device does not exist.
     pub unsafe fn open(
         ordinals: &[u32],
         file: Option<&Path>,
@@ -150,16 +150,16 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Lets each device read and write the memory of every other one where that can be: copies between
-    /// them are ten times as fast then (387 against 37 GB/s between two H200).
+    /// Lets each device access the memory of every other one where possible: copies between them are then ten times
+    /// as fast (387 against 37 GB/s between two H200).
     fn reach_peers(&self, devices: &[i32]) {
         let driver = self.driver();
         for (from, &context) in self.devices.iter().enumerate() {
             let _current = Current::push(driver, context);
             for (to, &peer) in self.devices.iter().enumerate() {
                 let mut can = 0;
-                // SAFETY: writes one integer; the contexts are there. Where it is enabled already
-                // the driver says so, and nothing changes.
+                // SAFETY: writes one integer; the contexts exist. If access is already enabled the driver returns an
+                // error code, and nothing changes.
                 unsafe {
                     let asked =
                         (driver.cuDeviceCanAccessPeer)(&mut can, devices[from], devices[to]);
@@ -171,12 +171,12 @@ impl Machine {
         }
     }
 
-    /// Makes an event that processes share, or opens another process'.
+    /// Creates an event that processes share, or opens one of another process.
     fn share(&self, id: EventId, device: DeviceId, from: Option<[u8; 64]>) -> Result<()> {
         let (_current, driver) = (self.on(device), self.driver());
         let flags = EVENT_INTERPROCESS | EVENT_DISABLE_TIMING;
         let mut handle = 0;
-        // SAFETY: writes one handle. Bytes that are no handle the driver refuses.
+        // SAFETY: writes one handle. The driver refuses bytes that are not a handle.
         let code = unsafe {
             match from {
                 None => (driver.cuEventCreate)(&mut handle, flags),
@@ -198,23 +198,23 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Relaxed)
 }
 
-/// Why there is no machine.
+/// Why a machine cannot be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unusable {
-    /// There is no CUDA here.
+    /// CUDA is not available.
     Absent(Absent),
-    /// There are fewer devices.
+    /// A device does not exist.
     NoSuchOrdinal {
-        /// What was asked for.
+        /// The ordinal that was asked for.
         ordinal: u32,
-        /// How many there are.
+        /// The number of devices.
         count: u32,
     },
-    /// A device that does not start.
+    /// A device cannot be used.
     Device {
-        /// Which.
+        /// The device's ordinal.
         ordinal: u32,
-        /// What the driver says.
+        /// The driver's description of the error.
         why: String,
     },
 }
@@ -236,7 +236,8 @@ impl std::error::Error for Unusable {}
 
 // ------------------------------------------------------------------ the waist
 
-// SAFETY: memory and order are the driver's, which keeps what CUDA promises; a call becomes the call of the driver for it.
+// SAFETY: memory and order are the driver's, which keeps CUDA's guarantees; each call becomes the matching driver
+// call.
 unsafe impl Backend for Machine {
     fn devices(&self) -> &[Caps] {
         &self.caps
@@ -318,8 +319,8 @@ unsafe impl Backend for Machine {
     unsafe fn destroy(&self, what: Destroy) {
         self.bind();
         let driver = self.driver();
-        // SAFETY: each is ours, and the front end names it no more. The driver keeps what work still
-        // needs.
+        // SAFETY: each object was created here, and the front end does not name it again. The driver keeps what
+        // submitted work still needs.
         unsafe {
             match what {
                 Destroy::Stream(id) => {
@@ -359,7 +360,7 @@ unsafe impl Backend for Machine {
 
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
         let _current = self.on(DeviceId(0));
-        // SAFETY: the caller promises that the memory is there and stays.
+        // SAFETY: the caller promises that the memory exists and stays allocated.
         let code = unsafe {
             let flags = super::driver::HOST_PORTABLE;
             (self.driver().cuMemHostRegister_v2)(at.0, bytes as usize, flags)
@@ -381,7 +382,7 @@ unsafe impl Backend for Machine {
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         self.bind();
         match (self.keeps_times.load(Relaxed), op.kind) {
-            // The two that take the driver least: nearly all that they cost is here.
+            // The two cheapest driver calls, whose cost is almost entirely that of this path.
             (false, Kind::Record { event, stream }) => self.record(event, stream),
             (false, Kind::Wait { stream, event }) => self.wait_in(stream, event),
             (false, _) => self.put(op, payload),
@@ -396,12 +397,12 @@ unsafe impl Backend for Machine {
         let mut status = 0;
         // SAFETY: the stream is open; writes one integer.
         let asked = unsafe { (self.driver().cuStreamIsCapturing)(stream.handle(), &mut status) };
-        // Without an answer nobody knows that it has ended.
+        // Without an answer it is unknown whether the capture has ended.
         asked != SUCCESS || status != 0
     }
 
     fn capture_mode(&self, mut mode: i32) -> i32 {
-        // SAFETY: reads and writes one integer. If it fails, nothing has changed, and the number neither.
+        // SAFETY: reads and writes one integer. If the call fails, neither the mode nor the integer changes.
         unsafe { (self.driver().cuThreadExchangeStreamCaptureMode)(&mut mode) };
         mode
     }
@@ -474,10 +475,10 @@ unsafe impl Backend for Machine {
 }
 
 impl Drop for Machine {
-    /// The front end has waited for all work, unless the device is lost: then the driver answers no
-    /// call any more, and nothing is given back.
+    /// The front end has waited for all work, unless the device is lost: then the driver does not answer calls any
+    /// more, and nothing is freed.
     fn drop(&mut self) {
-        // Functions that stood behind a failure never run.
+        // Functions on the host that were enqueued after a failure never run.
         drop(self.waiting.clear());
         if self.is_lost.load(Relaxed) {
             return;
@@ -488,7 +489,7 @@ impl Drop for Machine {
             timing.close(driver);
         }
         for graph in self.captured.get_mut().iter_mut().flat_map(std::mem::take) {
-            // SAFETY: it was captured and never made executable.
+            // SAFETY: the graph was captured and never made executable.
             unsafe { (driver.cuGraphDestroy)(graph) };
         }
         self.tables.close(driver);

@@ -1,4 +1,4 @@
-//! Memory from the driver.
+//! Memory allocated by the driver, and pageable memory.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
@@ -13,20 +13,20 @@ use crate::backend::{Address, Reserve};
 use crate::error::{Error, OutOfMemory};
 use crate::op::Memory;
 
-/// What was taken and has to be given back in its own way.
+/// Layouts of the pageable memory, which are needed to free it.
 #[derive(Default)]
 pub(super) struct Memories {
     pageable: Mutex<HashMap<u64, Layout>>,
 }
 
-/// What the driver answers to an argument that it does not take.
+/// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: Answer = 1;
 
 impl Memories {
-    /// Takes memory. The context of the device is current.
+    /// Allocates memory. The context of the device is current.
     ///
     /// # Errors
-    /// The driver's code. Memory at a place of one's own choice is never given: the driver chooses.
+    /// The driver's code. A request for a particular address is always refused: the driver chooses addresses.
     pub(super) fn reserve(&self, driver: &Driver, wanted: Reserve) -> Result<Address, Answer> {
         if wanted.at.is_some() {
             return Err(INVALID_VALUE);
@@ -47,7 +47,7 @@ impl Memories {
                     false => HOST_PORTABLE,
                 };
                 let mut at = 0;
-                // SAFETY: writes one address, of memory that is then zeroed as far as it goes.
+                // SAFETY: writes one address, of memory that is then zeroed in its whole length.
                 unsafe {
                     match (driver.cuMemHostAlloc)(&mut at, bytes, flags) {
                         SUCCESS => {
@@ -73,7 +73,7 @@ impl Memories {
         }
     }
 
-    /// What the device has left, as an error.
+    /// Returns an out-of-memory error with the device's free and total memory.
     pub(super) fn none_left(&self, driver: &Driver, wanted: Reserve) -> Error {
         let (mut free, mut total) = (0usize, 0usize);
         let is_host = wanted.memory.is_host();
@@ -91,9 +91,9 @@ impl Memories {
         })
     }
 
-    /// Gives memory back.
+    /// Frees memory.
     pub(super) fn unreserve(&self, driver: &Driver, memory: Memory, at: Address) {
-        // SAFETY: it was taken here, and the front end has seen all its uses complete.
+        // SAFETY: the memory was allocated here, and the front end has seen all its uses complete.
         unsafe {
             match memory {
                 Memory::Device | Memory::Managed => _ = (driver.cuMemFree_v2)(at.0),
@@ -108,7 +108,7 @@ impl Memories {
     }
 }
 
-/// As aligned as pinned memory.
+/// Returns a layout with the alignment of pinned memory.
 fn layout(bytes: usize) -> Result<Layout, Answer> {
     Layout::from_size_align(bytes, 64).map_err(|_| OUT_OF_MEMORY)
 }

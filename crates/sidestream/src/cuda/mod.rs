@@ -1,7 +1,7 @@
-//! CUDA, loaded when the program runs: no toolkit is needed to build, and no driver to start.
+//! CUDA, loaded when the program runs: building needs no toolkit, and starting the program needs no driver.
 //!
-//! [`driver`] is the table of the driver's functions; [`Machine`] is some of its devices behind
-//! [`Backend`](crate::backend::Backend).
+//! [`driver`] is the table of the driver's functions; [`Machine`] is the [`Backend`](crate::backend::Backend) for
+//! some of its devices.
 
 mod devices;
 pub mod driver;

@@ -1,8 +1,8 @@
-//! NVRTC: the compiler for kernels in CUDA C++, loaded when the first of them is used.
+//! NVRTC: the compiler for kernels in CUDA C++, loaded when the first such kernel is used.
 //!
-//! It compiles for the device itself, to machine code: that runs under a driver that is older than the
-//! compiler, which would refuse the compiler's PTX. A compiler that is older than the device makes PTX
-//! of the newest kind that it knows, and the driver does the rest.
+//! It compiles to machine code for the device: that runs under a driver older than the compiler, which would refuse
+//! the compiler's PTX. A compiler older than the device makes PTX of the newest architecture that it knows, and the
+//! driver compiles that.
 
 #![expect(
     non_snake_case,
@@ -16,7 +16,7 @@ use std::ptr;
 
 use super::library::{self, NotLoaded};
 
-/// What a function of NVRTC answers; zero is success.
+/// The return type of NVRTC's functions; zero is success.
 type Code = c_int;
 /// `nvrtcProgram`.
 type Program = *mut c_void;
@@ -43,8 +43,7 @@ library::functions! {
     nvrtcGetErrorString: fn(Code) -> *const c_char;
 }
 
-/// Where the library is looked for, with the major version of CUDA where the name has it: the newest
-/// first.
+/// The files that are tried, the newest first, each with its major version of CUDA if the name has it.
 const FILES: &[(&str, i32)] = &[
     ("libnvrtc.so.13", 13),
     ("libnvrtc.so.12", 12),
@@ -55,45 +54,45 @@ const FILES: &[(&str, i32)] = &[
 /// Why a kernel was not compiled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotCompiled {
-    /// There is no compiler here.
+    /// No compiler was found.
     NoCompiler {
-        /// What was tried.
+        /// The files that were tried.
         why: NotLoaded,
     },
     /// The compiler supports newer devices only.
     Architecture {
-        /// The device's: 70 is compute capability 7.0.
+        /// The device's architecture: 70 is compute capability 7.0.
         device: u32,
-        /// What the compiler supports.
+        /// The architectures that the compiler supports.
         supported: Vec<u32>,
-        /// Where the compiler is.
+        /// The compiler's file.
         file: String,
     },
-    /// The source has a zero byte in it.
+    /// The source contains a zero byte.
     ZeroByte,
-    /// The source is wrong.
+    /// The source does not compile.
     Source {
-        /// What the compiler says.
+        /// The compiler's messages.
         log: String,
     },
     /// The compiler itself failed.
     Failed {
-        /// Its code.
+        /// The compiler's error code.
         code: i32,
-        /// What it says.
+        /// The description of the error.
         why: String,
-        /// Where it is.
+        /// The compiler's file.
         file: String,
     },
 }
 
 impl Nvrtc {
-    /// Loads the compiler: this file, or wherever the system has it. Where there are several, those of a
-    /// later CUDA than the driver's come last, because a driver need not take their machine code. The
-    /// driver's version is as the driver says it: 12040 is 12.4.
+    /// Loads the compiler: this file, or the one that the system finds. If there are several, those of a later CUDA
+    /// than the driver's come last, because a driver may not accept their machine code. `driver_version` is as the
+    /// driver reports it: 12040 is 12.4.
     ///
     /// # Safety
-    /// As for [`Driver::load`](super::driver::Driver::load), of NVRTC.
+    /// As for [`Driver::load`](super::driver::Driver::load), with NVRTC in place of the driver.
     ///
     /// # Errors
     /// [`NotCompiled::NoCompiler`].
@@ -110,12 +109,12 @@ impl Nvrtc {
             .map_err(|why| NotCompiled::NoCompiler { why })
     }
 
-    /// Where it was found.
+    /// Returns the file from which it was loaded.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Which CUDA it belongs to, such as 12 and 4.
+    /// Returns its CUDA version, such as 12 and 4.
     pub fn version(&self) -> (i32, i32) {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two integers.
@@ -123,13 +122,13 @@ impl Nvrtc {
         (major, minor)
     }
 
-    /// Compiles CUDA C++ for a device: 90 is compute capability 9.0. The messages of the
-    /// compiler call it `NAME.cu`. The driver loads what comes out as it is: machine code, or PTX with a zero at its end.
+    /// Compiles CUDA C++ for a device: 90 is compute capability 9.0. The compiler's messages call the source
+    /// `NAME.cu`. The result can be passed to the driver as it is: machine code, or PTX with a terminating zero.
     ///
-    /// Holds up the calling thread, for a tenth of a second and more.
+    /// Blocks the calling thread for a tenth of a second or more.
     ///
     /// # Errors
-    /// What the compiler says.
+    /// The compiler's messages.
     pub fn compile(&self, source: &str, name: &str, device: u32) -> Result<Vec<u8>, NotCompiled> {
         let target = target(&self.supported()?, device);
         let target = target.map_err(|supported| NotCompiled::Architecture {
@@ -143,20 +142,20 @@ impl Nvrtc {
             Target::Cubin(_) => self.bytes(&program, self.nvrtcGetCUBINSize, self.nvrtcGetCUBIN),
             Target::Ptx(_) => {
                 let mut ptx = self.bytes(&program, self.nvrtcGetPTXSize, self.nvrtcGetPTX)?;
-                // NVRTC counts the zero; whatever it does, there is one.
+                // NVRTC includes a terminating zero in its size; this one is added in any case.
                 ptx.push(0);
                 Ok(ptx)
             }
         }
     }
 
-    /// The architectures that it compiles for, the oldest first.
+    /// Returns the architectures that it can compile for, the oldest first.
     fn supported(&self) -> Result<Vec<u32>, NotCompiled> {
         let mut count = 0;
         // SAFETY: writes one integer.
         self.worked(unsafe { (self.nvrtcGetNumSupportedArchs)(&mut count) })?;
         let mut found: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: writes as many integers as it said before.
+        // SAFETY: writes as many integers as it reported before.
         self.worked(unsafe { (self.nvrtcGetSupportedArchs)(found.as_mut_ptr()) })?;
         let mut found: Vec<u32> = found
             .iter()
@@ -193,7 +192,7 @@ impl Nvrtc {
             Target::Ptx(device) => format!("--gpu-architecture=compute_{device}\0"),
         };
         let options = [option.as_ptr().cast::<c_char>()];
-        // SAFETY: the program is there; the table has one text, which ends with a zero.
+        // SAFETY: the program exists; the table has one text, which ends with a zero.
         let code = unsafe { (self.nvrtcCompileProgram)(program.program, 1, options.as_ptr()) };
         if code != COMPILATION {
             return self.worked(code);
@@ -209,7 +208,7 @@ impl Nvrtc {
         })
     }
 
-    /// Something of a program whose size is asked for first.
+    /// Returns an output of a program, after asking for its size.
     fn bytes(
         &self,
         program: &OpenProgram<'_>,
@@ -217,10 +216,10 @@ impl Nvrtc {
         get: unsafe extern "C" fn(Program, *mut c_char) -> Code,
     ) -> Result<Vec<u8>, NotCompiled> {
         let mut len = 0;
-        // SAFETY: the program is there, and one number is written.
+        // SAFETY: the program exists, and one number is written.
         self.worked(unsafe { size(program.program, &mut len) })?;
         let mut bytes = vec![0; len];
-        // SAFETY: there is as much room as was asked for.
+        // SAFETY: the buffer has the size that was asked for.
         self.worked(unsafe { get(program.program, bytes.as_mut_ptr().cast()) })?;
         Ok(bytes)
     }
@@ -229,7 +228,7 @@ impl Nvrtc {
         if code == SUCCESS {
             return Ok(());
         }
-        // SAFETY: it takes any code, and answers with a constant text or with null.
+        // SAFETY: it takes any code, and returns a constant text or null.
         let why = unsafe {
             let text = (self.nvrtcGetErrorString)(code);
             match text.is_null() {
@@ -245,7 +244,7 @@ impl Nvrtc {
     }
 }
 
-/// A program of NVRTC's.
+/// A program of NVRTC.
 struct OpenProgram<'a> {
     compiler: &'a Nvrtc,
     program: Program,
@@ -253,30 +252,30 @@ struct OpenProgram<'a> {
 
 impl Drop for OpenProgram<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was made by this compiler, and is not used after this.
+        // SAFETY: it was created by this compiler, and is not used afterwards.
         unsafe { (self.compiler.nvrtcDestroyProgram)(&mut self.program) };
     }
 }
 
-/// What is compiled for.
+/// The target of a compilation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Target {
-    /// The machine code of this architecture.
+    /// Machine code for this architecture.
     Cubin(u32),
-    /// PTX of this one.
+    /// PTX for this architecture.
     Ptx(u32),
 }
 
-/// The files in the order in which they are tried, under a driver of this major version.
+/// Returns the files in the order in which they are tried, under a driver of this major version.
 fn files(driver: i32) -> Vec<&'static str> {
     let mut files = FILES.to_vec();
-    // Stable: within both parts the newest stays first.
+    // A stable sort: within both parts the newest stays first.
     files.sort_by_key(|&(_, major)| major > driver);
     files.into_iter().map(|(name, _)| name).collect()
 }
 
-/// The device's own code if the compiler knows it, otherwise PTX of the newest architecture before it;
-/// if there is none, what there is.
+/// Returns the device's own architecture if the compiler knows it, otherwise PTX of the newest older architecture; if
+/// there is none, the error lists the supported ones.
 fn target(supported: &[u32], device: u32) -> Result<Target, Vec<u32>> {
     if supported.contains(&device) {
         return Ok(Target::Cubin(device));

@@ -1,7 +1,7 @@
-//! NVTX: names for parts of what a thread does, which NVIDIA's profilers show beside the device's work.
+//! NVTX: names for sections of a thread's work, which NVIDIA's profilers show next to the device's work.
 //!
-//! Ranges go to the library that is there, and nowhere if there is none. Without a profiler a call of the
-//! library returns at once.
+//! Ranges go to the installed library, or nowhere if there is none. Without a profiler a call of the library returns
+//! at once.
 
 #![expect(
     non_snake_case,
@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 
 use super::library::{self, NotLoaded};
 
-/// What a function answers, which nobody asks about.
+/// The return type of the functions; the value is ignored.
 type Code = c_int;
 
-/// Where the library is looked for, in this order. CUDA 13 has it under its new name only.
+/// The files that are tried for the library, in this order. CUDA 13 has it under its new name only.
 const FILES: &[&str] = &[
     "libnvToolsExt.so.1",
     "libnvToolsExt.so",
@@ -25,7 +25,7 @@ const FILES: &[&str] = &[
 ];
 
 library::functions! {
-    /// Ranges of the calling thread. They lie within each other: what was pushed last is popped first.
+    /// Ranges of the calling thread. They nest: the one that was pushed last is popped first.
     #[expect(missing_docs, reason = "as in `nvToolsExt.h`")]
     pub Ranges:
     nvtxRangePushA: fn(*const c_char);
@@ -36,42 +36,42 @@ impl Ranges {
     /// Loads the library.
     ///
     /// # Safety
-    /// As for [`Driver::load`](super::driver::Driver::load), of NVTX.
+    /// As for [`Driver::load`](super::driver::Driver::load), with NVTX in place of the driver.
     ///
     /// # Errors
-    /// If there is none, or it lacks a function.
+    /// If there is no such library, or it lacks a function.
     pub unsafe fn load(files: &[&str]) -> Result<Ranges, NotLoaded> {
         // SAFETY: the caller's promise.
         Ranges::of(unsafe { library::open(files)? })
     }
 
-    /// Those of this process: the library is looked for once. None where there is none.
+    /// Returns the process's library, which is searched for once; `None` if there is none.
     pub fn of_process() -> Option<&'static Ranges> {
         static RANGES: OnceLock<Option<Ranges>> = OnceLock::new();
-        // SAFETY: what the system has under NVTX's name is taken to be NVTX.
+        // SAFETY: a library that the system has under NVTX's name is assumed to be NVTX.
         let load = || unsafe { Ranges::load(FILES).ok() };
         RANGES.get_or_init(load).as_ref()
     }
 
-    /// A range begins.
+    /// Begins a range.
     pub fn push(&self, name: &CStr) {
         // SAFETY: the name ends with a zero; the library copies it.
         unsafe { (self.nvtxRangePushA)(name.as_ptr()) };
     }
 
-    /// The range that began last ends. Without one, nothing happens.
+    /// Ends the innermost range. Without an open range, nothing happens.
     pub fn pop(&self) {
-        // SAFETY: takes nothing.
+        // SAFETY: takes no arguments.
         unsafe { (self.nvtxRangePop)() };
     }
 }
 
-/// Begins a range of this name, or ends the one that began last.
+/// Begins a range of this name, or ends the innermost one.
 #[inline]
 pub(super) fn range(name: Option<&str>) {
     if let Some(ranges) = Ranges::of_process() {
         match name {
-            // A name is cut at a zero, so that each range that ends has begun.
+            // A name is cut at a zero byte, so that every range that ends has also begun.
             Some(name) => {
                 let name = name.split('\0').next().unwrap_or_default();
                 ranges.push(&CString::new(name).unwrap_or_default());

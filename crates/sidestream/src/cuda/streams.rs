@@ -1,24 +1,23 @@
-//! What the machine keeps of streams and events: their handles, and what was put into a stream last,
-//! so that a failure can say what is not known to be done.
+//! The machine's state of streams and events: their handles, and the latest work of each stream, so that a failure
+//! can report which work is not known to be complete.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::driver::{CuEvent, CuStream};
 use crate::op::{DeviceId, StreamId};
 
-/// So many works of a stream are remembered.
+/// Number of recent operations that are remembered per stream.
 const RECENT: usize = 16;
 
-/// A stream. Calls on one stream come one after the other, so no field needs more than that it can
-/// be read at any time.
+/// A stream. Calls on one stream are serialized, so its fields only have to be readable at any time.
 #[derive(Default)]
 pub(super) struct Stream {
     handle: AtomicU64,
     device: AtomicU32,
     is_open: AtomicBool,
-    /// Made here, and so destroyed here.
+    /// Created here, and therefore destroyed here.
     is_ours: AtomicBool,
-    /// Works so far, and how many of them are known to be over.
+    /// Number of operations submitted so far, and how many of them are known to be complete.
     given: AtomicU64,
     known_done: AtomicU64,
     recent: [AtomicU64; RECENT],
@@ -31,15 +30,15 @@ pub(super) struct Event {
     device: AtomicU32,
     is_open: AtomicBool,
     sleeps: AtomicBool,
-    /// Where it was recorded, and how many works there were.
+    /// The stream of the latest record, and the number of its operations at that time.
     stream: AtomicU32,
     given: AtomicU64,
 }
 
-/// What was put into a stream: enough to name it.
+/// The kind of an operation in a stream, enough to name it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
-    /// A kernel, by its number in the machine's list of names.
+    /// A kernel, by its index in the machine's list of names.
     Kernel(u32),
     Copy,
     Memset,
@@ -79,7 +78,7 @@ impl Stream {
         self.is_open.store(true, Relaxed);
     }
 
-    /// Its handle if the driver's stream is to be destroyed.
+    /// Returns the handle if the driver's stream has to be destroyed.
     pub(super) fn close(&self) -> Option<CuStream> {
         let was_open = self.is_open.swap(false, Relaxed);
         (was_open && self.is_ours.load(Relaxed)).then(|| self.handle())
@@ -99,7 +98,7 @@ impl Stream {
         self.is_open.load(Relaxed)
     }
 
-    /// Something was put into it.
+    /// Notes an operation that was submitted.
     #[inline]
     pub(super) fn note(&self, work: Work) {
         let given = self.given.load(Relaxed);
@@ -112,13 +111,14 @@ impl Stream {
         self.given.load(Relaxed)
     }
 
-    /// The first so many works are over.
+    /// Notes that the first `given` operations are complete.
     #[inline]
     pub(super) fn is_done_up_to(&self, given: u64) {
         self.known_done.fetch_max(given, Relaxed);
     }
 
-    /// What is not known to be done, the oldest first, and how many more are no longer remembered.
+    /// Returns the remembered operations that are not known to be complete, the oldest first, and the number of
+    /// earlier ones.
     pub(super) fn unfinished(&self) -> (Vec<Work>, u64) {
         let given = self.given();
         let pending = given.saturating_sub(self.known_done.load(Relaxed));
@@ -140,7 +140,7 @@ impl Event {
         self.is_open.store(true, Relaxed);
     }
 
-    /// Its handle if the driver's event is to be destroyed.
+    /// Returns the handle if the driver's event has to be destroyed.
     pub(super) fn close(&self) -> Option<CuEvent> {
         self.is_open.swap(false, Relaxed).then(|| self.handle())
     }
@@ -158,14 +158,14 @@ impl Event {
         self.sleeps.load(Relaxed)
     }
 
-    /// It was recorded.
+    /// Notes a record.
     #[inline]
     pub(super) fn note(&self, id: StreamId, stream: &Stream) {
         self.stream.store(id.0, Relaxed);
         self.given.store(stream.given(), Relaxed);
     }
 
-    /// The stream that it was last recorded in, and how many works that had then.
+    /// Returns the stream of the latest record, and the number of its operations at that time.
     #[inline]
     pub(super) fn recorded(&self) -> (StreamId, u64) {
         (

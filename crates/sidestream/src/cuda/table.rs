@@ -1,12 +1,12 @@
-//! A table by dense ids that any thread may read while another makes it longer.
+//! A table indexed by dense ids that any thread may read while another extends it.
 
 use std::sync::OnceLock;
 
-/// Entries begin as `T::default()` and stay where they are. The entry of an id is found with one load if it is
-/// among the first, as those of most programs are, else with two; there is no lock.
+/// Entries begin as `T::default()` and never move. An entry is found with one load if its id is among the first, as
+/// in most programs, otherwise with two; there is no lock.
 pub(super) struct Table<T> {
     first: Box<[T; FIRST]>,
-    /// The `k`th has `FIRST << k` entries; the zeroth is `first`.
+    /// Chunk `k` has `FIRST << k` entries; chunk 0 is `first`.
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }
 
@@ -15,7 +15,7 @@ const FIRST: usize = 64;
 const CHUNKS: usize = 27;
 
 impl<T: Default> Table<T> {
-    /// The entry of an id.
+    /// Returns the entry of an id.
     #[inline(always)]
     pub(super) fn at(&self, id: u32) -> &T {
         match self.first.get(id as usize) {
@@ -42,7 +42,7 @@ impl<T: Default> Table<T> {
         &entries[within]
     }
 
-    /// All entries that there are, also such as were never used.
+    /// Returns all existing entries, including those never used.
     pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         let further = self.chunks.iter().filter_map(OnceLock::get).flatten();
         self.first.iter().chain(further)

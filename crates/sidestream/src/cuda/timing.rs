@@ -1,11 +1,11 @@
-//! When operations ran, while somebody wants to know.
+//! The times at which operations ran, while a sink wants them.
 //!
-//! Each operation gets a timed event before and one behind it. On an H200 such a record takes the
-//! device 2 µs, so a run that is timed is slower than one that is not.
+//! Each operation gets a timed event before it and one after it. On an H200 such a record takes the device 2 µs, so a
+//! timed run is slower than an untimed one.
 //!
-//! The driver gives the time between two events in milliseconds, as a float: it is exact to half a
-//! microsecond over some seconds only. So times are counted from an event that is never old: when
-//! an operation is over whose end is far behind, its end becomes the next one that is counted from.
+//! The driver returns the time between two events in milliseconds, as a float, which is exact to half a microsecond
+//! only over some seconds. So times are measured from a recent event: when an operation ended long after the current
+//! reference event, its end event becomes the next reference.
 
 use std::time::Instant;
 
@@ -13,19 +13,19 @@ use super::driver::{CuEvent, Driver, SUCCESS};
 use crate::backend::Done;
 use crate::op::{DeviceId, OpId};
 
-/// What is measured, for all devices.
+/// The measurements of all devices.
 pub(super) struct Timing {
-    /// Zero on the axis of all times.
+    /// The origin of all times.
     began: Instant,
     devices: Vec<Clock>,
     pending: Vec<Pending>,
-    /// What needs nothing more.
+    /// Times that are complete.
     done: Vec<Done>,
 }
 
 /// The clock of a device.
 struct Clock {
-    /// An event that is over, and its time on the axis.
+    /// The reference event, which is complete, and its time.
     from: Option<(CuEvent, f64)>,
     spare: Vec<CuEvent>,
 }
@@ -38,7 +38,7 @@ struct Pending {
     end: CuEvent,
 }
 
-/// After so long the event that is counted from is replaced.
+/// The age at which the reference event is replaced.
 const OLD_NS: f64 = 1e8;
 
 impl Timing {
@@ -59,18 +59,18 @@ impl Timing {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Whether times of this device can be told.
+    /// Whether times of this device can be computed.
     pub(super) fn has_clock(&self, device: DeviceId) -> bool {
         self.devices[device.0 as usize].from.is_some()
     }
 
-    /// Counts a device's times from this event, which is over just now.
+    /// Measures a device's times from this event, which has just completed.
     pub(super) fn start_clock(&mut self, device: DeviceId, event: CuEvent) {
         let now_ns = self.now_ns() as f64;
         self.devices[device.0 as usize].from = Some((event, now_ns));
     }
 
-    /// A timed event to be recorded. `make` makes one.
+    /// Returns a timed event to be recorded. `make` creates one.
     pub(super) fn event<E>(
         &mut self,
         device: DeviceId,
@@ -82,12 +82,12 @@ impl Timing {
         }
     }
 
-    /// An event that was not recorded after all.
+    /// Takes back an event that was not recorded.
     pub(super) fn unused(&mut self, device: DeviceId, event: CuEvent) {
         self.devices[device.0 as usize].spare.push(event);
     }
 
-    /// An operation stands between its two events.
+    /// Notes an operation between its two events.
     pub(super) fn note(
         &mut self,
         op: OpId,
@@ -104,7 +104,7 @@ impl Timing {
         });
     }
 
-    /// A call that is the host's alone.
+    /// Notes a call that concerns the host alone.
     pub(super) fn note_call(&mut self, op: OpId, call_ns: (u64, u64)) {
         self.done.push(Done {
             op,
@@ -113,7 +113,7 @@ impl Timing {
         });
     }
 
-    /// What is over by now.
+    /// Appends the times of operations that are complete by now.
     pub(super) fn take(&mut self, driver: &Driver, into: &mut Vec<Done>) {
         into.append(&mut self.done);
         let pending = std::mem::take(&mut self.pending);
@@ -132,22 +132,21 @@ impl Timing {
         }
     }
 
-    /// Gives all events back. Nothing runs any more.
+    /// Destroys all events, when no work is left.
     pub(super) fn close(self, driver: &Driver) {
         let pending = self.pending.iter().flat_map(|p| [p.start, p.end]);
         let kept = self.devices.iter();
         let kept =
             kept.flat_map(|clock| clock.spare.iter().copied().chain(clock.from.map(|f| f.0)));
         for event in pending.chain(kept) {
-            // SAFETY: it is ours, and nobody asks about it again.
+            // SAFETY: the event was created here, and is not used afterwards.
             unsafe { (driver.cuEventDestroy_v2)(event) };
         }
     }
 }
 
 impl Clock {
-    /// Start and end of an operation on the axis. Its events go back, or one becomes the next to be
-    /// counted from.
+    /// Returns the start and end of an operation. Its events become spare, or its end becomes the next reference.
     fn times(&mut self, driver: &Driver, pending: &Pending) -> Option<(u64, u64)> {
         let (from, from_ns) = self.from?;
         let between = |event: CuEvent| -> Option<f64> {

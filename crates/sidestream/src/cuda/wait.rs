@@ -1,20 +1,20 @@
 //! Waiting on the host.
 //!
-//! The driver's own functions wait without an end, and nothing can call a thread back from them.
-//! Here a thread asks again and again, so that it can give up in time. It asks often at first, because
-//! most waits are short and a question that is answered "no" costs 0.23 µs (H200); a wait that has taken
-//! long may end a little later than it could, and takes less of the processor.
+//! The driver's own functions wait without a time limit, and a thread cannot be called back from them. So a thread
+//! polls here, and can give up in time. It polls often at first, because most waits are short and a query that
+//! returns "not ready" costs 0.23 µs (H200); a long wait may end slightly later than possible, but uses less of the
+//! processor.
 
 use std::time::{Duration, Instant};
 
-/// So long it only asks.
+/// For this long the thread polls without pause.
 const ASKS: Duration = Duration::from_micros(20);
-/// So long it asks every now and then, and keeps the processor.
+/// For this long it polls every microsecond, without sleeping.
 const SPINS: Duration = Duration::from_millis(5);
-/// The longest sleep between two questions.
+/// The longest sleep between two queries.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// Asks until the answer is yes or an error; false if the time has passed first.
+/// Polls until the answer is `true` or an error; returns false if `at_most` passes first.
 pub(super) fn until<E>(
     at_most: Duration,
     mut is_over: impl FnMut() -> Result<bool, E>,
@@ -39,13 +39,13 @@ fn pause(waited: Duration, at_most: Duration) {
     if waited < ASKS {
         std::hint::spin_loop();
     } else if waited < SPINS {
-        // Questions take a lock of the driver, which other threads need to submit.
+        // Queries take a lock of the driver, which other threads need in order to submit.
         let until = Instant::now() + Duration::from_micros(1);
         while Instant::now() < until {
             std::hint::spin_loop();
         }
     } else {
-        // At most two percent later than it could be.
+        // The wait ends at most two percent later than possible.
         let sleep = (waited / 50).min(LONGEST_SLEEP);
         std::thread::sleep(sleep.min(at_most.saturating_sub(waited)));
     }

@@ -1,4 +1,4 @@
-//! Devices: where streams and memory come from.
+//! Devices, on which streams are made and memory is allocated.
 
 #[cfg(feature = "observe")]
 mod observe;
@@ -25,7 +25,7 @@ pub use crate::alloc::{Spare, Statistics};
 pub use crate::op::DeviceId;
 pub use crate::sim::Schedule;
 
-/// A device. Clones are the same device.
+/// A device. Clones are handles of one device.
 ///
 /// ```
 /// use sidestream::device::Device;
@@ -44,7 +44,7 @@ pub struct Device {
     id: DeviceId,
 }
 
-/// How a device is opened.
+/// Options for opening devices.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) schedule: Schedule,
@@ -75,81 +75,81 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What [`Device::open`] takes.
+    /// Returns the options that [`Device::open`] uses.
     pub fn new() -> Options {
         Options::default()
     }
 
-    /// In which of the allowed orders a simulated GPU runs the work.
+    /// Sets in which of the allowed orders a simulated GPU runs the work.
     pub fn schedule(self, schedule: Schedule) -> Options {
         Options { schedule, ..self }
     }
 
-    /// The most device memory that is taken, on each device; no more than it has. Above 2 MiB it should be
-    /// a multiple of that, in which memory is taken then.
+    /// Sets the most device memory that is reserved on each device; it cannot be more than the device has. Above 2
+    /// MiB it should be a multiple of 2 MiB, because memory is then reserved in such steps.
     pub fn memory_bytes(mut self, bytes: u64) -> Options {
         self.settings.memory_bytes = Some(bytes);
         self
     }
 
-    /// The most pinned host memory that is taken; 64 GiB if not set.
+    /// Sets the most pinned host memory that is reserved; 64 GiB by default.
     pub fn pinned_bytes(mut self, pinned_bytes: u64) -> Options {
         self.settings.pinned_bytes = pinned_bytes;
         self
     }
 
-    /// How much more device memory is reserved than buffers ever held at once: 12 percent if not set,
-    /// and more rather than a wait. Set so that it waits, it is kept as far as it can be.
+    /// Sets how much more device memory may be reserved than the peak that buffers held: 12 percent by default, and
+    /// more if a wait would be the alternative. With [`Spare::waits`] set, allocation waits and keeps to the limit as
+    /// far as possible.
     pub fn spare(mut self, spare: Option<Spare>) -> Options {
         self.settings.spare = spare;
         self
     }
 
-    /// Every call waits for its work, so that an error is the error of the call that gives it. For
-    /// debugging: nothing overlaps. Says so when the device is opened.
+    /// Makes every call wait for its work, so that an error is returned by the call that caused it. For debugging:
+    /// nothing overlaps. A notice says so when the device is opened.
     pub fn synchronous(mut self) -> Options {
         self.settings.is_synchronous = true;
         self
     }
 
-    /// Who is told what a person should know: that a wait takes long, that calls are synchronous.
-    /// The standard error stream if not set.
+    /// Sets the function that receives notices for a person: that a wait takes long, that calls are synchronous. By
+    /// default they go to standard error.
     pub fn notice(mut self, notice: fn(&str)) -> Options {
         self.settings.notice = notice;
         self
     }
 
-    /// The library of the CUDA driver, where it is not to be looked for.
+    /// Sets the file of the CUDA driver's library, instead of searching for it.
     ///
-    /// To load a library is to run it. So nobody does it without saying so:
+    /// To load a library is to run its code, so this requires `unsafe`:
     ///
     /// ```compile_fail
     /// let options = sidestream::device::Options::new().driver("libanything.so");
     /// ```
     ///
     /// # Safety
-    /// The file is NVIDIA's driver, or a library that may be loaded into this process and whose functions keep to
-    /// the driver's types and rules.
+    /// The file is NVIDIA's driver, or a library that may be loaded into this process and whose functions keep to the
+    /// driver's types and rules.
     pub unsafe fn driver(self, file: impl Into<PathBuf>) -> Options {
         let driver = Some(file.into());
         Options { driver, ..self }
     }
 
-    /// The library of NVRTC, which compiles kernels in CUDA C++, where it is not to be looked for.
+    /// Sets the file of the NVRTC library, which compiles kernels in CUDA C++, instead of searching for it.
     ///
     /// # Safety
-    /// As for [`Options::driver`], of NVRTC.
+    /// As for [`Options::driver`], with NVRTC in place of the driver.
     pub unsafe fn compiler(self, file: impl Into<PathBuf>) -> Options {
         let compiler = Some(file.into());
         Options { compiler, ..self }
     }
 
-    /// Nothing is tracked: no call waits for another stream by itself.
+    /// Turns tracking off: no call waits for another stream by itself.
     ///
     /// # Safety
-    /// Every wait is the caller's, as in CUDA: work on two streams that touches the same memory
-    /// races unless an event orders it, and memory that is dropped while it is in use is given to
-    /// the next owner at once.
+    /// The caller is responsible for every wait, as in CUDA: work on two streams that touches the same memory races
+    /// unless an event orders it, and memory that is dropped while in use is given to its next owner at once.
     pub unsafe fn untracked(mut self) -> Options {
         self.settings.is_tracking = false;
         self
@@ -157,40 +157,39 @@ impl Options {
 }
 
 impl Device {
-    /// Opens a device by its name: `cuda:0` for the first of NVIDIA's devices, `cuda:1` for the
-    /// second; `sim:h200`, `sim:a100` and so on for a simulated one
-    /// ([`Profile::NAMES`](crate::engine::Profile::NAMES)), `sim:FILE.toml` for one that a file describes. `cuda` is `cuda:0`. `auto` is `cuda:0` where that
-    /// can be opened and else `sim:h200`; which of them, and why, it says as a notice
-    /// ([`Options::notice`]).
+    /// Opens a device by its name: `cuda:0` for the first NVIDIA GPU, `cuda:1` for the second; `sim:h200`, `sim:a100`
+    /// and so on for a simulated one ([`Profile::NAMES`](crate::engine::Profile::NAMES)); `sim:FILE.toml` for one
+    /// that a file describes. `cuda` is `cuda:0`. `auto` is `cuda:0` if it can be opened, else `sim:h200`; a notice
+    /// says which of them it is and why ([`Options::notice`]).
     ///
-    /// Every call opens a machine of its own; [`Device::open_all`] opens several devices of one.
+    /// Every call opens a new machine; [`Device::open_all`] opens several devices of one machine.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`](crate::error::Error::NoSuchDevice) with the names that there are, or with the reason why there is no CUDA:
-    /// which files were tried for the driver's library, and what it said.
+    /// [`Error::NoSuchDevice`](crate::error::Error::NoSuchDevice) with the names that exist, or with the reason why
+    /// CUDA cannot be used: which files were tried for the driver's library, and what loading them returned.
     pub fn open(name: &str) -> Result<Device> {
         Device::open_with(name, &Options::new())
     }
 
-    /// The same with options.
+    /// Like [`Device::open`], with options.
     ///
     /// # Errors
-    /// As [`Device::open`].
+    /// As for [`Device::open`].
     pub fn open_with(name: &str, options: &Options) -> Result<Device> {
         let mut devices = Device::open_all(&[name], options)?;
         Ok(devices.remove(0))
     }
 
-    /// Opens several devices of one machine, whose streams can wait for each other: all real or all
-    /// simulated.
+    /// Opens several devices of one machine, whose streams can wait for each other. The devices are either all real
+    /// or all simulated.
     ///
     /// # Errors
-    /// As [`Device::open`]; also if no name is given, or real and simulated devices are mixed.
+    /// As for [`Device::open`]; also if no name is given, or real and simulated devices are mixed.
     pub fn open_all(names: &[&str], options: &Options) -> Result<Vec<Device>> {
         Ok(Device::on(open::machine(names, options)?, options))
     }
 
-    /// The devices of a back end.
+    /// Returns the devices of a back end.
     pub fn on(backend: Arc<dyn Backend>, options: &Options) -> Vec<Device> {
         let runtime = Runtime::new(backend, &options.settings);
         if options.settings.is_synchronous {
@@ -202,37 +201,37 @@ impl Device {
         ids.map(|id| Device::of(&runtime, DeviceId(id))).collect()
     }
 
-    /// Its name, such as `sim:h200`.
+    /// Returns the device's name, such as `sim:h200`.
     pub fn name(&self) -> &str {
         &self.caps().name
     }
 
-    /// What it can do.
+    /// Returns the device's capabilities.
     pub fn caps(&self) -> &Caps {
         &self.runtime.backend.devices()[self.id.0 as usize]
     }
 
-    /// Its number among the devices of its machine.
+    /// Returns the device's number within its machine.
     pub fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// A stream of ordinary priority. The name is for people: it appears in traces and reports. Use
-    /// few names: a stream that is dropped is kept for the next one of its name and priority, and
-    /// each stream that there is makes all others cost a little more.
+    /// Returns a stream of default priority. The name is for people: it appears in traces and reports. Use few names:
+    /// a stream that is dropped is kept for the next one with its name and priority, and each existing stream makes
+    /// the use of all others slightly more expensive.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn stream(&self, name: &str) -> Result<Stream> {
         self.stream_with_priority(name, 0)
     }
 
-    /// A stream of this priority: lower is more urgent, within [`Caps::priorities`]. It decides whose
-    /// kernels start first when several could; it orders nothing.
+    /// Returns a stream of this priority: lower is more urgent, within [`Caps::priorities`]. The priority decides
+    /// whose kernels start first when several could start; it orders nothing.
     ///
     /// # Errors
-    /// If there is no such priority, or what the driver answers.
+    /// If the device has no such priority, or any error that the driver returns.
     #[track_caller]
     pub fn stream_with_priority(&self, name: &str, priority: i32) -> Result<Stream> {
         let streams = &self.runtime.device(self.id).streams;
@@ -240,19 +239,19 @@ impl Device {
         streams.get(&self.runtime, self.id, name, priority, true, at)
     }
 
-    /// A stream that leaves no event behind each of its calls, which saves the host a record a call.
+    /// Returns a stream that records no event after each of its calls, which saves the host one record per call.
     ///
-    /// For chains of work that nobody waits for in the middle, such as the items of a
+    /// For chains of work whose intermediate results are never waited for, such as the items of a
     /// [pipeline](crate::pipeline).
     ///
     /// # Ordering
-    /// What waits for one of its calls (another stream, the host, a
-    /// [`Pending`](crate::buffer::Pending)) waits for all that the stream was given by then: never
-    /// too little, perhaps too much. A [`Stream::record_event`] marks a point that can be waited for
-    /// exactly; what waits for that, or comes behind it, waits for no call before it again.
+    /// A wait for one of its calls (by another stream, the host, or a [`Pending`](crate::buffer::Pending)) covers all
+    /// work submitted to the stream by the time of the wait: never too little, perhaps too much. A
+    /// [`Stream::record_event`] marks a point that can be waited for exactly; whatever waits for that event need not
+    /// wait again for earlier calls of the stream.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn unmarked_stream(&self, name: &str) -> Result<Stream> {
         let streams = &self.runtime.device(self.id).streams;
@@ -260,10 +259,10 @@ impl Device {
         streams.get(&self.runtime, self.id, name, 0, false, at)
     }
 
-    /// Pinned host memory for `len` values; their content is unspecified.
+    /// Allocates pinned host memory for `len` values; their content is unspecified.
     ///
     /// # Ordering
-    /// Waits for nothing, unless the pinned memory runs out: then for copies out of memory that was
+    /// Does not wait, unless the pinned memory runs out: then it waits for copies that still use memory that was
     /// dropped.
     ///
     /// # Errors
@@ -279,12 +278,11 @@ impl Device {
         Ok(Pinned::new(block, len))
     }
 
-    /// Pins memory that the program has, where it is, so that it is uploaded and downloaded like any
-    /// other [`Pinned`]. [`Pinned::into_vec`] gives it back.
+    /// Pins memory of the program in place, so that it is uploaded and downloaded like any other [`Pinned`].
+    /// [`Pinned::into_vec`] gives it back.
     ///
-    /// Pinning takes the driver far longer than [`Device::pinned`], which takes from a cache: it is for
-    /// memory that is large, or used again and again. It does not count for
-    /// [`Options::pinned_bytes`].
+    /// Pinning takes the driver far longer than [`Device::pinned`], which allocates from a cache: use it for memory
+    /// that is large or used repeatedly. It does not count towards [`Options::pinned_bytes`].
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -300,23 +298,22 @@ impl Device {
     /// ```
     ///
     /// # Ordering
-    /// Waits for no work of its own. What was registered before and dropped is unpinned and freed first
-    /// if its uses are over; the driver may wait for the whole device for that.
+    /// Does not wait for work. Memory that was registered earlier and dropped is first unpinned and freed if its uses
+    /// are complete; for that the driver may wait for the whole device.
     ///
-    /// Dropping what it gives does none of this: the memory is kept with its last uses, and goes with the next
-    /// call of this function, with [`Device::empty_cache`], or with the machine.
+    /// Dropping the returned memory does none of this: it is kept with its last uses, and unpinned and freed by the
+    /// next call of this function, by [`Device::empty_cache`], or with the machine.
     ///
     /// # Errors
-    /// The vector comes back with the error: [`Error::Refused`](crate::error::Error::Refused) with the
-    /// driver's 712 if some of it is pinned already, [`Error::Invalid`](crate::error::Error::Invalid) in a
-    /// function on the host, which may not call the driver, or what else the driver answers.
+    /// The error returns the vector: [`Error::Refused`](crate::error::Error::Refused) with the driver's code 712 if
+    /// some of it is already pinned, [`Error::Invalid`](crate::error::Error::Invalid) in a function on the host,
+    /// which may not call the driver, or any other error that the driver returns.
     #[track_caller]
     pub fn register<T: Pod>(&self, values: Vec<T>) -> Result<Pinned<T>, Refused<Vec<T>>> {
         Pinned::register(&self.runtime, values, Location::caller())
     }
 
-    /// Makes a kernel ready, which its first launch on this device would do otherwise: compiles and loads
-    /// what has to be.
+    /// Compiles and loads a kernel for this device, which its first launch would do otherwise.
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -329,25 +326,25 @@ impl Device {
     /// ```
     ///
     /// # Ordering
-    /// Puts nothing into any stream. Holds up the host until the kernel is there, which on real hardware
-    /// may take milliseconds, and while the driver loads it, it may wait for the device.
+    /// Enqueues nothing. Blocks the host until the kernel is loaded, which on real hardware may take milliseconds;
+    /// the driver may wait for the device while loading.
     ///
     /// # Errors
-    /// [`Error::NoForm`](crate::error::Error::NoForm) if the kernel has no form for this machine, or what the
-    /// compiler or the driver says about it.
+    /// [`Error::NoForm`](crate::error::Error::NoForm) if the kernel has no form for this machine, or any error that
+    /// the compiler or the driver returns.
     pub fn prepare<A>(&self, kernel: &Kernel<A>) -> Result<()> {
         self.runtime.check()?;
         let prepared = self.runtime.backend.prepare(self.id, kernel.code());
         self.runtime.seen(prepared)
     }
 
-    /// Waits until all work of all its streams is over.
+    /// Waits until all work of all its streams is complete.
     ///
     /// # Ordering
-    /// Holds up the host.
+    /// Blocks the host.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         let at = Location::caller();
@@ -358,12 +355,12 @@ impl Device {
         Ok(())
     }
 
-    /// What its memory was used for so far: what buffers hold, what is reserved for them, what is
-    /// still in use, and how allocations came to their memory. The device is asked what is over. In a child of a fork,
-    /// which has no device, all of it is zero.
+    /// Returns statistics of its memory: the bytes that buffers hold, that are reserved for them, and that are still
+    /// in use, and how allocations were served. Asks the device which work is complete. In a child of a fork, which
+    /// has no device, all numbers are zero.
     ///
     /// # Panics
-    /// In a kernel in Rust.
+    /// If it is called from a kernel written in Rust.
     #[track_caller]
     pub fn statistics(&self) -> Statistics {
         self.runtime.refuse_kernels();
@@ -371,15 +368,15 @@ impl Device {
         memories.statistics(&self.runtime, Location::caller())
     }
 
-    /// How many waits were inserted between streams so far, on all devices of the machine.
+    /// Returns the number of waits inserted between streams so far, on all devices of the machine.
     pub fn waits_inserted(&self) -> u64 {
         self.runtime.waits_inserted.load(Ordering::Relaxed)
     }
 
-    /// What the pinned memory of the machine was used for so far. As [`Device::statistics`].
+    /// Returns statistics of the machine's pinned memory, as [`Device::statistics`] does for device memory.
     ///
     /// # Panics
-    /// In a kernel in Rust.
+    /// If it is called from a kernel written in Rust.
     #[track_caller]
     pub fn pinned_statistics(&self) -> Statistics {
         self.runtime.refuse_kernels();
@@ -388,15 +385,14 @@ impl Device {
             .statistics(&self.runtime, Location::caller())
     }
 
-    /// Gives memory that nobody holds back to the machine, device and pinned, and unpins and frees what was
-    /// registered and dropped.
+    /// Returns unused memory to the machine, both device and pinned memory, and unpins and frees memory that was
+    /// registered and then dropped.
     ///
     /// # Ordering
-    /// Holds up the host until the work that uses it is over; the driver may wait for the whole
-    /// device.
+    /// Blocks the host until the work that uses that memory is complete; the driver may wait for the whole device.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn empty_cache(&self) -> Result<()> {
         self.runtime.check()?;
@@ -416,7 +412,7 @@ impl Device {
 }
 
 impl Stream {
-    /// Its device.
+    /// Returns the stream's device.
     pub fn device(&self) -> Device {
         Device::of(&self.runtime, self.core.device)
     }

@@ -1,4 +1,4 @@
-//! Watching a program while it runs: a checker, a recorder, or any other sink.
+//! Observing a program while it runs, with a checker, a recorder, or any other sink.
 
 use std::io::Write;
 use std::marker::PhantomData;
@@ -11,9 +11,9 @@ use crate::log::{Error, Recorder, Sink, SinkId};
 use crate::tracker::{Runtime, as_thread};
 
 impl Device {
-    /// Checks every call of the machine from here on: whatever is not ordered and has to be is
-    /// found, whether it went wrong this time or not. With [`OnRace::Panic`] the call that completes
-    /// a race panics, which is meant for tests; with [`OnRace::Report`] the findings wait to be read.
+    /// Checks every call of the machine from here on: missing order is found whether or not it caused a wrong result
+    /// in this run. With [`OnRace::Panic`] the call that completes a race panics, which is meant for tests; with
+    /// [`OnRace::Report`] the findings are collected for the caller to read.
     ///
     /// ```
     /// use sidestream::check::OnRace;
@@ -30,10 +30,10 @@ impl Device {
     /// ```
     ///
     /// # Ordering
-    /// From here on the calls of all threads go one after the other.
+    /// From here on the calls of all threads run one at a time.
     ///
     /// # Panics
-    /// In a kernel in Rust.
+    /// If it is called from a kernel written in Rust.
     #[track_caller]
     pub fn checked(&self, on_race: OnRace) -> Findings {
         let (findings, sink) = check::live(on_race, check::LIVE_MEMORY_BYTES);
@@ -41,19 +41,19 @@ impl Device {
         findings
     }
 
-    /// Records every call of the machine from here on, with the device's times, as an op log:
-    /// `sidestream check FILE` checks it, `sidestream check FILE --trace OUT.json` draws it.
+    /// Records every call of the machine from here on, with the device's times, as an op log: `sidestream check FILE`
+    /// checks the log, `sidestream check FILE --trace OUT.json` makes a timeline of it.
     ///
     /// # Ordering
-    /// From here on the calls of all threads go one after the other, and the device keeps times,
-    /// which on real hardware takes some microseconds an operation.
+    /// From here on the calls of all threads run one at a time, and the device keeps times, which on real hardware
+    /// costs some microseconds per operation.
     ///
     /// # Errors
-    /// What the file answers. What it answers later, and that its own code panicked, is told by
-    /// [`Recording::finish`]; the program goes on.
+    /// Any error of writing to `out` now. Later write errors, and a panic in the writer's own code, are returned by
+    /// [`Recording::finish`]; the program continues.
     ///
     /// # Panics
-    /// In a kernel in Rust.
+    /// If it is called from a kernel written in Rust.
     #[track_caller]
     pub fn record<W: Write + Send + 'static>(&self, out: W) -> Result<Recording<W>, Error> {
         let (recorder, sink) = Recorder::with_times(out)?;
@@ -65,14 +65,14 @@ impl Device {
         })
     }
 
-    /// From here on this sink is told every call of the machine, in the sequence in which the driver
-    /// gets them. In a child of a fork there are none.
+    /// Passes every call of the machine from here on to this sink, in the order in which the driver gets them. In a
+    /// child of a fork there are no calls.
     ///
     /// # Ordering
-    /// While somebody listens the calls of all threads go one after the other.
+    /// While a sink is attached the calls of all threads run one at a time.
     ///
     /// # Panics
-    /// In a kernel in Rust.
+    /// If it is called from a kernel written in Rust.
     #[track_caller]
     pub fn listen(&self, sink: Box<dyn Sink>) -> SinkId {
         self.runtime.refuse_kernels();
@@ -84,21 +84,21 @@ impl Device {
         id
     }
 
-    /// This sink is told nothing more, and is given back; none if it was taken before.
+    /// Detaches this sink and returns it; `None` if it was already detached.
     ///
     /// # Panics
-    /// In a kernel in Rust.
+    /// If it is called from a kernel written in Rust.
     #[track_caller]
     pub fn stop_listening(&self, sink: SinkId) -> Option<Box<dyn Sink>> {
         self.runtime.stop_listening(sink)
     }
 
-    /// Names what the calling thread submits until the span is dropped: it appears in traces and in
-    /// reports. Spans lie within each other: the one that began last has to be dropped first. On CUDA
-    /// they are ranges of NVTX too, where its library is there.
+    /// Names the work that the calling thread submits until the span is dropped: the name appears in traces and
+    /// reports. Spans nest: the one that began last has to be dropped first. On CUDA they are NVTX ranges too, if the
+    /// NVTX library is installed.
     ///
     /// # Panics
-    /// In a kernel in Rust.
+    /// If it is called from a kernel written in Rust.
     #[must_use = "a span ends when it is dropped"]
     #[track_caller]
     pub fn span(&self, name: &str) -> Span {
@@ -106,8 +106,8 @@ impl Device {
         self.begin_span(name, true)
     }
 
-    /// The same around calls of our own, in which no code of the program runs. It is told to those who listen already:
-    /// only another thread can begin to meanwhile, and misses the name.
+    /// Like [`Device::span`], but around calls of the runtime, in which no code of the program runs. Only sinks that
+    /// are already attached see it: a sink can be attached meanwhile only by another thread, and misses the name.
     #[must_use = "a span ends when it is dropped"]
     pub(crate) fn own_span(&self, name: &str) -> Span {
         self.begin_span(name, self.runtime.live.is_on())
@@ -129,7 +129,8 @@ impl Device {
     }
 }
 
-/// A recording that runs. Dropped, it goes on until the machine goes, and may lack its end.
+/// A recording in progress. If it is dropped, recording continues until the machine is dropped, and the log may lack
+/// its end.
 pub struct Recording<W: Write + Send + 'static> {
     runtime: Arc<Runtime>,
     recorder: Recorder<W>,
@@ -137,13 +138,13 @@ pub struct Recording<W: Write + Send + 'static> {
 }
 
 impl<W: Write + Send + 'static> Recording<W> {
-    /// Ends the recording. Times of work that is not over yet are not in it: synchronise first.
+    /// Ends the recording. Times of work that is not complete yet are missing: synchronize first.
     ///
     /// # Errors
-    /// What the file answered, now or earlier: nothing that failed to be written is passed over.
+    /// Any error of writing, now or earlier: no failed write goes unreported.
     ///
     /// # Panics
-    /// In a kernel in Rust.
+    /// If it is called from a kernel written in Rust.
     #[track_caller]
     pub fn finish(self) -> Result<W, Error> {
         self.runtime.refuse_kernels();
@@ -155,13 +156,13 @@ impl<W: Write + Send + 'static> Recording<W> {
     }
 }
 
-/// A named part of what a thread does. See [`Device::span`].
+/// A named section of what a thread does. See [`Device::span`].
 #[derive(Debug)]
 pub struct Span {
     runtime: Arc<Runtime>,
-    /// The log has its beginning.
+    /// Whether the beginning of the span is in the log.
     is_told: bool,
-    /// It ends on the thread where it began.
+    /// Not `Send`: a span ends on the thread on which it began.
     stays_here: PhantomData<*const ()>,
 }
 

@@ -1,4 +1,4 @@
-//! From the names of devices to the machine that has them.
+//! Resolves names of devices, and opens the machine that has these devices.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use crate::engine::Profile;
 use crate::error::{Error, Result};
 use crate::sim;
 
-/// What the name of a device stands for, whether or not it is there.
+/// The meaning of a device's name, whether or not the device exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceName<'a> {
-    /// `cuda`, `cuda:1`: a GPU by its number.
+    /// `cuda`, `cuda:1`: a GPU by its ordinal.
     Cuda(u32),
-    /// `sim:h200`: a simulated one, by the short name of its profile.
+    /// `sim:h200`: a simulated GPU, by the short name of its profile.
     Simulated(&'a str),
-    /// `sim:FILE.toml`: a simulated one, by the file of its profile.
+    /// `sim:FILE.toml`: a simulated GPU, by the file of its profile.
     File(&'a str),
 }
 
 impl DeviceName<'_> {
-    /// Of a name; none if no device is called so.
+    /// Parses a name; `None` if no device can have it.
     pub fn of(name: &str) -> Option<DeviceName<'_>> {
         if let Some(model) = name.strip_prefix("sim:") {
             let is_file = model.ends_with(".toml") || model.contains('/');
@@ -43,13 +43,13 @@ impl DeviceName<'_> {
             .map(DeviceName::Cuda)
     }
 
-    /// The names of the simulated devices that are built in: `sim:h200, sim:a100` and so on.
+    /// Returns the names of the built-in simulated devices: `sim:h200, sim:a100` and so on.
     pub fn built_in() -> String {
         Profile::NAMES.map(|name| format!("sim:{name}")).join(", ")
     }
 }
 
-/// The machine with these devices, in this order.
+/// Opens the machine with these devices, in this order.
 ///
 /// # Errors
 /// [`Error::NoSuchDevice`].
@@ -77,7 +77,7 @@ pub(super) fn machine(names: &[&str], options: &Options) -> Result<Arc<dyn Backe
     match (ordinals.is_empty(), profiles.is_empty()) {
         (true, true) => Err(none(asked(), "no name was given")),
         (false, false) => {
-            let why = "real and simulated devices cannot wait for each other; open them apart";
+            let why = "real and simulated devices cannot wait for each other; open them separately";
             Err(none(asked(), why))
         }
         (false, true) => match repeated(&ordinals) {
@@ -91,7 +91,7 @@ pub(super) fn machine(names: &[&str], options: &Options) -> Result<Arc<dyn Backe
     }
 }
 
-/// A real device if there is one.
+/// Opens `cuda:0` if it can be used, else the simulated `sim:h200`.
 fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
     match real(&[0], options) {
         Ok(machine) => {
@@ -116,7 +116,7 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
 
 fn real(ordinals: &[u32], options: &Options) -> Result<cuda::Machine, cuda::Unusable> {
     let (driver, compiler) = (options.driver.as_deref(), options.compiler.as_deref());
-    // SAFETY: whoever named a file in the options has promised that it is what it stands for.
+    // SAFETY: a caller that named a file in the options has promised that it is the library it stands for.
     unsafe { cuda::Machine::open(ordinals, driver, compiler) }
 }
 
@@ -127,7 +127,7 @@ fn simulated(profiles: Vec<(String, Profile)>, options: &Options) -> Arc<dyn Bac
 
 fn unknown(name: &str) -> Error {
     let why = format!(
-        "there are cuda:0 and so on, {}, sim:FILE.toml for one of your own, and auto alone",
+        "there are cuda:0 and so on, {}, sim:FILE.toml for a profile of your own, and auto (alone)",
         DeviceName::built_in()
     );
     none(name, why)

@@ -1,21 +1,22 @@
-//! The copy engines of one device, and the thread for host functions: one task at a time each, first come first served.
+//! The copy engines of one device, and its thread for host functions: each serves one task at a time, in order of arrival.
 
 use super::profile::Profile;
 use super::work::{Engines, Work};
 use super::{NONE, NOTHING, later, whole};
 use std::collections::VecDeque;
 
-/// What one task takes of its engine.
+/// The demand of one task on its engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub place: usize,
     pub setup_ns: f64,
     pub data_ns: f64,
-    /// Time that no neighbour changes.
+    /// Time that does not depend on the other direction, ns.
     pub fixed_ns: f64,
 }
 
-/// Places: two on the bus to the host, which slow each other down, and others apart.
+/// The indices of the engines: the first two share the bus to the host and slow each other down; the others are
+/// independent.
 const UP: usize = 0;
 const DOWN: usize = 1;
 const INNER: usize = 2;
@@ -80,12 +81,12 @@ impl Flow {
     }
 }
 
-/// A task that asks for a place.
+/// A task that requests an engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub task: u64,
     pub stream: u32,
-    /// It became ready by work of the device, not by its call.
+    /// Whether other device work, rather than its call, made it ready.
     pub waited: bool,
 }
 
@@ -94,12 +95,12 @@ struct Place {
     task: u64,
     left: Flow,
     end_ns: u64,
-    /// The stream of the last task.
+    /// The stream of the last task served.
     stream: u32,
     queue: VecDeque<Request>,
 }
 
-/// All places of one device.
+/// All engines of one device but the multiprocessors.
 #[derive(Clone, Debug)]
 pub(super) struct Bus {
     places: [Place; PLACES],
@@ -132,7 +133,7 @@ impl Bus {
         }
     }
 
-    /// The next end of a task, as time and task.
+    /// Returns the next end of a task, as time and task.
     pub(super) fn next_end(&self) -> (u64, u64) {
         let mut next = (u64::MAX, NONE);
         for place in &self.places {
@@ -141,7 +142,7 @@ impl Bus {
         next
     }
 
-    /// Puts a task on its place when that is free, otherwise into the queue; says whether it started.
+    /// Starts a task on its engine if that is free, and queues it otherwise; returns whether it started.
     pub(super) fn arrive(&mut self, now_ns: u64, request: Request, flow: &Flow) -> bool {
         if self.places[flow.place].task != NONE {
             self.places[flow.place].queue.push_back(request);
@@ -155,21 +156,21 @@ impl Bus {
         true
     }
 
-    /// Takes the finished task off its place; returns the one that is next in the queue.
+    /// Removes the finished task from its engine; returns the next one in the queue.
     pub(super) fn finish(&mut self, now_ns: u64, task: u64) -> Option<Request> {
         let index = self.places.iter().position(|p| p.task == task)?;
         self.advance(now_ns);
         self.places[index].task = NONE;
         self.places[index].end_ns = u64::MAX;
         let next = self.places[index].queue.pop_front();
-        // With a successor, which starts now, the other direction stays disturbed and nothing changes for it.
+        // If a successor starts now, the other direction stays slowed down.
         if next.is_none() && index < 2 {
             self.predict(1 - index);
         }
         next
     }
 
-    /// Starts a task on its free place.
+    /// Starts a task on its free engine.
     pub(super) fn start(&mut self, now_ns: u64, request: Request, flow: &Flow) {
         self.advance(now_ns);
         let place = &mut self.places[flow.place];
@@ -185,7 +186,7 @@ impl Bus {
         }
     }
 
-    /// Shares of full speed for set-up and data of a place.
+    /// Returns the fractions of full speed for the set-up and the data of an engine.
     fn speeds(&self, index: usize) -> (f64, f64) {
         if index < 2 && self.places[1 - index].task != NONE {
             (self.both_ways_setup, self.both_ways)

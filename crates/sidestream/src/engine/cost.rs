@@ -1,4 +1,4 @@
-//! Work and a profile give the coefficients of the fluid model; see [`super`] for the model.
+//! Computes the coefficients of the fluid model from work and a profile; see [`super`] for the model.
 
 use super::profile::Profile;
 use super::work::{Call, Grid, KernelCost};
@@ -7,26 +7,26 @@ const WARP: f64 = 32.0;
 /// Warp schedulers of a multiprocessor; four on every NVIDIA design since 2017.
 const SCHEDULERS: f64 = 4.0;
 
-/// A kernel as the multiprocessors see it.
+/// The demands of a kernel on the multiprocessors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shape {
-    /// Share of the device's thread slots that it can fill.
+    /// Fraction of the device's thread slots that it can fill.
     pub slots: f64,
-    /// Time with all slots of the device when only latency counts: the chains of its threads, arithmetic and trips to
-    /// memory one after the other, ns.
+    /// Time on all slots of the device when only latency counts: the dependent arithmetic and memory accesses
+    /// of its threads, one after the other, ns.
     pub latency_ns: f64,
-    /// Demand on issue when it has all slots and only latency counts; 1 = all that there is.
+    /// Demand on issue slots when it has all thread slots and only latency counts; 1 is the capacity of the device.
     pub issue: f64,
-    /// Demand on memory bandwidth in the same state.
+    /// Demand on memory bandwidth under the same conditions.
     pub bandwidth: f64,
-    /// Demand on issue inside its own multiprocessors: few big blocks fill a few of them.
+    /// Demand on the issue slots of its own multiprocessors: few big blocks fill only a few of them.
     pub crowding: f64,
-    /// Time at its end in which it runs and leaves its slots to others, ns.
+    /// Time at its end in which it still runs while others use its slots, ns.
     pub tail_ns: f64,
-    /// A known duration: no competition but for slots.
+    /// Whether its duration is known: it then competes with others only for slots.
     pub fixed: bool,
-    /// Part of the body that is done while the blocks that fit at once run once: they hold their slots for so long. 0 if
-    /// nothing is known of blocks; then they are taken for short.
+    /// Part of the body that one wave of blocks performs, and for which the wave occupies its slots. 0 if the blocks
+    /// are unknown; they are then assumed to be short.
     pub wave: f64,
 }
 
@@ -38,12 +38,13 @@ fn fourth_root(x: f64) -> f64 {
     x.sqrt().sqrt()
 }
 
-/// Of a thing of which there is 1: what a demand for it is served. All of a small one, 1 for a big one, soft between.
+/// Returns the part of a demand that a resource of capacity 1 serves: all of a small demand, 1 for a large one, with a
+/// smooth transition.
 fn served(demand: f64) -> f64 {
     demand / fourth_root(1.0 + fourth(demand))
 }
 
-/// Fourth power of the slow-down of a demand that comes behind older ones: it is served what they leave.
+/// Returns the fourth power of the slow-down of a demand that is served what older ones leave.
 fn pressure(older: f64, own: f64) -> f64 {
     if own <= 0.0 {
         return 1.0;
@@ -51,14 +52,14 @@ fn pressure(older: f64, own: f64) -> f64 {
     if older <= 0.0 {
         return 1.0 + fourth(own);
     }
-    // What is left may be nothing to the last bit; a kernel that crawls is as good as one that stands.
+    // The rest may be exactly zero; a tiny rate instead of zero makes no difference and stays finite.
     let left = (served(older + own) - served(older)).max(1e-6 * own);
     fourth(own / left)
 }
 
 impl Shape {
-    /// Fraction of the kernel done per ns with `slots` of the device, when the older kernels that run ask for this much
-    /// of issue and of bandwidth. The older ones go on as if this one were not there; it is given what they leave.
+    /// Returns the fraction of the kernel done per ns on `slots` of the device, when the older running kernels demand this
+    /// much of the issue slots and of the bandwidth. This kernel does not slow the older ones; it is served what they leave.
     pub(super) fn rate(&self, slots: f64, older_issue: f64, older_bandwidth: f64) -> f64 {
         if self.fixed {
             return slots / self.latency_ns;
@@ -68,28 +69,28 @@ impl Shape {
         slots / (self.latency_ns * fourth_root(issue + bandwidth - 1.0))
     }
 
-    /// Time with its own slots and no neighbour, without the tail, ns.
+    /// Returns the time on its own slots without other kernels and without the tail, ns.
     pub(super) fn body_ns(&self) -> f64 {
         1.0 / self.rate(self.slots, 0.0, 0.0)
     }
 
-    /// Time per kernel when equal neighbours fill the device, ns. Crowding within few multiprocessors cannot be worse
-    /// than a full device.
+    /// Returns the time per kernel when equal kernels fill the device, ns. Crowding within a few multiprocessors cannot be
+    /// worse than a full device.
     pub(super) fn floor_ns(&self) -> f64 {
         1.0 / self.rate(1.0, 0.0, 0.0)
     }
 }
 
-/// Blocks that fit at once.
+/// The blocks that fit on the device at once.
 struct Resident {
     per_sm: f64,
     blocks: f64,
-    /// Share of the thread slots that they fill.
+    /// Fraction of the thread slots that they fill.
     occupancy: f64,
 }
 
 impl Resident {
-    /// Share of the device's thread slots that so many blocks can fill.
+    /// Returns the fraction of the device's thread slots that this many blocks can fill.
     fn slots_of(&self, blocks: u64) -> f64 {
         (blocks.max(1) as f64 / self.blocks).min(1.0) * self.occupancy
     }
@@ -143,10 +144,10 @@ impl Profile {
         }
     }
 
-    /// What fits on the device at once of blocks with so many threads.
+    /// Returns how many blocks of this many threads fit on the device at once.
     fn resident(&self, threads_per_block: u32) -> Resident {
         let threads_per_block = f64::from(threads_per_block.max(1));
-        // Threads that never fit as a whole block are lost to this kernel.
+        // Thread slots too few for another whole block stay unused.
         let per_sm = (self.threads_per_sm / threads_per_block)
             .floor()
             .clamp(1.0, self.blocks_per_sm);
@@ -166,7 +167,7 @@ impl Profile {
         let blocks_per_sm = resident.per_sm;
         let slots = resident.slots_of(grid.blocks);
 
-        // The mean thread: arithmetic, and trips to memory with one load and one store in flight (Little's law).
+        // The mean thread: arithmetic, and memory accesses with one load and one store in flight (Little's law).
         let bytes = grid.bytes as f64;
         let trip_bytes = 2.0 * f64::from(grid.access_bytes.max(1));
         let trips = bytes / trip_bytes / threads;
@@ -179,7 +180,7 @@ impl Profile {
         };
         let thread_ns = steps * self.step_ns() + trips * trip_ns;
         if thread_ns <= 0.0 {
-            // An empty kernel: its time is the gap before it. Something positive keeps the rate finite.
+            // An empty kernel: its time is the gap before it. A positive latency keeps the rate finite.
             return Shape {
                 slots,
                 latency_ns: 1e-3 * slots,
@@ -192,10 +193,10 @@ impl Profile {
             };
         }
 
-        // What one warp asks of its scheduler, and a full device of its memory.
+        // The demand of one warp on its scheduler, and of a full device on its memory.
         let warp_issue = steps * self.issue_ns() / thread_ns;
         let thread_slots = self.sms * self.threads_per_sm;
-        // The cache serves about twice the bandwidth of the memory behind it.
+        // The cache has about twice the bandwidth of the memory.
         let gb_s = if cached {
             2.0 * self.memory_gb_s
         } else {
@@ -217,7 +218,7 @@ impl Profile {
             wave: (resident.blocks / blocks).min(1.0),
         };
 
-        // The tail. Blocks come in whole waves per multiprocessor, at the pace of the longest thread ...
+        // The tail. Blocks run in whole waves per multiprocessor, at the pace of the longest thread ...
         let longest = (grid.chain_steps as f64 * threads / (grid.steps as f64).max(1.0)).max(1.0);
         let bandwidth = shape.slots * shape.bandwidth;
         let wave = |resident: f64| {
@@ -228,7 +229,7 @@ impl Profile {
         let waves = (most / blocks_per_sm).floor() * wave(blocks_per_sm)
             + if rest > 0.0 { wave(rest) } else { 0.0 };
         let uneven = (waves - shape.body_ns()).max(0.0);
-        // ... and the warps of a scheduler that compete for issue do not end together.
+        // ... and the warps of a scheduler that compete for issue slots do not end together.
         let competing = (1.0 - 1.0 / demand(most.min(blocks_per_sm))).max(0.0);
         let ragged = self.ragged * steps * longest * self.issue_ns() * competing;
         shape.tail_ns = (uneven * uneven + ragged * ragged).sqrt();
@@ -239,7 +240,7 @@ impl Profile {
         bytes as f64 <= self.inline_bytes
     }
 
-    /// Time of one upload of pinned memory on its engine when the other direction is idle, ns.
+    /// Returns the time of one upload of pinned memory on its engine when the other direction is idle, ns.
     pub fn upload_ns(&self, bytes: u64) -> f64 {
         let setup = if self.is_inline(bytes) {
             self.inline_setup_ns
@@ -249,20 +250,20 @@ impl Profile {
         setup + bytes as f64 / self.link_gb_s
     }
 
-    /// Time of one download to pinned memory on its engine when the other direction is idle, ns.
+    /// Returns the time of one download to pinned memory on its engine when the other direction is idle, ns.
     pub fn download_ns(&self, bytes: u64) -> f64 {
         self.download_setup_ns + bytes as f64 / self.link_gb_s
     }
 
-    /// Least time per pair when uploads and downloads of this size run one after the other in both directions at once, ns.
+    /// Returns the least time per pair of an upload and a download of this size when both directions are kept busy, ns.
     pub fn both_ways_ns(&self, bytes: u64) -> f64 {
         self.pair_ns(bytes, bytes)
     }
 
-    /// The same for two sizes: the shorter copy, stretched, and what the longer one has more.
+    /// Like [`Profile::both_ways_ns`], but for two sizes: the time of the shorter copy, stretched, plus the excess of the longer.
     pub(super) fn pair_ns(&self, upload_bytes: u64, download_bytes: u64) -> f64 {
         if self.is_inline(upload_bytes) {
-            // Beside the copy engines: the two directions do not meet.
+            // These bypass the copy engines, so the two directions do not slow each other down.
             return self
                 .upload_ns(upload_bytes)
                 .max(self.download_ns(download_bytes));
@@ -279,18 +280,18 @@ impl Profile {
         ) + pair(data(upload_bytes), data(download_bytes), self.both_ways)
     }
 
-    /// Time of a kernel that runs alone, without the gap before it, ns.
+    /// Returns the time of a kernel that runs alone, without the gap before it, ns.
     pub fn kernel_alone_ns(&self, cost: &KernelCost) -> f64 {
         let shape = self.shape(cost);
         shape.body_ns() + shape.tail_ns
     }
 
-    /// Least time per kernel when kernels of this cost keep the device full and fill each other's tails, ns.
+    /// Returns the least time per kernel when kernels of this cost keep the device full and overlap each other's tails, ns.
     pub fn kernel_floor_ns(&self, cost: &KernelCost) -> f64 {
         self.shape(cost).floor_ns()
     }
 
-    /// Host cost of a call, ns.
+    /// Returns the host cost of a call, ns.
     pub fn call_ns(&self, call: Call) -> f64 {
         match call {
             Call::Launch => self.launch_ns,

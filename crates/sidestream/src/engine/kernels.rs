@@ -1,7 +1,7 @@
 //! The multiprocessors of one device: running kernels share the thread slots, the more urgent first, then the older.
 //!
-//! A block that runs is never stopped. So a kernel holds its slots until its blocks end, all of one wave together, and
-//! only then a more urgent one that came meanwhile is given them: priority buys the rest of a block.
+//! A running block is never preempted. So a kernel keeps its slots until its blocks end, all of one wave together; only
+//! then does a more urgent kernel that arrived meanwhile get them.
 
 use super::cost::Shape;
 use super::profile::Profile;
@@ -13,20 +13,20 @@ struct Running {
     task: u64,
     priority: i32,
     shape: Shape,
-    /// Part of the body that is still to do, from 1 to 0.
+    /// Remaining part of the body, from 1 to 0.
     left: f64,
     slots: f64,
     /// Part of the body done per ns.
     rate: f64,
-    /// Part of their time that its blocks have run, from 0 to 1; then the next ones begin.
+    /// Progress of its current wave of blocks, from 0 to 1; then the next wave begins.
     block: f64,
-    /// Its blocks end now, and it has begun no others.
+    /// Whether a wave of blocks has just ended and the next one has not begun.
     is_between: bool,
     started: bool,
 }
 
 impl Running {
-    /// Part of a block done per ns; 0 if its blocks are too short to hold anything up.
+    /// Part of a block done per ns; 0 if its blocks are too short to delay another kernel.
     fn pace(&self) -> f64 {
         match self.shape.wave > 0.0 && self.slots > 0.0 {
             true => self.rate * self.shape.slots / self.slots / self.shape.wave,
@@ -34,7 +34,7 @@ impl Running {
         }
     }
 
-    /// The slots on which blocks run that have begun and are not over.
+    /// Returns the slots that running blocks occupy.
     fn held(&self) -> f64 {
         match self.shape.wave > 0.0 && !self.is_between {
             true => self.slots,
@@ -43,23 +43,23 @@ impl Running {
     }
 }
 
-/// What ends next on the multiprocessors.
+/// The next thing to end on the multiprocessors.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Ended {
-    /// A body; the kernel runs for so many ns more without using its slots.
+    /// The body of a kernel, which then runs for `tail_ns` without using its slots.
     Body { tail_ns: f64 },
-    /// Some blocks of a kernel that goes on.
+    /// A wave of blocks of a kernel that has more.
     Blocks,
 }
 
-/// Kernels whose bodies run or wait for slots; a kernel in its tail is gone from here.
+/// The kernels whose bodies run or wait for slots; a kernel in its tail is not among them.
 #[derive(Clone, Debug)]
 pub(super) struct Kernels {
     running: Vec<Running>,
     most: usize,
     updated_ns: u64,
     next: (u64, u64),
-    /// Whether that is the end of a body.
+    /// Whether the next end is that of a body.
     next_is_body: bool,
 }
 
@@ -74,12 +74,12 @@ impl Kernels {
         }
     }
 
-    /// The next end of a body, or of blocks for which a more urgent kernel waits, as time and task.
+    /// Returns the next end of a body, or of blocks for which a more urgent kernel waits, as time and task.
     pub(super) fn next_end(&self) -> (u64, u64) {
         self.next
     }
 
-    /// Adds a kernel; calls `started` for every kernel that got its first slots by it.
+    /// Adds a kernel; calls `started` for every kernel that gets its first slots as a result.
     pub(super) fn arrive(
         &mut self,
         now_ns: u64,
@@ -111,7 +111,7 @@ impl Kernels {
         self.share(started);
     }
 
-    /// Ends what [`Kernels::next_end`] said; calls `started` for every kernel that got its first slots by it.
+    /// Processes the end that [`Kernels::next_end`] returned; calls `started` for every kernel that gets its first slots.
     pub(super) fn finish(&mut self, now_ns: u64, task: u64, started: impl FnMut(u64)) -> Ended {
         self.advance(now_ns);
         let mut ended = Ended::Blocks;
@@ -140,7 +140,7 @@ impl Kernels {
 
     fn share(&mut self, mut started: impl FnMut(u64)) {
         let (mut free, mut issue, mut bandwidth) = (1.0, 0.0, 0.0);
-        // What the kernels behind the one that is looked at hold: with one priority alone nobody before them wants it.
+        // The slots held by the kernels after the current one: with a single priority no earlier kernel wants them.
         let mut held: f64 = self.running.iter().map(Running::held).sum();
         let mut waits = false;
         self.next = (u64::MAX, NONE);
@@ -164,7 +164,7 @@ impl Kernels {
             }
             free -= r.slots;
             r.rate = r.shape.rate(r.slots, issue, bandwidth);
-            // Rounded up: at its end nothing is left.
+            // Rounded up, so that nothing is left at its end.
             let end_ns = later(self.updated_ns, (r.left / r.rate).ceil() as u64);
             if (end_ns, r.task) < self.next {
                 self.next = (end_ns, r.task);

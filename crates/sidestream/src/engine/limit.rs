@@ -1,36 +1,36 @@
-//! The least time of an overlapped pipeline, from the profile alone.
+//! A lower bound on the time of an overlapped pipeline, from the profile alone.
 
 use super::profile::Profile;
 use super::work::{Call, KernelCost};
 
-/// The parts of the least time of the overlap job; it cannot be done faster than the largest.
+/// The lower bounds on the time of the overlap job; the largest applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// Bound by the copy engines and their bus, ns.
+    /// The bound from the copy engines and their bus, ns.
     pub copies_ns: f64,
-    /// Bound by the multiprocessors, ns.
+    /// The bound from the multiprocessors, ns.
     pub kernels_ns: f64,
-    /// Bound by the host's calls, ns.
+    /// The bound from the host's calls, ns.
     pub calls_ns: f64,
 }
 
 impl Limit {
-    /// The limit: the largest of the parts.
+    /// Returns the limit: the largest of the bounds, ns.
     pub fn ns(&self) -> f64 {
         self.copies_ns.max(self.kernels_ns).max(self.calls_ns)
     }
 }
 
-/// The least time for `items` items, each an upload, a kernel and a download, on any arrangement of streams, when one host
-/// thread makes the calls: a copy, a launch and a copy for every item.
+/// Returns a lower bound on the time of `items` items, each an upload, a kernel and a download, on any arrangement of
+/// streams, if one host thread makes the calls: a copy, a launch and a copy for every item.
 ///
 /// Why it is a bound:
-/// - **Copies.** While the first item is uploaded no download can run, and while the last one is downloaded no upload is
+/// - **Copies.** During the first upload no download can run, and during the last download no upload is
 ///   left. In the time between, each direction has `items - 1` copies to make. If x is the time in which both directions
 ///   run, then work that takes 1 alone takes 1/s there (s at least one half), so every pair takes at least the shorter
-///   copy stretched by 1/s plus what the longer one has more: [`Profile::both_ways_ns`].
+///   copy stretched by 1/s plus the excess of the longer one: [`Profile::both_ways_ns`].
 /// - **Kernels.** No kernel starts before the first upload has ended, the last download starts after the last kernel has
-///   ended, and n kernels of this cost take at least n times what one takes of a device that neighbours keep full
+///   ended, and n kernels of this cost take at least n times the time per kernel on a device that is kept full
 ///   ([`Profile::kernel_floor_ns`]): throughput grows with the number of slots in use, so it is greatest with all.
 /// - **Calls** are made one after the other.
 pub fn overlap_limit(

@@ -1,14 +1,14 @@
-//! When does everything run? Tasks, edges, engines and a device profile go in; times come out.
+//! Computes when work runs on a GPU: from tasks, their edges, the engines and a device profile.
 //!
 //! The engine is a pure discrete-event simulation: no clock, no randomness, no input or output. It knows nothing of
 //! CUDA's ordering rules. A task starts after the previous task of its lane and after every task that it names; all
-//! other order is the queues of the engines. The simulated GPU drives it live, event by event; the analysis of traces
+//! other order comes from the queues of the engines. The simulated GPU drives it live, event by event; trace analysis
 //! pushes a whole program and lets it finish.
 //!
 //! # How to push a CUDA program
-//! Every API call is one host task ([`Work::Call`]) on the lane of the calling thread, and its device part a task on the
-//! lane of the stream, with `after` set to that host task. Records and waits are [`Work::Marker`]s on the stream, a wait
-//! with `after` set to the record too. A host synchronise is a [`Call::Sync`] with `after` set to the device tasks.
+//! Every API call is one host task ([`Work::Call`]) on the lane of the calling thread, and its device part is a task on
+//! the lane of the stream, with `after` set to that host task. Records and waits are [`Work::Marker`]s on the stream; the
+//! `after` of a wait also names the record. A host synchronize is a [`Call::Sync`] with `after` set to the device tasks.
 //!
 //! ```
 //! use sidestream::engine::{Call, Engine, Profile, Task, Work};
@@ -21,31 +21,32 @@
 //! assert!((80_000..90_000).contains(&end_ns));
 //! ```
 //!
-//! # The model, and what each part was seen to explain
+//! # The model, and the observations behind each part
 //! - **Copies.** One engine for each direction, served first come first served; a copy holds its engine for a set-up and
 //!   for its bytes. While the other direction is busy both go slower, the set-up more than the data. An engine that
 //!   passes from one stream to another whose copy had to wait in its queue takes a little longer: a stream per slot is up
-//!   to 2 % behind a stream per stage where copies bind. Small uploads travel in the command stream; their bytes cost
-//!   host time instead.
+//!   to 2 % slower than a stream per stage where copies are the bottleneck. Small uploads travel in the command stream;
+//!   their bytes cost host time instead.
 //! - **Kernels** share the thread slots of the device: the more urgent stream first, then the older kernel, and the next
-//!   one is given what is left. No block is stopped: a more urgent kernel that comes while the device is full waits until
-//!   blocks end. Blocks of a kernel end in waves, all at once. Equal sharing would be wrong by a quarter. A resident warp takes a dependent step, or a
-//!   trip to memory, in a fixed time (a small grid is bound by its chain) until the schedulers have no issue slot left, or
-//!   the memory no bandwidth; between the two the slow-down is soft, `(1 + d⁴)^¼` with `d` the demand. Issue and bandwidth
-//!   too go to the older kernel first: what two kernels are served together, less what the older one is served alone, is
-//!   left for the younger.
-//! - **A kernel's tail.** Blocks come in whole waves, and warps that compete for issue end raggedly. At its end a kernel
-//!   runs for a while without using its slots, which a neighbour fills. So two streams beat one on the same kernels.
-//! - **Hops.** Inside a stream every change of engine costs some microseconds, a kernel after a kernel less; a wait that
-//!   is pending on another stream slows that.
+//!   one is given what is left. No block is preempted: a more urgent kernel that arrives while the device is full waits until
+//!   blocks end. Blocks of a kernel end in waves, all at once. Equal sharing would be wrong by a quarter. A resident warp
+//!   takes a fixed time for a dependent step or a memory access (a small grid is bound by its chain) until the
+//!   schedulers have no issue slot left, or the memory no bandwidth; the transition is smooth: the slow-down is
+//!   `(1 + d⁴)^¼` with `d` the demand. Issue slots and bandwidth too go to the older kernel first: the younger gets
+//!   what both are served together, less what the older one is served alone.
+//! - **A kernel's tail.** Blocks run in whole waves, and warps that compete for issue slots end at different times. At its
+//!   end a kernel runs for a while without using its slots, which another kernel fills. So two streams beat one on the
+//!   same kernels.
+//! - **Hops.** Inside a stream every change of engine costs some microseconds, a kernel after a kernel less; a pending
+//!   wait on another stream adds to that.
 //! - **The host.** Every call costs time on its thread, and device work starts a little after its call.
 //!
-//! Not modelled: the front end that starts kernels is free, so that thousands of empty kernels, queued ahead on several
-//! streams, start faster than they would; clocks do not change with power; host calls cost the same in every state of
-//! the host, while measured ones vary by half between runs.
+//! Not modelled: the front end that starts kernels takes no time, so that thousands of empty kernels, queued ahead on
+//! several streams, start faster than on a device; clocks do not change with power; host calls have a fixed cost,
+//! while measured ones vary by half between runs.
 //!
-//! Times are whole nanoseconds; all else is deterministic `f64` arithmetic with `+ - × ÷ √` only, which IEEE 754 defines
-//! to the last bit. Equal times are ordered by task number.
+//! Times are whole nanoseconds; everything else is deterministic `f64` arithmetic with `+ - × ÷ √` only, whose results
+//! IEEE 754 defines to the last bit. Equal times are ordered by task number.
 
 mod copies;
 mod cost;
@@ -70,15 +71,15 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::fmt;
 
-/// Names a task of one [`Engine`]: tasks are numbered from 0 in the order of their pushes.
+/// Identifies a task of one [`Engine`]: tasks are numbered from 0 in the order in which they are pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u64);
 
-/// Names a lane of one [`Engine`]: a host thread or a stream, numbered from 0 in the order they were added.
+/// Identifies a lane of one [`Engine`]: a host thread or a stream, numbered from 0 in the order they are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u32);
 
-/// One task, to be pushed.
+/// A task for [`Engine::push`].
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     lane: LaneId,
@@ -90,7 +91,7 @@ pub struct Task<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// Work for a lane, after everything that was pushed to the lane before.
+    /// Returns a task that runs on a lane after everything pushed to the lane before.
     pub fn new(lane: LaneId, work: Work) -> Self {
         Self {
             lane,
@@ -102,22 +103,22 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Also after these tasks.
+    /// Makes it run also after these tasks.
     pub fn after(self, after: &'a [TaskId]) -> Self {
         Self { after, ..self }
     }
 
-    /// Also after one of these tasks, whichever ends first; after nothing more if there are none.
+    /// Makes it run also after the first of these tasks to end; an empty list has no effect.
     pub(crate) fn after_any(self, any_of: &'a [TaskId]) -> Self {
         Self { any_of, ..self }
     }
 
-    /// With a delay once it is ready.
+    /// Delays it once it is ready.
     pub fn delay(self, delay: Delay) -> Self {
         Self { delay, ..self }
     }
 
-    /// As a node of a graph: kernels follow each other more closely.
+    /// Marks it as a graph node: kernels of a graph follow each other with a shorter gap.
     pub fn in_graph(self) -> Self {
         Self {
             in_graph: true,
@@ -126,39 +127,39 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Holds back a task that is ready.
+/// The delay of a task that is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delay {
-    /// Not at all.
+    /// No delay.
     #[default]
     None,
-    /// By this much.
+    /// A delay of this many ns.
     ExtraNs(u64),
     /// Until nothing else in the whole engine can progress; among several, the highest rank first, then the older task.
     UntilIdle(u64),
 }
 
-/// Something happened in virtual time.
+/// The start or end of a task in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// The virtual time, ns.
     pub time_ns: u64,
-    /// To which task.
+    /// The task.
     pub task: TaskId,
-    /// What.
+    /// Whether the task started or finished.
     pub what: What,
 }
 
-/// What happened to a task.
+/// The kind of an [`Event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// It began: it reads its inputs now.
+    /// The task started: it reads its inputs now.
     Started,
-    /// It ended: its outputs are there now.
+    /// The task finished: its outputs are complete now.
     Finished,
 }
 
-/// What a task occupied.
+/// The resource that a task occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// The host thread of its lane.
@@ -167,30 +168,30 @@ pub enum Resource {
     Engine {
         /// The device.
         device: u32,
-        /// Which of its engines.
+        /// The engine.
         engine: Engines,
     },
-    /// Nothing: a marker.
+    /// No resource: the task was a marker.
     None,
 }
 
-/// When a task ran, and on what.
+/// The time span in which a task ran, and its resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Its start.
+    /// The start, ns.
     pub start_ns: u64,
-    /// Its end.
+    /// The end, ns.
     pub end_ns: u64,
-    /// What it occupied from start to end. Kernels share the multiprocessors; every other resource has one holder.
+    /// The resource occupied from start to end. Kernels share the multiprocessors; every other resource serves one task.
     pub resource: Resource,
 }
 
-/// A task that can never complete as things stand.
+/// The error for a task that cannot complete while a lane is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// The task that was waited for.
     pub task: TaskId,
-    /// Held lanes on which a task stands that could start otherwise.
+    /// The held lanes whose next task is ready to start.
     pub held: Vec<LaneId>,
 }
 
@@ -199,7 +200,7 @@ impl fmt::Display for Stuck {
         let lanes: Vec<String> = self.held.iter().map(|l| l.0.to_string()).collect();
         write!(
             f,
-            "task {} can never complete: work stands on held lane {}; release it",
+            "task {} can never complete: work is ready on held lane {}; release it",
             self.task.0,
             lanes.join(", ")
         )
@@ -210,9 +211,9 @@ impl std::error::Error for Stuck {}
 
 /// No task.
 const NONE: u64 = u64::MAX;
-/// No edge, no stream: ends a linked list.
+/// No edge or no stream; ends a linked list.
 const NOTHING: u32 = u32::MAX;
-/// Marks an entry of a task that waits for the first of several only.
+/// The flag of an entry for a task that waits only for the first of several.
 const ANY: u64 = 1 << 63;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,14 +223,15 @@ enum State {
     Done,
 }
 
-/// Where the last real work before a point was done: decides the hop to the next engine. Markers hand it on.
+/// Where the last real work before a point ran, which decides the hop to the next engine. Markers pass it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Host,
     Device(Engines),
 }
 
-/// What a task needs, ready for the hot path. Copies and kernels point into tables: programs repeat few costs.
+/// The work of a task, prepared for the hot path. Copies and kernels are indices into tables, since programs repeat few
+/// costs.
 #[derive(Clone, Copy, Debug)]
 enum Job {
     Host { ns: u64 },
@@ -243,11 +245,11 @@ struct Slot {
     job: Job,
     delay: Delay,
     lane: u32,
-    /// The task behind it in its lane.
+    /// The next task of its lane.
     next: u64,
-    /// Head of the list of tasks that name it in `after`.
+    /// The head of the list of tasks that name it in `after`.
     first_edge: u32,
-    /// Unfinished tasks that it waits for.
+    /// The number of unfinished tasks that it waits for.
     pending: u32,
     cause: Cause,
     ready_ns: u64,
@@ -256,17 +258,17 @@ struct Slot {
     side: Side,
     state: State,
     in_graph: bool,
-    /// Counted among the pending waits of its device.
+    /// Whether it is counted among the pending waits of its device.
     counted: bool,
 }
 
 struct Lane {
-    /// `None`: a host thread.
+    /// The device of a stream; `None` for a host thread.
     device: Option<u32>,
     priority: i32,
     last: u64,
     held: bool,
-    /// The task that would start if the lane were not held.
+    /// The task that is ready to start once the lane is released.
     parked: u64,
 }
 
@@ -274,9 +276,9 @@ struct Device {
     profile: Profile,
     bus: Bus,
     kernels: Kernels,
-    /// Waits at the head of a stream whose event is not there yet.
+    /// The number of streams whose head is a wait for an event that is not complete yet.
     pending_waits: u32,
-    /// The last cost of every kind of work, with its index in a table.
+    /// The last cost of each kind of work, with its job.
     recent: [Option<(Work, Job)>; 10],
 }
 
@@ -285,22 +287,22 @@ pub struct Engine {
     devices: Vec<Device>,
     lanes: Vec<Lane>,
     slots: Slots,
-    /// Task that waits, next entry of the same list.
+    /// Entries of linked lists: the task that waits, and the next entry.
     edges: Vec<(u64, u32)>,
-    /// Head of the list of entries that are used no more.
+    /// The head of the list of free entries.
     free_edges: u32,
-    /// Tasks that wait for the first of several, none of which is over.
+    /// Tasks that wait for the first of several tasks, none of which has finished.
     open: HashSet<u64>,
     flows: Vec<Flow>,
     shapes: Vec<Shape>,
     now_ns: u64,
-    /// Known future: a task that is waiting becomes ready, one that is running ends.
+    /// Known future times, at which a waiting task becomes ready or a running one ends.
     future: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Ready now, in order.
+    /// The tasks ready now, in order.
     due: VecDeque<u64>,
-    /// Ready, but delayed until idle: rank, then the older first.
+    /// The tasks ready but delayed until idle: by rank, then the older first.
     idle: BinaryHeap<(u64, Reverse<u64>)>,
-    /// Happened, not yet handed out.
+    /// The events that have happened but have not been returned yet.
     events: VecDeque<Event>,
     last_finished: u64,
     longest_hop_ns: u64,
@@ -317,10 +319,10 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine for these devices, numbered from 0, at time 0. Host calls cost what the first profile says.
+    /// Returns an engine for these devices, numbered from 0, at time 0. The first profile determines the cost of host calls.
     ///
     /// # Panics
-    /// When there is no device.
+    /// If there is no device.
     #[track_caller]
     pub fn new(devices: Vec<Profile>) -> Self {
         assert!(
@@ -364,7 +366,7 @@ impl Engine {
     /// Adds a stream of a device; a lower priority is more urgent.
     ///
     /// # Panics
-    /// When there is no such device.
+    /// If there is no such device.
     #[track_caller]
     pub fn add_stream(&mut self, device: u32, priority: i32) -> LaneId {
         assert!(
@@ -374,7 +376,7 @@ impl Engine {
         self.add_lane(Some(device), priority)
     }
 
-    /// How urgent the kernels of a lane are; a lower one is more urgent.
+    /// Returns the priority of the kernels of a lane; a lower value is more urgent.
     ///
     /// # Panics
     /// If the lane does not exist.
@@ -393,10 +395,10 @@ impl Engine {
         LaneId(self.lanes.len() as u32 - 1)
     }
 
-    /// Adds a task behind all earlier tasks of its lane. It never starts before [`Engine::now_ns`].
+    /// Adds a task after all earlier tasks of its lane. It never starts before [`Engine::now_ns`].
     ///
     /// # Panics
-    /// When the lane or a task in `after` does not exist, or when the work does not fit the lane (a call on a stream,
+    /// If the lane or a task in `after` does not exist, or if the work does not fit the lane (a call on a stream,
     /// device work on a thread).
     #[track_caller]
     pub fn push(&mut self, task: Task<'_>) -> TaskId {
@@ -421,7 +423,7 @@ impl Engine {
         });
         let previous = std::mem::replace(&mut self.lanes[lane].last, id);
         let mut first_of_lane = true;
-        // What was retired was over long ago: it gives no later start.
+        // A retired task ended so long ago that it cannot delay this one.
         if previous != NONE && !self.slots.is_retired(previous) {
             if self.slots[previous].state == State::Done {
                 self.note(id, previous, false);
@@ -491,7 +493,7 @@ impl Engine {
         free
     }
 
-    /// Turns work into a job of the hot path, and checks that it fits its lane.
+    /// Converts work to a job for the hot path, and checks that it fits its lane.
     #[track_caller]
     fn job(&mut self, lane: usize, work: &Work) -> (Job, Side) {
         assert!(lane < self.lanes.len(), "there is no lane {lane}");
@@ -559,7 +561,7 @@ impl Engine {
         (job, side)
     }
 
-    /// Holds a lane: none of its tasks starts until it is released. A task that runs already goes on.
+    /// Holds a lane: none of its tasks starts until [`Engine::release`]. A running task continues.
     pub fn hold(&mut self, lane: LaneId) {
         self.lanes[lane.0 as usize].held = true;
     }
@@ -577,12 +579,12 @@ impl Engine {
         }
     }
 
-    /// The time up to which everything has happened.
+    /// Returns the current virtual time, ns: everything up to it has happened.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Number of tasks pushed so far.
+    /// Returns the number of tasks pushed so far.
     pub fn tasks(&self) -> usize {
         self.slots.end() as usize
     }
@@ -590,20 +592,20 @@ impl Engine {
     /// Whether a task has finished.
     ///
     /// # Panics
-    /// When there is no such task.
+    /// If there is no such task.
     #[track_caller]
     pub fn is_finished(&self, task: TaskId) -> bool {
         self.slots.is_retired(task.0) || self.slots[task.0].state == State::Done
     }
 }
 
-/// Times are whole nanoseconds, rounded to the nearest. No single duration is taken for longer than eleven days, so that
-/// absurd input cannot overflow the time.
+/// Rounds a duration to whole nanoseconds. Durations are capped at eleven days, so that absurd input cannot overflow
+/// the time.
 fn whole(ns: f64) -> u64 {
     ns.clamp(0.0, 1e15).round() as u64
 }
 
-/// A time after another; the very last one stands for "never".
+/// Adds a duration to a time; the largest time means "never".
 fn later(time_ns: u64, by_ns: u64) -> u64 {
     time_ns.saturating_add(by_ns).min(u64::MAX - 1)
 }

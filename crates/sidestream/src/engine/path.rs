@@ -1,26 +1,26 @@
-//! What was executed, and why it took so long: the critical path is walked on the executed schedule, queues included.
+//! The executed schedule and its critical path, which includes the time spent in queues.
 
 use super::*;
 
-/// What let a task start when it did.
+/// What determined the start time of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// Nothing before it: the time at which it was pushed.
+    /// The time at which it was pushed.
     Pushed,
-    /// The previous task of its lane.
+    /// The end of the previous task of its lane.
     Lane(TaskId),
-    /// A task named in its `after`.
+    /// The end of a task named in its `after`.
     Edge(TaskId),
-    /// The task that held what it needed.
+    /// The end of the task that occupied the resource it needed.
     Resource(TaskId),
-    /// It was delayed until nothing else could progress; this task had finished last.
+    /// A delay until nothing else could progress; this task had finished last.
     Idle(TaskId),
     /// The release of its lane.
     Released,
 }
 
 impl Cause {
-    /// The task to look at next.
+    /// Returns the task that caused the start, if a task did.
     pub fn task(self) -> Option<TaskId> {
         match self {
             Self::Pushed | Self::Released => None,
@@ -34,22 +34,22 @@ impl Cause {
 pub struct Link {
     /// The task.
     pub task: TaskId,
-    /// What ended its wait.
+    /// What determined its start.
     pub cause: Cause,
-    /// Where the previous piece ends: a hop or another latency lies between that and the start.
+    /// The end of the previous piece; between it and the start there is a hop or another latency.
     pub from_ns: u64,
-    /// Its start.
+    /// The start of the task.
     pub start_ns: u64,
-    /// Where the next piece begins. Before the task's own end when the next task only waited for a part of it: a kernel
-    /// gives its slots away before its tail.
+    /// The beginning of the next piece. It precedes the task's own end if the next task waited only for a part of it: a
+    /// kernel releases its slots before its tail.
     pub to_ns: u64,
 }
 
 impl Engine {
-    /// When a finished task ran.
+    /// Returns the time span of a finished task.
     ///
     /// # Panics
-    /// When there is no such task.
+    /// If there is no such task.
     #[track_caller]
     pub fn scheduled(&self, task: TaskId) -> Option<Span> {
         let slot = self.slots.get(task.0)?;
@@ -60,7 +60,7 @@ impl Engine {
         })
     }
 
-    /// All finished tasks with their lanes, in the order of their pushes.
+    /// Returns all finished tasks with their lanes, in the order in which they were pushed.
     pub fn schedule(&self) -> impl Iterator<Item = (TaskId, LaneId, Span)> {
         self.slots.numbered().filter_map(|(n, slot)| {
             self.scheduled(TaskId(n))
@@ -76,18 +76,18 @@ impl Engine {
         }
     }
 
-    /// What let a task start when it did, as far as is known.
+    /// Returns what determined the start of a task, as far as it is known.
     ///
     /// # Panics
-    /// When there is no such task.
+    /// If there is no such task.
     #[track_caller]
     pub fn cause(&self, task: TaskId) -> Cause {
         self.slots[task.0].cause
     }
 
-    /// The chain of causes up to the end of a task, first piece first; without a task, up to the last end. Its pieces
-    /// touch each other, begin at 0 and end at the end of the task, so their lengths add up to the whole time.
-    /// Empty when the task has not finished.
+    /// Returns the chain of causes that ends with a task or, without one, with the task that finished last. The first piece
+    /// begins at 0, each begins where the one before it ends, and the last ends with the task, so their
+    /// lengths add up to the whole time. Empty if the task has not finished.
     pub fn critical_path(&self, task: Option<TaskId>) -> Vec<Link> {
         let last = || {
             self.slots
@@ -107,7 +107,7 @@ impl Engine {
         let mut to_ns = self.slots[at.0].end_ns;
         loop {
             let slot = &self.slots[at.0];
-            // The cause may end after this start, when it only gave away what it held, or the client's push came late.
+            // The cause may end after this start, if it only released its slots early, or if the task was pushed late.
             let from_ns = slot
                 .cause
                 .task()

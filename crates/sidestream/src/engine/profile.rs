@@ -1,20 +1,20 @@
-//! A device profile: the constants that turn work into time, each with the place that it came from.
+//! A device profile: the constants from which the engine computes times, each with its source.
 
 use std::fmt;
 
-/// Each figure once: what it is, its field, its place in the file and the range that is physically sensible.
-/// Sections follow each other as in the files.
+/// Lists every figure once: its description, its field, its key in the file and the physically sensible range.
+/// Sections are in the order of the files.
 macro_rules! figures {
     ($($(#[$doc:meta])* $field:ident = $read:ident($place:literal, $min:literal, $max:literal);)*) => {
-        /// The constants of one kind of device and of the host that feeds it.
+        /// The constants of one kind of device and of its host.
         ///
-        /// Read one with [`Profile::from_toml`], or take a built-in one: [`Profile::h200`], or any of
-        /// [`Profile::NAMES`] by [`Profile::named`]. The fields are public so that a what-if can change one and run again.
-        /// The files under `profiles/` name the source of every value.
+        /// Read a profile with [`Profile::from_toml`], or take a built-in one: [`Profile::h200`], or any of
+        /// [`Profile::NAMES`] by [`Profile::named`]. The fields are public so that a what-if analysis can change one and
+        /// run again. The files under `profiles/` name the source of every value.
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
         pub struct Profile {
-            /// What people call the device.
+            /// The name of the device, as shown to users.
             pub name: String,
             $($(#[$doc])* pub $field: f64,)*
             tensor: [Option<f64>; Dtype::ALL.len()],
@@ -39,9 +39,9 @@ figures! {
     sms = whole("chip.sms", 1.0, 4096.0);
     /// Clock under load, GHz.
     clock_ghz = real("chip.clock_ghz", 0.05, 20.0);
-    /// Threads that one multiprocessor holds at once.
+    /// Threads resident on one multiprocessor at once.
     threads_per_sm = whole("chip.threads_per_sm", 32.0, 65536.0);
-    /// Blocks that one multiprocessor holds at once.
+    /// Blocks resident on one multiprocessor at once.
     blocks_per_sm = whole("chip.blocks_per_sm", 1.0, 1024.0);
     /// Device memory, GiB.
     memory_gib = real("chip.memory_gib", 0.1, 1e5);
@@ -49,51 +49,51 @@ figures! {
     memory_gb_s = real("chip.memory_gb_s", 1.0, 1e6);
     /// Level 2 cache, MiB.
     l2_mib = real("chip.l2_mib", 0.01, 1e5);
-    /// Peak of single precision arithmetic, TFLOP/s.
+    /// Peak single precision arithmetic, TFLOP/s.
     fp32_tflops = real("chip.fp32_tflops", 0.01, 1e5);
-    /// Copy engines: with one, uploads and downloads share it.
+    /// Copy engines; if there is one, uploads and downloads share it.
     copy_engines = whole("chip.copy_engines", 1.0, 64.0);
-    /// Cycles from one dependent step of a thread to the next, on an idle multiprocessor.
+    /// Latency of one dependent step (instruction) of a thread on an idle multiprocessor, cycles.
     chain_cycles = real("compute.chain_cycles", 0.1, 1000.0);
-    /// Cycles of one scheduler (a quarter of a multiprocessor) for one step of one warp.
+    /// Time in which one warp scheduler (a quarter of a multiprocessor) issues one step of one warp, cycles.
     issue_cycles = real("compute.issue_cycles", 0.1, 1000.0);
-    /// Extra steps of a thread for every access of one element (load, store, address, loop).
+    /// Extra steps of a thread for each element accessed (load, store, address, loop).
     access_steps = real("compute.access_steps", 0.0, 1000.0);
-    /// One dependent trip to device memory, ns.
+    /// Latency of one dependent access to device memory, ns.
     memory_latency_ns = real("compute.memory_latency_ns", 1.0, 1e5);
-    /// One dependent trip to the level 2 cache, ns.
+    /// Latency of one dependent access to the level 2 cache, ns.
     l2_latency_ns = real("compute.l2_latency_ns", 1.0, 1e5);
-    /// Raggedness of a kernel's end: warps of one scheduler end at different times when they compete for issue.
-    /// In steps of the issue rate per step of the chain.
+    /// Spread of warp end times at a kernel's end: warps of one scheduler end at different times when they compete for
+    /// issue slots. In steps of the issue rate per step of the chain.
     ragged = real("compute.ragged", 0.0, 10.0);
-    /// Kernels that are resident at once.
+    /// Kernels resident on the device at once.
     max_kernels = whole("compute.max_kernels", 1.0, 4096.0);
-    /// Link between host and device, one way, pinned memory, GB/s.
+    /// Bandwidth of the link between host and device, one way, pinned memory, GB/s.
     link_gb_s = real("link.gb_s", 0.01, 1e5);
-    /// Share of its speed that a copy keeps while the other direction is busy.
+    /// Fraction of its bandwidth that a copy keeps while the other direction is busy.
     both_ways = real("link.both_ways", 0.5, 1.0);
-    /// The same for the set-up of a copy.
+    /// Fraction of its speed that the set-up of a copy keeps while the other direction is busy.
     both_ways_setup = real("link.both_ways_setup", 0.5, 1.0);
-    /// Time an upload holds its copy engine before data flows, ns.
+    /// Time for which an upload occupies its copy engine before data flows, ns.
     upload_setup_ns = real("link.upload_setup_ns", 0.0, 1e6);
-    /// The same for a download, ns.
+    /// Time for which a download occupies its copy engine before data flows, ns.
     download_setup_ns = real("link.download_setup_ns", 0.0, 1e6);
-    /// Added to the set-up of a copy that waited for other work of its stream, when the engine served another stream
-    /// before, ns.
+    /// Extra set-up time of a copy that waited for other work of its stream, if the engine last served another
+    /// stream, ns.
     switch_ns = real("link.switch_ns", 0.0, 1e6);
-    /// Time a copy inside the device or a memset holds its engine before data flows, ns.
+    /// Time for which a copy inside the device or a memset occupies its engine before data flows, ns.
     device_copy_setup_ns = real("link.device_copy_setup_ns", 0.0, 1e6);
-    /// Uploads up to this size travel inside the command stream, beside the copy engine; bytes.
+    /// Largest upload that travels inside the command stream rather than on the copy engine, bytes.
     inline_bytes = whole("link.inline_bytes", 0.0, 1e9);
-    /// Time such an upload takes before data flows, ns.
+    /// Time for which such an upload is set up before data flows, ns.
     inline_setup_ns = real("link.inline_setup_ns", 0.0, 1e6);
-    /// Uploads from pageable memory, GB/s.
+    /// Bandwidth of uploads from pageable memory, GB/s.
     pageable_upload_gb_s = real("link.pageable_upload_gb_s", 0.01, 1e5);
-    /// Downloads to pageable memory, GB/s.
+    /// Bandwidth of downloads to pageable memory, GB/s.
     pageable_download_gb_s = real("link.pageable_download_gb_s", 0.01, 1e5);
-    /// The host's own copy between pageable and pinned memory, GB/s.
+    /// Bandwidth of the host's own copy between pageable and pinned memory, GB/s.
     stage_gb_s = real("link.stage_gb_s", 0.01, 1e5);
-    /// Link to another device of the same host, GB/s.
+    /// Bandwidth of the link to another device of the same host, GB/s.
     peer_gb_s = real("link.peer_gb_s", 0.01, 1e5);
     /// From the end of the call to the start of a kernel on an idle device, ns.
     submit_kernel_ns = real("latency.submit_kernel_ns", 0.0, 1e6);
@@ -103,17 +103,17 @@ figures! {
     engine_hop_ns = real("latency.engine_hop_ns", 0.0, 1e6);
     /// From the end of a kernel to the start of the next one in the same stream, ns.
     kernel_gap_ns = real("latency.kernel_gap_ns", 0.0, 1e6);
-    /// The same between two kernels of one graph, ns.
+    /// From the end of a kernel to the start of the next one in the same graph, ns.
     graph_gap_ns = real("latency.graph_gap_ns", 0.0, 1e6);
-    /// Added when the order comes from an event of another stream, ns.
+    /// Extra latency when the order comes from an event of another stream, ns.
     event_hop_ns = real("latency.event_hop_ns", 0.0, 1e6);
-    /// Added when the event was recorded on another device, ns.
+    /// Extra latency when the event was recorded on another device, ns.
     device_hop_ns = real("latency.device_hop_ns", 0.0, 1e6);
-    /// Added to the gap of a kernel while another stream of the device holds a pending wait, ns.
+    /// Extra gap before a kernel while another stream of the device has a pending wait, ns.
     pending_wait_ns = real("latency.pending_wait_ns", 0.0, 1e6);
     /// From the end of device work to the return of the host call that waits for it, ns.
     host_return_ns = real("latency.host_return_ns", 0.0, 1e6);
-    /// From stream to host function and back, each way, ns.
+    /// Latency from a stream to its host function, and the same back, ns.
     callback_hop_ns = real("latency.callback_hop_ns", 0.0, 1e6);
     /// Host cost of a kernel launch, ns.
     launch_ns = real("calls.launch_ns", 0.0, 1e7);
@@ -125,7 +125,7 @@ figures! {
     wait_ns = real("calls.wait_ns", 0.0, 1e7);
     /// Host cost of a query, ns.
     query_ns = real("calls.query_ns", 1.0, 1e7);
-    /// Host cost of a synchronise that has nothing to wait for, ns.
+    /// Host cost of a synchronize call that has nothing to wait for, ns.
     sync_ns = real("calls.sync_ns", 0.0, 1e7);
     /// Host cost of enqueueing a host function, ns.
     host_func_ns = real("calls.host_func_ns", 0.0, 1e7);
@@ -143,8 +143,8 @@ figures! {
     create_ns = real("calls.create_ns", 0.0, 1e7);
 }
 
-/// The built-in profiles: a short name and the file. The first two were measured. The others have published figures, and the
-/// rest as the first.
+/// The built-in profiles: a short name and the file. The first two were measured. The others have published figures where
+/// there are any, and the values of the first profile elsewhere.
 const FILES: [(&str, &str); 6] = [
     ("h200", include_str!("../../profiles/h200.toml")),
     ("h100", include_str!("../../profiles/h100.toml")),
@@ -154,7 +154,7 @@ const FILES: [(&str, &str); 6] = [
     ("rtx4090", include_str!("../../profiles/rtx4090.toml")),
 ];
 
-/// A type of numbers, as products of matrices take them.
+/// A number type of matrix multiplications.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Dtype {
@@ -162,20 +162,20 @@ pub enum Dtype {
     Fp64,
     /// Single precision, without tensor cores.
     Fp32,
-    /// Single precision that tensor cores round to 10 bits.
+    /// Single precision with the mantissa rounded to 10 bits, as tensor cores take it.
     Tf32,
-    /// The half type with the range of single precision.
+    /// The 16-bit type with the range of single precision.
     Bf16,
     /// Half precision.
     Fp16,
-    /// Eight bits, of either kind.
+    /// An 8-bit floating-point type, either of the two.
     Fp8,
-    /// Whole numbers of eight bits.
+    /// 8-bit integers.
     Int8,
 }
 
 impl Dtype {
-    /// All of them, in the order of the files.
+    /// All types, in the order of the files.
     pub const ALL: [Dtype; 7] = [
         Dtype::Fp64,
         Dtype::Fp32,
@@ -186,7 +186,7 @@ impl Dtype {
         Dtype::Int8,
     ];
 
-    /// Its short name.
+    /// Returns the short name.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::Fp64 => "fp64",
@@ -199,7 +199,7 @@ impl Dtype {
         }
     }
 
-    /// The type of this name, by CUDA's words or PyTorch's.
+    /// Returns the type of this name, as CUDA or PyTorch spells it.
     pub fn named(name: &str) -> Option<Dtype> {
         let name = name.to_lowercase();
         let plain = match name.as_str() {
@@ -227,12 +227,12 @@ impl Dtype {
     }
 }
 
-/// Why a profile was refused: which field, and what to do.
+/// Why a profile was refused: the field, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileError {
-    /// The field, as `section.key`; empty when the text is no TOML at all.
+    /// The field, as `section.key`; empty if the text is not valid TOML.
     pub field: String,
-    /// What is wrong and what to write instead.
+    /// The problem, and the remedy.
     pub problem: String,
 }
 
@@ -252,8 +252,8 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// When the text is no TOML, or a field is missing, unknown, without a source, or outside the range that is
-    /// physically sensible; the error names the field and the remedy.
+    /// If the text is not valid TOML, or a field is missing, unknown, without a source, or outside the physically
+    /// sensible range; the error names the field and the remedy.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
         let table: toml::Table = text.parse().map_err(|e| ProfileError {
             field: String::new(),
@@ -268,25 +268,25 @@ impl Profile {
         Ok(profile)
     }
 
-    /// NVIDIA H200: fitted to measurements on one.
+    /// Returns the profile of NVIDIA H200, fitted to measurements on one.
     pub fn h200() -> Self {
         Self::built_in(FILES[0].1)
     }
 
-    /// The built-in profile of this short name, one of [`Profile::NAMES`], if there is one.
+    /// Returns the built-in profile of this short name, one of [`Profile::NAMES`], if there is one.
     pub fn named(name: &str) -> Option<Self> {
         Self::text(name).map(Self::built_in)
     }
 
-    /// The built-in profile of a GPU by what its driver calls it, if there is one.
+    /// Returns the built-in profile of a GPU by the name that its driver reports, if there is one.
     pub fn of_gpu(name: &str) -> Option<Self> {
-        // "80 GB" in a datasheet is "80GB" to the driver.
+        // Datasheets write "80 GB", the driver "80GB".
         let plain = |name: &str| name.to_lowercase().replace(' ', "");
         let mut profiles = Self::NAMES.iter().filter_map(|known| Self::named(known));
         profiles.find(|profile| plain(&profile.name) == plain(name))
     }
 
-    /// The file of the built-in profile of this short name, to be changed into one of another device.
+    /// Returns the file of the built-in profile of this short name, as a template for another device.
     pub fn text(name: &str) -> Option<&'static str> {
         let mut files = FILES.iter();
         files
@@ -305,23 +305,23 @@ impl Profile {
         names
     };
 
-    /// Device memory, bytes.
+    /// Returns the size of the device memory, bytes.
     pub fn memory_bytes(&self) -> u64 {
         (self.memory_gib * f64::from(1 << 30)) as u64
     }
 
-    /// What the device reads and writes in its memory at most, bytes a second.
+    /// Returns the peak bandwidth of the device memory, bytes per second.
     pub fn memory_bytes_per_s(&self) -> f64 {
         self.memory_gb_s * 1e9
     }
 
-    /// Peak of single precision arithmetic, operations a second.
+    /// Returns the peak rate of single precision arithmetic, operations per second.
     pub fn flops_per_s(&self) -> f64 {
         self.fp32_tflops * 1e12
     }
 
-    /// Peak of arithmetic in this type, operations a second, with tensor cores where they take it; none if the file does not
-    /// say, or the device has no such arithmetic.
+    /// Returns the peak rate of arithmetic in this type, operations per second, on tensor cores where they support it; `None` if
+    /// the file does not state it, or the device has no such arithmetic.
     pub fn peak_flops_per_s(&self, dtype: Dtype) -> Option<f64> {
         match dtype {
             Dtype::Fp32 => Some(self.flops_per_s()),
@@ -329,7 +329,7 @@ impl Profile {
         }
     }
 
-    /// Where that peak comes from.
+    /// Returns the source of [`Profile::peak_flops_per_s`].
     pub fn peak_source(&self, dtype: Dtype) -> Option<&str> {
         let field = dtype.field().unwrap_or("chip.fp32_tflops");
         let mut sources = self.sources();
@@ -338,12 +338,12 @@ impl Profile {
             .map(|(_, source)| source)
     }
 
-    /// What one direction of the link to the host carries, bytes a second.
+    /// Returns the bandwidth of one direction of the link to the host, bytes per second.
     pub fn link_bytes_per_s(&self) -> f64 {
         self.link_gb_s * 1e9
     }
 
-    /// Every field with the place its value came from, in the order of the file format.
+    /// Returns every field with the source of its value, in the order of the file format.
     pub fn sources(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.sources
             .iter()
@@ -353,13 +353,13 @@ impl Profile {
     fn built_in(text: &str) -> Self {
         match Self::from_toml(text) {
             Ok(profile) => profile,
-            // The text is part of the program and a test reads all of them: this is not input from outside.
+            // The text is compiled in and a test parses all of them: this is not input from outside.
             Err(e) => panic!("a built-in profile is broken: {e}"),
         }
     }
 }
 
-/// Takes fields out of the table one by one, so that what is left over is unknown.
+/// Removes fields from the table one by one, so that a field left at the end is unknown.
 struct Reader {
     table: toml::Table,
     sources: Vec<(&'static str, String)>,
@@ -375,7 +375,7 @@ impl Reader {
         Err(wrong("name", problem.into()))
     }
 
-    /// The peaks by type, each of which may be left out.
+    /// Reads the peaks by type, each of which may be missing.
     fn tensor(&mut self) -> Result<[Option<f64>; Dtype::ALL.len()], ProfileError> {
         let mut peaks = [None; Dtype::ALL.len()];
         for dtype in Dtype::ALL {
@@ -418,7 +418,7 @@ impl Reader {
         };
         let number = |value: &toml::Value| match value {
             toml::Value::Float(v) => Some(*v),
-            // Whole numbers up to 2^53 are exact, and every range ends far below.
+            // Integers up to 2^53 are exact, and every range ends far below.
             toml::Value::Integer(v) => Some(*v as f64),
             _ => None,
         };

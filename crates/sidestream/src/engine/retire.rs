@@ -1,19 +1,19 @@
-//! The tasks of an engine, and how those that are over long ago leave it.
+//! The tasks of an engine, and how it forgets those that finished long ago.
 //!
-//! An engine that analyses a program keeps all its tasks. One that runs for hours cannot: whoever
-//! drives it lets it forget with [`Engine::retire`]. Tasks leave in the order of their numbers, so
-//! that a number alone tells whether its task is gone.
+//! An engine that analyses a program keeps all its tasks. One that runs for hours cannot: its caller makes it
+//! forget old tasks with [`Engine::retire`]. Tasks are forgotten in the order of their numbers, so a number
+//! alone tells whether its task is still there.
 
 use std::ops::{Index, IndexMut};
 
 use super::*;
 
-/// The tasks from some number on.
+/// The tasks from the first remembered number on.
 #[derive(Default)]
 pub(super) struct Slots {
-    /// The number of the first one here.
+    /// The number of the first task kept.
     base: u64,
-    /// How many of the first ones may leave: they go together, when that is worth a move.
+    /// The number of tasks at the front that may be removed: they are removed together, to amortize the move.
     leaving: usize,
     slots: Vec<Slot>,
 }
@@ -24,13 +24,13 @@ impl Slots {
         self.slots.push(slot);
     }
 
-    /// One past the number of the last task.
+    /// Returns the number of the last task plus one.
     #[inline]
     pub(super) fn end(&self) -> u64 {
         self.base + self.slots.len() as u64
     }
 
-    /// Whether the task was here once and is gone.
+    /// Whether the task was forgotten.
     #[inline]
     pub(super) fn is_retired(&self, task: u64) -> bool {
         task < self.base
@@ -62,24 +62,23 @@ impl IndexMut<u64> for Slots {
 }
 
 impl Slot {
-    /// Where a copy's figures are. What asks for a place on the bus is a copy.
+    /// Returns the index of a copy's figures. Only copies request a copy engine.
     pub(super) fn flow(&self) -> usize {
         match self.job {
             Job::Copy { flow } => flow as usize,
-            _ => unreachable!("only copies have a place on the bus"),
+            _ => unreachable!("only copies request a copy engine"),
         }
     }
 }
 
-/// Fewer tasks than this are not worth the move.
+/// The least number of tasks that is removed at once.
 const LEAST: usize = 1024;
 
 impl Engine {
-    /// Forgets the tasks that are over for so long that no later task can notice: their times are
-    /// gone, and nothing is known of them but that they have finished. Its cost is constant for each
-    /// task.
+    /// Forgets the tasks that finished so long ago that no later task can depend on their times: only the fact that
+    /// they have finished remains. Takes constant amortized time per task.
     pub fn retire(&mut self) {
-        // What is younger may still hold up the next task of its lane by a hop.
+        // A task that ended later than this may still delay the next task of its lane by a hop.
         let (now_ns, hops_ns) = (self.now_ns, self.longest_hop_ns);
         let slots = &mut self.slots;
         while let Some(slot) = slots.slots.get(slots.leaving)
@@ -99,13 +98,13 @@ impl Engine {
         }
     }
 
-    /// How many tasks it remembers.
+    /// Returns the number of tasks remembered.
     pub fn remembered(&self) -> usize {
         self.slots.slots.len()
     }
 
-    /// Lets go the delayed tasks that were pushed before this one, as if the engine were idle. A
-    /// task that is delayed forever would keep all later ones from being forgotten.
+    /// Releases the delayed tasks that were pushed before this one, as if the engine were idle. A task
+    /// delayed forever would keep all later ones from being forgotten.
     pub(crate) fn release_before(&mut self, task: TaskId) {
         let is_old = |&(_, Reverse(delayed)): &(u64, Reverse<u64>)| delayed < task.0;
         let mut old: Vec<u64> = self
@@ -125,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Keeps only the costs of tasks that are still here.
+    /// Keeps only the costs of remembered tasks.
     fn forget_costs(&mut self) {
         let (flows, shapes) = (
             std::mem::take(&mut self.flows),
@@ -150,7 +149,7 @@ impl Engine {
     }
 }
 
-/// No hop between two tasks is longer than this, on any of these devices.
+/// Returns an upper bound on the hop between two tasks on any of these devices, ns.
 pub(super) fn longest_hop_ns(devices: &[Profile]) -> u64 {
     let hops = devices.iter().map(|p| {
         p.submit_kernel_ns

@@ -1,10 +1,10 @@
-//! The event loop: what happens next, and what follows from it.
+//! The event loop: takes the next event in time order and updates the tasks that depend on it.
 
 use super::*;
 
 impl Engine {
-    /// The next event in time order, or `None` when nothing can progress: then every task is finished or stands behind a
-    /// held lane. Delayed tasks ([`Delay::UntilIdle`]) are let go, one at a time, when there is nothing else.
+    /// Returns the next event in time order, or `None` if nothing can progress: then every task has finished or waits for a
+    /// held lane. Delayed tasks ([`Delay::UntilIdle`]) are released, one at a time, when there is no other event.
     pub fn step(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -16,7 +16,7 @@ impl Engine {
         }
     }
 
-    /// The time of the next event that needs no delayed task to be let go.
+    /// Returns the time of the next event that does not require the release of a delayed task.
     pub fn next_event_ns(&mut self) -> Option<u64> {
         self.settle();
         if let Some(event) = self.events.front() {
@@ -26,9 +26,9 @@ impl Engine {
         (time_ns != u64::MAX).then_some(time_ns)
     }
 
-    /// Like [`Engine::step`], but only for events up to this time and without letting go delayed tasks.
+    /// Like [`Engine::step`], but only for events up to this time and without releasing delayed tasks.
     pub fn step_to(&mut self, time_ns: u64) -> Option<Event> {
-        // A task that becomes ready is no event, so the loop may go on without one.
+        // A task that becomes ready is not an event, so an iteration may yield none.
         while self.next_event_ns()? <= time_ns {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
@@ -38,19 +38,19 @@ impl Engine {
         None
     }
 
-    /// Lets everything up to this time happen, and sets the time. Delayed tasks stay where they are.
+    /// Processes everything up to this time, and sets the time. Delayed tasks are not released.
     pub fn advance_to(&mut self, time_ns: u64) {
         while self.step_to(time_ns).is_some() {}
         self.now_ns = self.now_ns.max(time_ns);
     }
 
-    /// Runs until a task has finished, and returns when that was.
+    /// Runs until a task has finished, and returns its end, ns.
     ///
     /// # Errors
-    /// When nothing can progress any more: a lane is held that the task needs, directly or not.
+    /// If nothing can progress: the task needs a held lane, directly or not.
     ///
     /// # Panics
-    /// When there is no such task.
+    /// If there is no such task.
     #[track_caller]
     pub fn run_until(&mut self, task: TaskId) -> Result<u64, Stuck> {
         assert!(task.0 < self.slots.end(), "there is no task {}", task.0);
@@ -66,7 +66,7 @@ impl Engine {
     /// Runs until every task has finished, and returns the time of the last end.
     ///
     /// # Errors
-    /// As [`Engine::run_until`], for the first task that cannot complete.
+    /// Like [`Engine::run_until`], for the first task that cannot complete.
     pub fn finish(&mut self) -> Result<u64, Stuck> {
         loop {
             self.events.clear();
@@ -78,18 +78,18 @@ impl Engine {
         let mut tasks = self.slots.numbered();
         match tasks.find(|(_, s)| s.state != State::Done) {
             Some((first, _)) => Err(self.stuck(TaskId(first))),
-            // Nothing but an empty engine has no last end.
+            // Only an engine without tasks has no last end.
             None => Ok(self.slots.get(self.last_finished).map_or(0, |s| s.end_ns)),
         }
     }
 
-    /// Lets go the delayed task of the highest rank, as if the engine were idle; says whether there was one.
+    /// Releases the delayed task of the highest rank, as if the engine were idle; returns whether there was one.
     pub fn release_idle(&mut self) -> bool {
         let Some((_, Reverse(task))) = self.idle.pop() else {
             return false;
         };
         let slot = &mut self.slots[task];
-        // Its rank is spent.
+        // The delay is used up.
         slot.delay = Delay::None;
         if self.now_ns > slot.ready_ns && self.last_finished != NONE {
             slot.cause = Cause::Idle(TaskId(self.last_finished));
@@ -107,7 +107,7 @@ impl Engine {
         Stuck { task, held }
     }
 
-    /// Does the next thing; `false` when there is none.
+    /// Processes the next event; returns `false` if there is none.
     fn progress(&mut self) -> bool {
         if let Some(task) = self.due.pop_front() {
             self.arrive(task);
@@ -181,7 +181,7 @@ impl Engine {
         next
     }
 
-    /// All that the task waited for is done.
+    /// Called when all tasks that the task waits for have finished.
     pub(super) fn activate(&mut self, task: u64) {
         let slot = &mut self.slots[task];
         if slot.counted
@@ -200,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// The task is ready, and asks for what it runs on.
+    /// Called when the task is ready: requests its resource.
     fn arrive(&mut self, task: u64) {
         let slot = &self.slots[task];
         let lane = &mut self.lanes[slot.lane as usize];
@@ -274,7 +274,7 @@ impl Engine {
             let (waiting, next_edge) = self.edges[edge as usize];
             self.edges[edge as usize].1 = std::mem::replace(&mut self.free_edges, edge);
             edge = next_edge;
-            // Of several of which the first will do, the others come too late.
+            // The task waited only for the first of several; the others have no effect.
             if waiting & ANY != 0 && !self.open.remove(&(waiting & !ANY)) {
                 continue;
             }
@@ -292,7 +292,7 @@ impl Engine {
         slot.pending == 0
     }
 
-    /// The head of a stream waits for something outside it.
+    /// Counts a head of a stream that waits for a task outside the stream.
     pub(super) fn count_pending_wait(&mut self, task: u64) {
         let slot = &mut self.slots[task];
         if let (Job::Marker, Some(device)) = (slot.job, self.lanes[slot.lane as usize].device) {
@@ -301,7 +301,7 @@ impl Engine {
         }
     }
 
-    /// `before` is done: `task` is ready a hop later at the earliest.
+    /// Notes that `before` has finished: `task` is ready a hop later at the earliest.
     pub(super) fn note(&mut self, task: u64, before: u64, edge: bool) {
         let (done, waiting) = (&self.slots[before], &self.slots[task]);
         let ready_ns = later(done.end_ns, self.hop_ns(done, waiting, edge));
@@ -326,7 +326,7 @@ impl Engine {
             &self.lanes[waiting.lane as usize],
         );
         let Some(device) = to.device else {
-            // Back to a host thread.
+            // From a device back to a host thread.
             return if matches!(done.side, Side::Device(_)) && !matches!(waiting.job, Job::Marker) {
                 whole(
                     self.devices[from.device.unwrap_or(0) as usize]

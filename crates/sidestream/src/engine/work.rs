@@ -1,10 +1,10 @@
-//! What a task does: plain data, without times.
+//! The work of a task: plain data, without times.
 
-/// Work of one task. A profile turns it into time.
+/// The work of one task; a profile determines its time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Work {
-    /// A call of the driver, or host time, on a thread lane.
+    /// A driver call, or other host time, on the lane of a thread.
     Call(Call),
     /// Copy from pinned host memory to the device.
     Upload {
@@ -45,18 +45,18 @@ pub enum Work {
     },
     /// A kernel.
     Kernel(KernelCost),
-    /// A function that the driver calls on the host, in stream order.
+    /// A host function, which the driver calls in stream order.
     HostFunc {
-        /// How long it runs.
+        /// Its duration, ns.
         ns: u64,
     },
-    /// A point in a stream that takes no time and no engine: a record, a wait, a join.
+    /// A point in a stream that takes no time and occupies no engine: a record, a wait, a join.
     Marker,
-    /// Holds one engine of the stream's device for exactly this long: for times that were measured, not modelled.
+    /// Occupies one engine of the stream's device for exactly this long: for times that were measured, not modelled.
     Timed {
-        /// The engine that is held.
+        /// The engine that is occupied.
         engine: Engines,
-        /// How long.
+        /// The duration, ns.
         ns: u64,
     },
 }
@@ -78,13 +78,13 @@ pub enum Engines {
     Callback,
 }
 
-/// A call of the driver, with a cost on the calling host thread.
+/// A driver call, with a cost on the calling host thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
     /// Launch of one kernel.
     Launch,
-    /// Asynchronous copy from pinned host memory: the host carries a small one itself.
+    /// Asynchronous copy from pinned host memory; for a small one the host itself copies the bytes.
     UploadAsync {
         /// Bytes moved.
         bytes: u64,
@@ -93,7 +93,7 @@ pub enum Call {
     CopyAsync,
     /// Asynchronous memset.
     MemsetAsync,
-    /// The host's own copy of pageable memory to or from the staging buffer, with the call.
+    /// The call of a pageable copy, including the host's own copy to or from the staging buffer.
     Stage {
         /// Bytes that the host copies.
         bytes: u64,
@@ -104,7 +104,7 @@ pub enum Call {
     Wait,
     /// Query of an event or stream.
     Query,
-    /// The end of a synchronise: push it with `after` set to what it waits for.
+    /// The end of a synchronize call: push it with `after` set to the tasks that it waits for.
     Sync,
     /// Enqueueing a host function.
     HostFunc,
@@ -114,45 +114,45 @@ pub enum Call {
     FreeAsync,
     /// Allocation of device memory.
     Malloc,
-    /// Free of device memory; what it waits for is `after`.
+    /// Free of device memory; `after` names the tasks that it waits for.
     Free,
-    /// Launch of a graph, whatever the number of its nodes.
+    /// Launch of a graph, at a cost independent of its number of nodes.
     GraphLaunch,
     /// Creating or destroying a stream or an event.
     Create,
-    /// Host time that is no driver call.
+    /// Host time outside driver calls, ns.
     HostNs(u64),
 }
 
-/// What a kernel costs.
+/// The cost of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum KernelCost {
-    /// A known duration, of blocks of which nothing is known: they are taken for short, and give way to a more urgent kernel at once.
+    /// A known duration with unknown blocks: they are assumed to be short, so the kernel yields to a more urgent one at once.
     Duration {
-        /// From the first block to the last when nothing else runs, ns.
+        /// Duration from the first block to the last when nothing else runs, ns.
         ns: u64,
-        /// Share of the device that it fills, from [`KernelCost::LEAST_SHARE`] up to 1.
+        /// Fraction of the device that it fills, from [`KernelCost::LEAST_SHARE`] to 1.
         share: f64,
     },
-    /// Blocks that last a known time each, on whatever shares the device with them. None is stopped for a more urgent kernel.
+    /// Blocks of a known duration each, independent of what else runs on the device. None is stopped for a more urgent kernel.
     Blocks {
-        /// Blocks.
+        /// Number of blocks.
         blocks: u64,
-        /// Threads of a block, which decide how many fit at once.
+        /// Threads per block, which limit how many blocks fit at once.
         threads_per_block: u32,
-        /// How long each runs, ns.
+        /// Duration of each block, ns.
         block_ns: u64,
     },
-    /// A grid, whose time follows from its shape.
+    /// A grid, whose time is computed from its shape.
     Grid(Grid),
 }
 
 impl KernelCost {
-    /// Less of a device is rounding, and no room for a block: a kernel that fills less would never run.
+    /// The smallest fraction of a device that a kernel can fill; with less, a result of rounding, it would never run.
     pub const LEAST_SHARE: f64 = 1e-9;
 
-    /// Whether a kernel with this cost ever ends.
+    /// Whether a kernel with this cost completes in finite time.
     pub fn ends(&self) -> bool {
         match self {
             KernelCost::Duration { share, .. } => (Self::LEAST_SHARE..=1.0).contains(share),
@@ -164,11 +164,11 @@ impl KernelCost {
 /// The shape of a grid and the work in it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grid {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Threads of a block.
+    /// Threads per block.
     pub threads_per_block: u32,
-    /// Steps (arithmetic instructions) of all threads together.
+    /// Total steps (arithmetic instructions) of all threads.
     pub steps: u64,
     /// Dependent steps of the longest thread.
     pub chain_steps: u64,
@@ -179,8 +179,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The usual element-wise kernel: every element is read once, goes through `steps_per_element` dependent steps, and
-    /// is written once; at most `max_blocks` blocks walk over the elements in strides of the whole grid.
+    /// Returns the shape of a typical element-wise kernel: every element is read once, goes through
+    /// `steps_per_element` dependent steps, and is written once, in a grid-stride loop of at most `max_blocks` blocks.
     pub fn elementwise(
         elements: u64,
         element_bytes: u32,

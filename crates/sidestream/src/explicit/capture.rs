@@ -1,4 +1,4 @@
-//! Stream capture: calls that become a graph instead of running.
+//! Stream capture: calls become a graph instead of running.
 
 use std::fmt;
 use std::panic::Location;
@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode};
 use crate::tracker::{Capture, Kept, Place, Runtime, outside_callbacks};
 
-/// An executable graph that was captured.
+/// An executable graph made by stream capture.
 ///
-/// It uses the memory that the captured calls named, and does not own it.
+/// It uses the memory that the captured calls named, but does not own it.
 pub struct Graph {
     runtime: Arc<Runtime>,
     id: GraphId,
@@ -23,14 +23,14 @@ pub struct Graph {
 }
 
 impl Capture {
-    /// Notes what a captured call touches.
+    /// Records the accesses of a captured call.
     pub(crate) fn takes(&self, call: &'static str, regions: &[(Region<'_>, Mode)]) -> Result<()> {
         let kept = regions.iter().map(|(region, mode)| region.kept(*mode));
         let kept: Option<Vec<Kept>> = kept.collect();
         let kept = kept.ok_or_else(|| Error::Invalid {
             call,
-            why: "memory of the safe API cannot be captured, because the graph would use it when \
-                  nobody tracks it; use memory of the explicit style"
+            why: "memory of the safe API cannot be captured, because the graph would use it \
+                  without tracking; use memory of the explicit style"
                 .into(),
         })?;
         self.touched.lock().extend(kept);
@@ -39,11 +39,11 @@ impl Capture {
 }
 
 impl Stream {
-    /// `cudaStreamBeginCapture`, global mode: what this stream is given from here on becomes a graph
-    /// instead of running, and so does what is given to streams that wait for it.
+    /// `cudaStreamBeginCapture`, global mode: work submitted to this stream from here on becomes a graph instead of
+    /// running, and so does work submitted to streams that wait for it.
     ///
     /// # Errors
-    /// If it is the legacy default stream, a stream of the safe API, or captured already.
+    /// If the stream is the legacy default stream, belongs to the safe API, or is already being captured.
     #[track_caller]
     pub fn begin_capture(&self) -> Result<()> {
         let at = Location::caller();
@@ -56,13 +56,13 @@ impl Stream {
         Ok(())
     }
 
-    /// `cudaStreamEndCapture` and `cudaGraphInstantiate`: the graph, ready to be launched. It has to
-    /// be called where the capture began, by the thread that began it.
+    /// `cudaStreamEndCapture` and `cudaGraphInstantiate`: returns the executable graph. Call it on the stream on
+    /// which the capture began, from the thread that began it.
     ///
     /// # Errors
-    /// If no capture began here, another thread began it, or a stream that was pulled in has work
-    /// that this stream does not wait for. A driver may end the capture all the same: then nothing is left
-    /// of it, and the streams that took part are streams like any others. On the simulated GPU it goes on.
+    /// If no capture began on this stream, another thread began it, or a stream that joined it has work that this
+    /// stream does not wait for. A driver may end the capture all the same: then the capture is discarded, and the
+    /// streams that took part run work again. On the simulated GPU the capture continues.
     #[track_caller]
     pub fn end_capture(&self) -> Result<Graph> {
         let at = Location::caller();
@@ -77,17 +77,17 @@ impl Stream {
         })
     }
 
-    /// `cudaStreamEndCapture` and `cudaGraphExecUpdate`: the graph does what was captured from here on,
-    /// and is not made anew. The capture has to be of the same shape as the one that made the graph: as many
-    /// calls of the same kinds, ordered in the same way, with other arguments, sizes and memory.
+    /// `cudaStreamEndCapture` and `cudaGraphExecUpdate`: updates the graph to what was captured, without
+    /// instantiating it again. The capture must have the same shape as the graph: equally many calls of the same
+    /// kinds, ordered in the same way, but with other arguments, sizes and memory.
     ///
     /// # Ordering
-    /// Does not wait: launches that were submitted still do what the graph did then.
+    /// Does not wait: launches that were submitted still do what the graph described then.
     ///
     /// # Errors
-    /// As [`Stream::end_capture`]; [`Error::Invalid`] if the graph belongs to another device, and then the
-    /// capture goes on; [`Error::Refused`] with the driver's 910 if the shapes differ, and then the graph
-    /// stays as it was and the capture is gone.
+    /// As for [`Stream::end_capture`]; [`Error::Invalid`] if the graph belongs to another device, and then the
+    /// capture continues; [`Error::Refused`] with the driver's code 910 if the shapes differ, and then the graph
+    /// stays as it was and the capture is discarded.
     #[track_caller]
     pub fn end_capture_into(&self, graph: &mut Graph) -> Result<()> {
         let at = Location::caller();
@@ -96,14 +96,14 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the capture and makes it the graph with this id; gives what that touches.
+    /// Ends the capture and makes it the graph with this id; returns the graph's accesses.
     #[track_caller]
     fn end_as(&self, id: GraphId, at: Place) -> Result<Vec<Kept>> {
         let kind = Kind::EndCapture { stream: self.id() };
         let (runtime, device) = (self.runtime(), self.device_id());
         runtime.check()?;
-        // The back end makes the capture that ended last on a device into the next graph without nodes:
-        // nobody may come between.
+        // The back end makes the capture of a device that ended last into the next graph without nodes: the lock
+        // keeps other threads out in between.
         let alone = runtime.device(device).explicit.instantiates.lock();
         if let Err(error) = self.put(kind, false, None, at, |_| ()) {
             let is_answer = matches!(error, Error::Refused { .. });
@@ -113,16 +113,16 @@ impl Stream {
             return Err(error);
         }
         let nodes = &[];
-        // SAFETY: the id is new, or that of a graph that its owner has lent to be made anew.
+        // SAFETY: the id is new, or that of a graph that its owner has borrowed out for the update.
         let made = unsafe { runtime.backend.create(Create::Graph { id, device, nodes }) };
         let made = runtime.seen(made);
         drop(alone);
-        // It has ended, whether it became a graph or not.
+        // The capture has ended, whether it became a graph or not.
         let touched = self.close_capture();
         made.map(|()| touched)
     }
 
-    /// The capture that began here is over; gives what it touches.
+    /// Closes the capture that began on this stream; returns its accesses.
     fn close_capture(&self) -> Vec<Kept> {
         let capture = self.core().capture.take();
         capture.map(|capture| capture.end()).unwrap_or_default()
@@ -131,14 +131,13 @@ impl Stream {
     /// `cudaGraphLaunch`.
     ///
     /// # Ordering
-    /// Runs after the earlier work of the stream and the earlier launches of the same graph. Does
-    /// not hold up the host.
+    /// Runs after the earlier work of the stream and the earlier launches of the same graph. Does not block the host.
     ///
     /// # Safety
-    /// As [`Stream::launch`], for all that the captured calls touch.
+    /// As for [`Stream::launch`], for all memory that the captured calls touch.
     ///
     /// # Errors
-    /// What the driver answers, or that the graph belongs to another device.
+    /// Any error that the driver returns, or that the graph belongs to another device.
     #[track_caller]
     pub unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
         let at = Location::caller();
@@ -156,7 +155,7 @@ impl Stream {
 }
 
 impl Own {
-    /// The capture that the stream takes part in.
+    /// Returns the capture that the stream takes part in.
     #[inline]
     pub(super) fn captured_in(&self) -> Option<Arc<Capture>> {
         self.stream.core.capture.get()
@@ -179,7 +178,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let (runtime, id) = (Arc::clone(&self.runtime), self.id);
-        // SAFETY: it was made here, and its only handle goes.
+        // SAFETY: the graph was created here, and its only handle is being dropped.
         outside_callbacks(move || unsafe { runtime.backend.destroy(Destroy::Graph(id)) });
     }
 }

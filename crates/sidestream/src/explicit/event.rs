@@ -1,4 +1,4 @@
-//! Events that are recorded again and again, as in CUDA.
+//! Events that can be recorded repeatedly, as in CUDA.
 
 use std::fmt;
 use std::panic::Location;
@@ -15,23 +15,23 @@ use crate::op::{Accesses, EventId, Kind};
 use crate::order::live::{Point, StreamClock};
 use crate::tracker::{Capture, OwnEvent, Place, Runtime, as_thread, plain, write};
 
-/// An event as CUDA has it. A record takes what a stream was given so far, and overwrites what the
-/// event had before; until the first one it stands for nothing, and every wait for it is over.
+/// An event with CUDA's semantics. A record marks the current end of a stream and overwrites the previous record;
+/// until the first record the event counts as complete, and a wait for it does nothing.
 ///
-/// A wait that was placed keeps to the record that there was when it was placed.
+/// A wait refers to the latest record at the time of the wait call; later records do not change it.
 pub struct Event {
     pub(super) own: OwnEvent,
-    /// Taken before the pen and the locks of streams, so that questions and records of one event
-    /// are in the log as the driver saw them.
+    /// Locked before the pen and the locks of streams, so that queries and records of one event are logged in the
+    /// order in which the driver saw them.
     pub(super) last: Mutex<Last>,
     /// Whether a thread that waits for it sleeps.
     pub(super) sleeps: bool,
     pub(super) whose: Whose,
-    // After the event, which is given back when the machine goes.
+    // Dropped after the event, which is destroyed with the machine.
     pub(super) runtime: Arc<Runtime>,
 }
 
-/// What the event was last recorded in.
+/// The latest record of an event.
 #[derive(Default)]
 pub(super) struct Last {
     pub point: Option<Point>,
@@ -39,7 +39,7 @@ pub(super) struct Last {
 }
 
 impl Last {
-    /// A record was made, in a capture or not.
+    /// Stores a new record, made in a capture or not.
     #[inline]
     pub(super) fn note(&mut self, clock: &StreamClock, capture: Option<Arc<Capture>>) {
         match (&capture, &mut self.point) {
@@ -55,18 +55,18 @@ impl Event {
     /// `cudaEventCreate`, without timing.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn new(device: &Device) -> Result<Event> {
         Event::create(device, false, false, Location::caller())
     }
 
-    /// The same with `cudaEventBlockingSync`: a thread that waits for it in [`Event::synchronize`]
-    /// sleeps until the device wakes it, instead of asking again and again. That leaves its core to
-    /// others, and the thread goes on some microseconds later.
+    /// Like [`Event::new`], with `cudaEventBlockingSync`: a thread that waits for the event in [`Event::synchronize`]
+    /// sleeps until the device wakes it, instead of polling. Its core is free for other threads meanwhile, and the
+    /// thread resumes some microseconds later.
     ///
-    /// No notice says that such a wait takes long ([`Options::notice`](crate::device::Options::notice)),
-    /// since nobody looks at the clock. The simulated GPU waits as for any other event.
+    /// No notice reports that such a wait takes long ([`Options::notice`](crate::device::Options::notice)), since the
+    /// sleeping thread does not check the clock. The simulated GPU waits as for any other event.
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -81,16 +81,16 @@ impl Event {
     /// ```
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn blocking(device: &Device) -> Result<Event> {
         Event::create(device, false, true, Location::caller())
     }
 
-    /// The same for an event that also keeps the device's time.
+    /// Like [`Event::new`], for an event that also records the device's time.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn timed(device: &Device) -> Result<Event> {
         Event::create(device, true, false, Location::caller())
@@ -100,7 +100,7 @@ impl Event {
         let runtime = &device.runtime;
         runtime.check()?;
         let per_device = runtime.device(device.id());
-        // Those that sleep are kept apart: the runtime's own waits take any of the others.
+        // Events that sleep are kept apart: the runtime's own waits use any of the others.
         let spare = match (timing, sleeps) {
             (_, true) => &per_device.spare_sleeping,
             (true, false) => &per_device.spare_timed,
@@ -108,9 +108,9 @@ impl Event {
         };
         let known = spare.0.lock().pop();
         let id = match known {
-            // A spare one was recorded, and this one shall not have been.
+            // A spare event has a record, and a new event must not have one.
             Some(id) => {
-                // SAFETY: it was made here, and nobody has a spare one.
+                // SAFETY: the event was created here, and a spare event has no other user.
                 unsafe { runtime.backend.destroy(Destroy::Event(id)) };
                 id
             }
@@ -140,13 +140,13 @@ impl Event {
         })
     }
 
-    /// `cudaEventQuery`: whether its last record is over.
+    /// `cudaEventQuery`: returns whether the event's latest record is complete.
     ///
     /// # Ordering
-    /// Does not hold up the host. "Yes" counts as [`Event::synchronize`].
+    /// Does not block the host. A result of `true` orders later calls as [`Event::synchronize`] does.
     ///
     /// # Errors
-    /// What failed on the device, or that it was recorded in a capture.
+    /// The error of work that failed on the device, or that the event was recorded in a capture.
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
         let at = Location::caller();
@@ -171,13 +171,13 @@ impl Event {
         })
     }
 
-    /// `cudaEventSynchronize`: waits until its last record is over.
+    /// `cudaEventSynchronize`: waits until the event's latest record is complete.
     ///
     /// # Ordering
-    /// Holds up the host. Whatever this thread submits afterwards, to any stream, is ordered after it.
+    /// Blocks the host. Everything that this thread submits afterwards, to any stream, is ordered after it.
     ///
     /// # Errors
-    /// As [`Event::query`].
+    /// As for [`Event::query`].
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         let at = Location::caller();
@@ -191,7 +191,7 @@ impl Event {
                 let mut pen = runtime.live.write();
                 let kind = Kind::SyncEvent { event: self.id() };
                 let op = plain(thread.id, kind, &mut pen, at);
-                // In a capture it is refused, and what is refused did not happen.
+                // For an event recorded in a capture the call is refused, and a refused call is not logged.
                 if last.capture.is_none() {
                     write(&mut pen, &op);
                 }
@@ -200,7 +200,7 @@ impl Event {
             (op, last.point.clone())
         };
         match self.sleeps {
-            // At once and without end: the driver's own wait is the one that sleeps.
+            // A single wait without a time limit: only the driver's own wait sleeps.
             true => _ = runtime.seen(runtime.backend.wait(&op, Duration::MAX))?,
             false => runtime.finish(&op, at)?,
         }
@@ -210,14 +210,14 @@ impl Event {
         Ok(())
     }
 
-    /// `cudaEventElapsedTime`, in nanoseconds: the time on the device from the record of an earlier
-    /// timed event to the record of this one; less than nothing if that one was later.
+    /// `cudaEventElapsedTime`, in nanoseconds: returns the time on the device from the record of `earlier` to the
+    /// record of this event; negative if this one was first.
     ///
     /// # Ordering
-    /// Waits for nothing: both have to be known to be over.
+    /// Does not wait: both events have to be complete.
     ///
     /// # Errors
-    /// If one keeps no time, was never recorded, is not over, or belongs to another device.
+    /// If an event has no timing, was never recorded, is not complete, or belongs to another device.
     #[track_caller]
     pub fn elapsed_ns_since(&self, earlier: &Event) -> Result<f64> {
         let at = Location::caller();

@@ -1,13 +1,13 @@
-//! Events that processes share: the one that makes it records it, and others open it by a handle and wait for it.
+//! Interprocess events: the process that makes one records it, and others open it by a handle and wait for it.
 //!
-//! # What a log says of them
-//! A log has the calls of one process, and does not show what another process waited for before it recorded its event. So
-//! that no race is reported where the other process may have made the order, the log has a thread and a stream, both called
-//! "another process". The thread learns that a record of a shared event is complete as soon as it is made, and records
-//! an opened event just before this process waits for it. Work behind such a wait then counts as ordered after all
-//! that this process has recorded in shared events so far: that may be true and is not proven. With all other work of this
-//! process, races are found as ever, except that a synchronisation of a device covers that stream, too. Work of another
-//! process is in no log of this one, and nothing is said of it.
+//! # How the log represents them
+//! A log has the calls of one process, and does not show what another process waited for before it recorded its
+//! event. So that no race is reported where the other process may have provided the order, the log has a thread and a
+//! stream, both named "another process". The thread learns of the completion of a shared event's record as soon as
+//! the record is made, and it records an opened event just before this process waits for it. Work after such a wait
+//! then counts as ordered after all that this process has recorded in shared events so far: that may be true and is
+//! not proven. Races with all other work of this process are found as usual, except that a synchronization of a
+//! device covers that stream, too. Work of another process is not in this log, and nothing is reported about it.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -19,34 +19,35 @@ use crate::error::{Error, Result};
 use crate::op::{Accesses, DeviceId, Kind, StreamId, StreamKind};
 use crate::tracker::{OwnEvent, Place, plain, write};
 
-/// Whose records an event has.
+/// The process that records an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// This process alone has it.
+    /// This process; no other process can open the event.
     Ours,
-    /// Recorded here; others may open it.
+    /// This process; other processes may open the event.
     Shared,
-    /// Recorded by another process.
+    /// Another process, from which the event was opened.
     Theirs,
 }
 
 impl Event {
-    /// `cudaEventCreateWithFlags` with `cudaEventInterprocess`: an event without timing that another process can open, by
-    /// [`Event::ipc_handle`]. It is recorded here and in no other process.
+    /// `cudaEventCreateWithFlags` with `cudaEventInterprocess`: an event without timing that another process can open
+    /// with [`Event::ipc_handle`]. Only this process can record it.
     ///
     /// # Errors
-    /// If the device is simulated, or what the driver answers.
+    /// If the device is simulated, or any error that the driver returns.
     #[track_caller]
     pub fn interprocess(device: &Device) -> Result<Event> {
         Event::between(device, None, Location::caller())
     }
 
-    /// `cudaIpcGetEventHandle`: what [`Event::from_ipc_handle`] takes in another process, as bytes to be sent there.
+    /// `cudaIpcGetEventHandle`: returns the bytes to send to another process, where [`Event::from_ipc_handle`] takes
+    /// them.
     ///
-    /// The event has to stay until no other process uses it any more.
+    /// The event must not be dropped while another process uses it.
     ///
     /// # Errors
-    /// If it was not made by [`Event::interprocess`], or what the driver answers.
+    /// If the event was not made by [`Event::interprocess`], or any error that the driver returns.
     pub fn ipc_handle(&self) -> Result<[u8; 64]> {
         self.runtime.check()?;
         if self.whose != Whose::Shared {
@@ -61,17 +62,18 @@ impl Event {
             .seen(self.runtime.backend.ipc_handle(self.id()))
     }
 
-    /// `cudaIpcOpenEventHandle`: an event that another process made by [`Event::interprocess`], or by its like in PyTorch or
-    /// CUDA, and records. The device is the same GPU there.
+    /// `cudaIpcOpenEventHandle`: opens an event that another process made with [`Event::interprocess`], or with its
+    /// equivalent in PyTorch or CUDA, and records. The device has to be the same GPU as there.
     ///
     /// # Ordering
-    /// A wait, a query and [`Event::synchronize`] are for the last record that the other process had made when they were
-    /// called: let it say when it has made one. A checker of this process takes what comes behind a wait as ordered
-    /// after what this process has recorded in events of [`Event::interprocess`] so far, since the other process may have
-    /// waited for that; it cannot know whether it did.
+    /// A wait, a query and [`Event::synchronize`] refer to the latest record that the other process has made at the
+    /// time of the call: let it signal when it has made one. A checker of this process counts work after a wait as
+    /// ordered after all that this process has recorded in events of [`Event::interprocess`] so far, since the other
+    /// process may have waited for that; the checker cannot know whether it did.
     ///
     /// # Errors
-    /// If the device is simulated, or what the driver answers: also where the handle is from this process, or the event is gone.
+    /// If the device is simulated, or any error that the driver returns: also if the handle is from this process, or
+    /// the event was destroyed.
     #[track_caller]
     pub fn from_ipc_handle(device: &Device, handle: [u8; 64]) -> Result<Event> {
         Event::between(device, Some(handle), Location::caller())
@@ -85,7 +87,7 @@ impl Event {
             return Err(Error::Invalid {
                 call: "interprocess",
                 why: format!(
-                    "{} is simulated within this process, and no other one could see its events; use a CUDA device",
+                    "{} is simulated within this process, and no other process could see its events; use a CUDA device",
                     caps.name
                 ),
             });
@@ -99,7 +101,7 @@ impl Event {
         let known = spare.0.lock().pop();
         let id = match known {
             Some(id) => {
-                // SAFETY: it was made here, and nobody has a spare one.
+                // SAFETY: the event was created here, and a spare event has no other user.
                 unsafe { runtime.backend.destroy(Destroy::Event(id)) };
                 id
             }
@@ -116,8 +118,8 @@ impl Event {
                 call: "from_ipc_handle",
                 code,
                 why: format!(
-                    "{why}; a handle is opened in another process than the one that made the event, and while that \
-                     has it"
+                    "{why}; a handle can be opened only in another process than the one that made the event, and only while \
+                     that process keeps the event"
                 ),
             },
             (error, _) => error,
@@ -136,7 +138,7 @@ impl Event {
         })
     }
 
-    /// Another process records what it opened nowhere.
+    /// Refuses to record an event that was opened from another process.
     pub(super) fn is_recorded_here(&self) -> Result<()> {
         if self.whose != Whose::Theirs {
             return Ok(());
@@ -149,7 +151,7 @@ impl Event {
         })
     }
 
-    /// It was recorded, which another process may wait for.
+    /// Logs that another process may wait for the record just made.
     pub(super) fn tell_recorded(&self, at: Place) {
         if self.whose == Whose::Shared {
             let event = self.id();
@@ -157,7 +159,7 @@ impl Event {
         }
     }
 
-    /// It is about to be waited for, or was found complete: so another process has recorded it.
+    /// Logs the record of another process, before this process waits for it or after it was found complete.
     pub(super) fn tell_awaited(&self, at: Place) {
         if self.whose == Whose::Theirs {
             let event = self.id();

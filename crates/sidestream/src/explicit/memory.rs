@@ -1,4 +1,4 @@
-//! Memory that nobody tracks.
+//! Memory that the runtime does not track.
 
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
@@ -20,36 +20,36 @@ use crate::tracker::{
     outside_callbacks, plain,
 };
 
-/// Device memory as `cudaMalloc` or `cudaMallocAsync` gives it: nothing remembers who uses it.
+/// Device memory as from `cudaMalloc` or `cudaMallocAsync`: its uses are not tracked.
 ///
-/// Dropping it is `cudaFree`; [`Stream::free_async`](super::Stream::free_async) frees it in stream
-/// order. Whoever put work that uses it into a stream has promised that it stays until then.
+/// Dropping it is `cudaFree`; [`Stream::free_async`](super::Stream::free_async) frees it in stream order. A caller
+/// that submits work with it promises that it is not freed before the work is complete.
 pub struct DeviceMemory {
     pub(super) held: Held,
 }
 
-/// Host memory that devices copy from and to while the program may touch it: pinned or pageable.
+/// Host memory that devices copy from and to while the program may access it: pinned or pageable.
 ///
-/// The program reads and writes it with [`HostMemory::read`] and [`HostMemory::write`], which copy
-/// atomically, byte for byte: a program that does so at the wrong time gets the wrong bytes, and
-/// not undefined behaviour. Each of them is in the log, so that the checker names it.
+/// The program reads and writes it with [`HostMemory::read`] and [`HostMemory::write`], which copy byte by byte
+/// atomically: a program that does so at the wrong time gets wrong bytes, and not undefined behaviour. Each such
+/// access is in the log, so the checker can report it.
 ///
 /// Dropping pinned memory is `cudaFreeHost`.
 pub struct HostMemory {
     held: Held,
 }
 
-/// Memory with what gives it back.
+/// Memory, and how it is freed.
 pub(super) struct Held {
     pub runtime: Arc<Runtime>,
     pub memory: Arc<Untracked>,
-    /// Absent if it is given back by other means.
+    /// The op that frees it; `None` if this value does not free it.
     frees: Option<Kind>,
-    /// The program's own memory, if it is that.
+    /// The program's own vector, if the memory is registered.
     registered: Option<Vector>,
 }
 
-/// Some bytes of memory, for a call to read or write.
+/// A range of memory, for a call to read or write.
 #[derive(Clone, Copy)]
 pub struct Region<'a> {
     pub(super) runtime: &'a Arc<Runtime>,
@@ -61,20 +61,20 @@ pub struct Region<'a> {
 #[derive(Clone, Copy)]
 enum Of<'a> {
     Untracked(&'a Arc<Untracked>),
-    /// Memory of the safe API, with the mode for which it was lent.
+    /// Memory of the safe API, with the mode in which it was lent.
     Lent(&'a Block, Mode),
 }
 
 // ------------------------------------------------------------------ device memory
 
 impl DeviceMemory {
-    /// `cudaMalloc`. Its content is unspecified.
+    /// `cudaMalloc`. The content is unspecified.
     ///
     /// # Ordering
-    /// None: it waits for nothing and orders nothing (R31).
+    /// None: the call waits for nothing and orders nothing (R31).
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], after what was freed in the order of streams was waited for.
+    /// [`Error::OutOfMemory`], after waiting for memory that was freed in stream order.
     #[track_caller]
     pub fn malloc(device: &Device, size_bytes: u64) -> Result<DeviceMemory> {
         let frees = Kind::CudaFree {
@@ -87,11 +87,12 @@ impl DeviceMemory {
         Ok(DeviceMemory { held })
     }
 
-    /// Device memory that another library has. Dropping this gives nothing back. To the log each such value is memory of its own.
+    /// Wraps device memory of another library. Dropping the value frees nothing. The log treats each such value as
+    /// separate memory.
     ///
     /// # Safety
-    /// The bytes are memory of this device, under this address. They stay so as long as the value is there, and until all that was
-    /// submitted with them is over.
+    /// The bytes are memory of this device, at this address. They stay allocated as long as the value exists, and
+    /// until all work submitted with it is complete.
     #[track_caller]
     pub unsafe fn from_raw(device: &Device, address: u64, bytes: u64) -> DeviceMemory {
         let wanted = Reserve::new(Memory::Device, device.id(), bytes);
@@ -104,36 +105,35 @@ impl DeviceMemory {
         DeviceMemory { held }
     }
 
-    /// `cudaFree`, here instead of where it is dropped.
+    /// `cudaFree`, at this call instead of when it is dropped.
     ///
     /// # Ordering
-    /// None that is promised: all uses have to be ordered before it. The driver may wait for the
-    /// device.
+    /// No ordering is guaranteed: all uses have to be ordered before the call. The driver may wait for the device.
     #[track_caller]
     pub fn free(mut self) {
         self.held.free(Location::caller());
     }
 
-    /// How many bytes.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.held.memory.size_bytes
     }
 
-    /// All of it.
+    /// Returns the whole memory as a region.
     pub fn all(&self) -> Region<'_> {
         self.held.region(..)
     }
 
-    /// Some bytes of it.
+    /// Returns a range of bytes as a region.
     ///
     /// # Panics
-    /// If they are not within it.
+    /// If the range is not within the memory.
     #[track_caller]
     pub fn bytes(&self, range: impl RangeBounds<u64>) -> Region<'_> {
         self.held.region(range)
     }
 
-    /// The device that it is on.
+    /// Returns the device on which it is allocated.
     pub(crate) fn device(&self) -> Device {
         Device::of(&self.held.runtime, self.held.memory.device)
     }
@@ -142,7 +142,7 @@ impl DeviceMemory {
 // ------------------------------------------------------------------ host memory
 
 impl HostMemory {
-    /// `cudaHostAlloc`: page-locked memory, all zero.
+    /// `cudaHostAlloc`: allocates page-locked memory, all zero.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -152,10 +152,10 @@ impl HostMemory {
         HostMemory::reserve(device, wanted, Location::caller())
     }
 
-    /// `cudaHostAlloc` with `cudaHostAllocWriteCombined`: page-locked memory, all zero, whose writes
-    /// pass by the host's caches. It is for what the host writes once, from front to back, and a device
-    /// reads. The host should only write it: every read goes to the memory itself and is many times as
-    /// slow as one of ordinary pinned memory. On the simulated GPU it is ordinary pinned memory.
+    /// `cudaHostAlloc` with `cudaHostAllocWriteCombined`: allocates page-locked memory, all zero, whose writes bypass
+    /// the host's caches. Use it for data that the host writes once, from front to back, and a device reads. The host
+    /// should not read it: reads are not cached and many times slower than reads of ordinary pinned memory. On the
+    /// simulated GPU it is ordinary pinned memory.
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -172,8 +172,8 @@ impl HostMemory {
     /// ```
     ///
     /// # Ordering
-    /// As [`HostMemory::pinned`]. The driver sees to it that what was written is there for whatever is
-    /// submitted afterwards.
+    /// As for [`HostMemory::pinned`]. The driver makes the host's writes visible to work that is submitted
+    /// afterwards.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -186,15 +186,15 @@ impl HostMemory {
         HostMemory::reserve(device, wanted, Location::caller())
     }
 
-    /// `cudaHostRegister`: pins memory that the program has, where it is. [`HostMemory::into_vec`]
-    /// gives it back; dropping it is `cudaHostUnregister` and frees the vector.
+    /// `cudaHostRegister`: pins memory of the program in place. [`HostMemory::into_vec`] gives it back; dropping it
+    /// is `cudaHostUnregister` and frees the vector.
     ///
     /// # Ordering
-    /// Pinning takes the driver time that grows with the size; it waits for no work.
+    /// Does not wait for work. Pinning takes the driver time that grows with the size.
     ///
     /// # Errors
-    /// The vector comes back with the error: [`Error::Refused`] with the driver's 712 if some of it
-    /// is pinned already, [`Error::Invalid`] in a function on the host, or what else the driver answers.
+    /// The error returns the vector: [`Error::Refused`] with the driver's code 712 if some of it is already pinned,
+    /// [`Error::Invalid`] in a function on the host, or any other error that the driver returns.
     #[track_caller]
     pub fn register(device: &Device, bytes: Vec<u8>) -> Result<HostMemory, Refused<Vec<u8>>> {
         let at = Location::caller();
@@ -214,15 +214,15 @@ impl HostMemory {
         Ok(HostMemory { held })
     }
 
-    /// `cudaHostUnregister`, of what [`HostMemory::register`] has pinned: the vector comes back.
+    /// `cudaHostUnregister` of memory that [`HostMemory::register`] pinned; returns the vector.
     ///
     /// # Ordering
-    /// None that is promised: all uses have to be over before it, as before it is dropped. The driver may
-    /// wait for the whole device.
+    /// No ordering is guaranteed: all uses have to be complete before the call, as before a drop. The driver may wait
+    /// for the whole device.
     ///
     /// # Errors
-    /// The memory comes back if it was not registered, or in a function on the host. It is lost with a
-    /// device that is lost, which may still use it.
+    /// The error returns the memory if it was not registered, or in a function on the host. If the device is lost the
+    /// memory is lost as well, because the device may still use it.
     #[track_caller]
     pub fn into_vec(mut self) -> Result<Vec<u8>, Refused<HostMemory>> {
         let at = Location::caller();
@@ -232,26 +232,26 @@ impl HostMemory {
             return Err(Refused::new(error, self));
         }
         let Some(vector) = self.held.registered.take() else {
-            unreachable!("what is not registered was refused")
+            unreachable!("memory that is not registered was refused above")
         };
         let memory = Arc::clone(&self.held.memory);
         self.held.frees = None;
         let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
         runtime.tell(Kind::FreePinned, all, at);
-        // SAFETY: whoever submitted work that uses the memory has promised that it is over. It is a vector of
-        // bytes, and then not pinned any more.
+        // SAFETY: callers that submitted work with the memory promised that the work is complete. The memory is a
+        // vector of bytes, and is unpinned before it is returned.
         unsafe {
             runtime.unpin(&vector, memory.size_bytes);
             Ok(vector.into_vec(memory.size_bytes as usize))
         }
     }
 
-    /// Page-locked memory that another library has, for copies from it and to it. Dropping this gives nothing back.
-    /// To the log each such value is memory of its own.
+    /// Wraps page-locked memory of another library, for copies from it and to it. Dropping the value frees nothing.
+    /// The log treats each such value as separate memory.
     ///
     /// # Safety
-    /// The bytes are page-locked, this device can reach them under this address, and the host may read and write
-    /// them. They stay so as long as the value is there, and until all that was submitted with them is over.
+    /// The bytes are page-locked, this device can access them at this address, and the host may read and write them.
+    /// They stay so as long as the value exists, and until all work submitted with it is complete.
     #[track_caller]
     pub unsafe fn from_raw(device: &Device, address: u64, bytes: u64) -> HostMemory {
         let wanted = Reserve::new(Memory::Pinned, device.id(), bytes);
@@ -274,7 +274,7 @@ impl HostMemory {
         Ok(HostMemory { held })
     }
 
-    /// Ordinary memory, as `malloc` gives it, all zero. That it goes is a write of the host.
+    /// Allocates pageable memory, as `malloc` does, all zero. The log records its free as a write by the host.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -285,59 +285,59 @@ impl HostMemory {
         Ok(HostMemory { held })
     }
 
-    /// `cudaFreeHost`, here instead of where it is dropped.
+    /// `cudaFreeHost`, at this call instead of when it is dropped.
     ///
     /// # Ordering
-    /// None that is promised: all uses have to be ordered before it (R27).
+    /// No ordering is guaranteed: all uses have to be ordered before the call (R27).
     #[track_caller]
     pub fn free(mut self) {
         self.held.free(Location::caller());
     }
 
-    /// How many bytes.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.held.memory.size_bytes
     }
 
-    /// All of it.
+    /// Returns the whole memory as a region.
     pub fn all(&self) -> Region<'_> {
         self.held.region(..)
     }
 
-    /// Some bytes of it.
+    /// Returns a range of bytes as a region.
     ///
     /// # Panics
-    /// If they are not within it.
+    /// If the range is not within the memory.
     #[track_caller]
     pub fn bytes(&self, range: impl RangeBounds<u64>) -> Region<'_> {
         self.held.region(range)
     }
 
-    /// Copies values out of it, from this byte on.
+    /// Copies values out of the memory, from byte `first_byte` on.
     ///
     /// # Ordering
-    /// None: it takes what is there now. Within a function on the host it is no access of its own;
-    /// the function has declared what it touches.
+    /// None: it reads the current content. Within a function on the host it is not logged as an access: the function
+    /// has declared what it touches.
     ///
     /// # Panics
-    /// If there are not so many, or in a kernel in Rust.
+    /// If the range is not within the memory, or in a kernel in Rust.
     #[track_caller]
     pub fn read<T: Pod>(&self, first_byte: u64, into: &mut [T]) {
         let into: &mut [u8] = bytemuck::cast_slice_mut(into);
         let region = self.touched(first_byte, into.len(), Mode::Read, Location::caller());
-        // SAFETY: the region lies within the memory, which is there as long as `self` is, and which
-        // the back end promises to be host memory of this process.
+        // SAFETY: the region lies within the memory, which is allocated as long as `self` exists, and which the back
+        // end promises to be host memory of this process.
         unsafe { shared::load(region.address(), into) };
     }
 
-    /// Copies values into it, from this byte on.
+    /// Copies values into the memory, from byte `first_byte` on.
     ///
     /// # Ordering
-    /// None: work that still reads the old values may get the new ones. Within a function on the
-    /// host as [`HostMemory::read`].
+    /// None: work that has yet to read the old values may read the new ones. Within a function on the host as for
+    /// [`HostMemory::read`].
     ///
     /// # Panics
-    /// If there is no room for so many, or in a kernel in Rust.
+    /// If the range is not within the memory, or in a kernel in Rust.
     #[track_caller]
     pub fn write<T: Pod>(&self, first_byte: u64, from: &[T]) {
         let from: &[u8] = bytemuck::cast_slice(from);
@@ -346,15 +346,16 @@ impl HostMemory {
         unsafe { shared::store(region.address(), from) };
     }
 
-    /// Lets a function write these bytes, which it gets by the address of the first one; it may use threads of its own. To
-    /// the log it is one write by the calling thread. Unlike [`HostMemory::write`] it need not copy atomically.
+    /// Lets a function write a range of bytes, given the address of the first one; it may use threads of its own. The
+    /// log records one write by the calling thread. Unlike [`HostMemory::write`] the function need not write
+    /// atomically.
     ///
     /// # Safety
-    /// Nobody else touches the bytes meanwhile, the device included. The function writes no others, and none
-    /// after it has returned.
+    /// No other thread and no device accesses the bytes meanwhile. The function writes no other bytes, and none after
+    /// it has returned.
     ///
     /// # Panics
-    /// If they are not within the memory, or in a kernel in Rust.
+    /// If the range is not within the memory, or in a kernel in Rust.
     #[track_caller]
     pub unsafe fn write_by<R>(&self, bytes: Range<u64>, write: impl FnOnce(*mut u8) -> R) -> R {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
@@ -362,7 +363,7 @@ impl HostMemory {
         write(ptr::with_exposed_provenance_mut(region.address() as usize))
     }
 
-    /// The device that it was asked for on.
+    /// Returns the device with which it was allocated.
     pub(crate) fn device(&self) -> Device {
         Device::of(&self.held.runtime, self.held.memory.device)
     }
@@ -380,7 +381,7 @@ impl HostMemory {
     }
 }
 
-// ------------------------------------------------------------------ what stands behind them
+// ------------------------------------------------------------------ shared by device and host memory
 
 impl Held {
     fn new(device: &Device, wanted: Reserve, frees: Kind, at: Place) -> Result<Held> {
@@ -417,7 +418,7 @@ impl Held {
         }
     }
 
-    /// Memory for the order of a stream: what was freed in its order before, or new memory.
+    /// Allocates memory in the order of a stream: memory that was freed in that stream, or new memory.
     pub(super) fn of_stream(
         device: &Device,
         stream: StreamId,
@@ -454,7 +455,7 @@ impl Held {
         )
     }
 
-    /// Somebody else gives the memory back.
+    /// Gives up the memory without freeing it: the caller frees it.
     pub(super) fn release(mut self) -> Arc<Untracked> {
         self.frees = None;
         Arc::clone(&self.memory)
@@ -490,12 +491,12 @@ impl Held {
                 size_bytes,
                 ..
             } = *memory;
-            // What a lost device may still use is never given back.
+            // A lost device may still use the memory, so it is never freed.
             if runtime.is_lost() {
                 return;
             }
-            // SAFETY: it is this value's that goes, and whoever submitted work that uses it has promised that it is
-            // over. A vector is not pinned any more when it is freed.
+            // SAFETY: this value owns the memory and is being dropped, and callers that submitted work with it
+            // promised that the work is complete. A vector is unpinned before it is freed.
             unsafe {
                 match registered {
                     None => runtime.backend.unreserve(memory, device, address),
@@ -509,7 +510,7 @@ impl Held {
     }
 }
 
-/// Gives back what was freed in the order of streams, once that is over. Whether there was any.
+/// Frees memory that was freed in stream order, once the device's work is complete. Returns whether there was any.
 fn give_back_freed(runtime: &Arc<Runtime>, device: DeviceId) -> bool {
     let freed = std::mem::take(&mut *runtime.device(device).explicit.freed.lock());
     let sync = Kind::SyncDevice {
@@ -529,7 +530,7 @@ fn give_back_freed(runtime: &Arc<Runtime>, device: DeviceId) -> bool {
             address,
             ..
         } = *memory;
-        // SAFETY: it was reserved for a stream and freed in its order, and all work of the device is over.
+        // SAFETY: it was reserved for a stream and freed in its order, and all work of the device is complete.
         unsafe { runtime.backend.unreserve(memory, device, address) };
     }
     true
@@ -551,16 +552,16 @@ impl<'a> Region<'a> {
         }
     }
 
-    /// Some of its bytes.
+    /// Returns a part of the region.
     ///
     /// # Panics
-    /// If they are not within it.
+    /// If the range is not within the region.
     #[track_caller]
     pub fn part(&self, range: Range<u64>) -> Region<'a> {
         let is_within = range.start <= range.end && range.end <= self.size_bytes();
         assert!(
             is_within,
-            "bytes {range:?} of a region that has {}",
+            "bytes {range:?} are not within a region of {} bytes",
             self.size_bytes()
         );
         Region {
@@ -570,7 +571,7 @@ impl<'a> Region<'a> {
         }
     }
 
-    /// The address of its first byte, for foreign code: a device's, or for host memory the host's.
+    /// Returns the address of the first byte, for foreign code: a device address or, for host memory, a host address.
     pub fn address(&self) -> u64 {
         let base = match self.of {
             Of::Untracked(memory) => memory.address,
@@ -579,7 +580,7 @@ impl<'a> Region<'a> {
         base.offset(self.start).0
     }
 
-    /// How many bytes.
+    /// Returns the size in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.end - self.start
     }
@@ -598,12 +599,12 @@ impl<'a> Region<'a> {
         }
     }
 
-    /// Refuses what it was not lent for.
+    /// Refuses to write memory that was lent for reading.
     pub(super) fn allows(&self, call: &'static str, mode: Mode) -> Result<()> {
         match self.of {
             Of::Lent(_, Mode::Read) if mode == Mode::Write => Err(Error::Invalid {
                 call,
-                why: "the memory was lent to be read; lend it with `lend_mut`".into(),
+                why: "the memory was lent for reading; lend it with `lend_mut`".into(),
             }),
             _ => Ok(()),
         }
@@ -623,7 +624,7 @@ impl<'a> Region<'a> {
         }
     }
 
-    /// The same for a graph, which is launched when the borrow is over.
+    /// Returns the access in a form that a graph can keep after the borrow ends; `None` for memory that was lent.
     pub(super) fn kept(&self, mode: Mode) -> Option<Kept> {
         match self.of {
             Of::Untracked(memory) => Some(Kept {

@@ -1,14 +1,13 @@
-//! CUDA as it is: default streams, handles of other libraries, captures, memory that nobody tracks.
+//! CUDA's own model: default streams, handles of other libraries, captures, and memory that is not tracked.
 //!
-//! The safe API ([`crate::stream`], [`crate::buffer`]) inserts the waits that are missing. Here
-//! nothing is inserted: a wait that is not there is a race, as in CUDA. All of it is in the log,
-//! though, so a checker that listens ([`Device::listen`]) names every race, with both calls and the
-//! call that would order them; and the simulated GPU runs any order that CUDA allows, so that a
-//! missing wait shows in the result.
+//! The safe API ([`crate::stream`], [`crate::buffer`]) inserts the waits that are missing. Here nothing is inserted:
+//! a missing wait is a race, as in CUDA. All calls are in the log, however, so an attached checker
+//! ([`Device::listen`]) reports every race, with both calls and the call that would order them; and the simulated GPU
+//! runs any order that CUDA allows, so that a missing wait shows in the result.
 //!
-//! What submits work is `unsafe`: its caller promises the order of the accesses, and that the memory
-//! stays until the work is over. A program that breaks the promise of order has wrong bytes; in the
-//! simulator it has nothing worse. What only records, waits or asks needs no promise and is safe.
+//! Calls that submit work are `unsafe`: the caller promises the order of the accesses, and that the memory is not
+//! freed until the work is complete. A program that breaks the promise of order has wrong bytes; in the simulator it
+//! has nothing worse. Calls that only record, wait or query need no promise and are safe.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -61,11 +60,11 @@ pub use work::Arg;
 
 pub use crate::op::StreamKind;
 
-/// `cudaSetDevice`: where the blocking calls of this thread run from here on. A thread begins on
+/// `cudaSetDevice`: sets the device on which the blocking calls of this thread run from here on. A thread begins on
 /// device 0.
 ///
 /// # Errors
-/// What the driver answers.
+/// Any error that the driver returns.
 #[track_caller]
 pub fn set_device(device: &Device) -> Result<()> {
     let kind = Kind::SetDevice {
@@ -74,13 +73,13 @@ pub fn set_device(device: &Device) -> Result<()> {
     of_host(&device.runtime, kind, Location::caller())
 }
 
-/// `cudaDeviceSynchronize`, of this device: waits for all its streams, those of the safe API too.
+/// `cudaDeviceSynchronize` of this device: waits for all its streams, including those of the safe API.
 ///
 /// # Ordering
-/// Holds up the host.
+/// Blocks the host.
 ///
 /// # Errors
-/// What failed on the device, or that a stream of it is being captured.
+/// The error of work that failed on the device, or that a stream of the device is being captured.
 #[track_caller]
 pub fn synchronize(device: &Device) -> Result<()> {
     let at = Location::caller();
@@ -94,7 +93,7 @@ pub fn synchronize(device: &Device) -> Result<()> {
             device: Some(device.id()),
         };
         let op = plain(thread.id, kind, &mut pen, at);
-        // Beside a capture it is refused, and what is refused did not happen.
+        // During a capture the call is refused, and a refused call is not logged.
         if !captures {
             write(&mut pen, &op);
         }
@@ -103,20 +102,20 @@ pub fn synchronize(device: &Device) -> Result<()> {
     runtime.finish(&op, at)
 }
 
-/// `cudaMemcpy`, in any direction: in the legacy default stream of the thread's device.
+/// `cudaMemcpy`, in any direction, in the legacy default stream of the thread's current device.
 ///
 /// # Ordering
-/// As work in the legacy stream: behind all blocking streams of the device, and they behind it; no
-/// order with non-blocking ones (R14, R15). From pageable memory to a device it returns when the
-/// source has been read; the bytes may arrive later (R19). Between host and device otherwise, and
-/// within the host, it returns when it is complete (R19, R21, R23). From device to device it returns
-/// at once (R20).
+/// Like work in the legacy stream: it is ordered after all earlier work in the blocking streams of the device, and
+/// their later work is ordered after it; it is unordered with non-blocking streams (R14, R15). A copy from pageable
+/// memory to a device returns when the source has been read; the bytes may arrive later (R19). Other copies between
+/// host and device, and within the host, return when they are complete (R19, R21, R23). A copy from device to device
+/// returns at once (R20).
 ///
 /// # Safety
-/// As [`Stream::memcpy`].
+/// As for [`Stream::memcpy`].
 ///
 /// # Errors
-/// If the sizes differ, a blocking stream is being captured, or what the driver answers.
+/// If the sizes differ, a blocking stream is being captured, or any error that the driver returns.
 #[track_caller]
 pub unsafe fn memcpy_blocking(from: Region<'_>, to: Region<'_>) -> Result<()> {
     let at = Location::caller();
@@ -130,16 +129,16 @@ pub unsafe fn memcpy_blocking(from: Region<'_>, to: Region<'_>) -> Result<()> {
     legacy.work("memcpy_blocking", kind, Payload::Copy(copy), &touches, at)
 }
 
-/// `cudaMemset`: in the legacy default stream of the thread's device.
+/// `cudaMemset`, in the legacy default stream of the thread's current device.
 ///
 /// # Ordering
-/// As work in the legacy stream. Returns at once, unless the memory is pinned (R24).
+/// Like work in the legacy stream. Returns at once, unless the memory is pinned (R24).
 ///
 /// # Safety
-/// As [`Stream::memcpy`].
+/// As for [`Stream::memcpy`].
 ///
 /// # Errors
-/// As [`memcpy_blocking`].
+/// As for [`memcpy_blocking`].
 #[track_caller]
 pub unsafe fn memset_blocking(to: Region<'_>, value: u8) -> Result<()> {
     let at = Location::caller();
@@ -150,25 +149,25 @@ pub unsafe fn memset_blocking(to: Region<'_>, value: u8) -> Result<()> {
     legacy.work("memset_blocking", kind, Payload::Fill(fill), &touches, at)
 }
 
-/// PyTorch's `tensor.record_stream`: memory of the safe API was handed to foreign code on this
-/// stream. When it is dropped, whoever gets it next waits for all that the stream was given until
-/// then (R53, R54), by whichever code.
+/// PyTorch's `tensor.record_stream`: declares that memory of the safe API was given to foreign code on this stream.
+/// When the buffer is dropped, the memory's next owner waits for all work that any code has submitted to the stream
+/// by then (R53, R54).
 ///
-/// Of a [per-thread default stream](Stream::per_thread) that is all that it was given until this call, since no other
-/// thread can ask for its end: call this behind the foreign work, each time.
+/// For a [per-thread default stream](Stream::per_thread) this covers only the work submitted before this call, since
+/// no other thread can ask for the stream's end: call it after the foreign work, each time.
 ///
 /// # Ordering
-/// Waits for nothing, here and when the buffer is dropped. It is no promise for later uses by the
-/// safe API: make their stream wait for the foreign work ([`Stream::of`], [`Stream::wait_stream`]).
-/// To note too much is safe, so this needs no promise.
+/// Does not wait, neither here nor when the buffer is dropped. It does not order later uses by the safe API: make
+/// their stream wait for the foreign work ([`Stream::of`], [`Stream::wait_stream`]). Recording too much is safe, so
+/// this needs no promise.
 ///
-/// While the stream is being captured, whoever gets the memory waits for what the stream was given before; where it
-/// was not noted by then, or another library captures it, the calls that would use the memory are refused until the
-/// capture has ended.
+/// While the stream is being captured, the next owner waits for the work that the stream was given before the
+/// capture. If the buffer was not recorded by then, or another library captures the stream, calls that would use the
+/// memory are refused until the capture has ended.
 ///
 /// # Errors
-/// If they belong to different machines, or the stream is another thread's. For a per-thread default stream also if it
-/// is being captured, or what the driver answers.
+/// If the buffer and the stream belong to different machines, or the stream is another thread's default stream. For a
+/// per-thread default stream also if it is being captured, or any error that the driver returns.
 #[track_caller]
 pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<()> {
     let at = Location::caller();
@@ -182,7 +181,7 @@ pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<(
         let mut pen = block.runtime.live.write();
         let mut state = block.state.lock();
         match mark {
-            // As a read, as when a block goes.
+            // Noted as a read, as the uses on noted streams are when a block is dropped.
             Some(mark) => state.uses.note(0..block.size_bytes, Mode::Read, mark),
             None => state.note_on(core),
         }
@@ -196,20 +195,20 @@ pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<(
     Ok(())
 }
 
-/// Something that one host thread hands over to another: see [`hand_over`].
-#[must_use = "another thread takes it"]
+/// A point that one host thread hands over to another: see [`hand_over`].
+#[must_use = "another thread takes it to be ordered after this one"]
 #[derive(Debug)]
 pub struct Handover {
     runtime: Arc<Runtime>,
     flag: FlagId,
 }
 
-/// Tells the log that the calling thread hands over what it has done. The checker knows of no other
-/// order between host threads: send the value to the other thread, by whatever means, and
-/// [take](Handover::take) it there.
+/// Tells the log that the calling thread hands over the work that it has done. The checker knows of no other order
+/// between host threads: send the returned value to the other thread, by any means, and [take](Handover::take) it
+/// there.
 ///
 /// # Errors
-/// What the driver answers.
+/// Any error that the driver returns.
 #[track_caller]
 pub fn hand_over(device: &Device) -> Result<Handover> {
     let at = Location::caller();
@@ -224,10 +223,10 @@ pub fn hand_over(device: &Device) -> Result<Handover> {
 }
 
 impl Handover {
-    /// What this thread does from here on is ordered after all that the other one had done.
+    /// Orders all that this thread does from here on after all that the other thread had done.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn take(self) -> Result<()> {
         let flag = self.flag;
@@ -245,7 +244,7 @@ impl Drop for Handover {
     }
 }
 
-/// A call of a thread that is in no stream.
+/// Submits a call of the host that is in no stream.
 fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
     runtime.check()?;
     as_thread(runtime, |thread| {
@@ -263,7 +262,7 @@ fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
 }
 
 fn same_machine(call: &'static str, one: &Arc<Runtime>, other: &Arc<Runtime>) -> Result<()> {
-    // Before any lock is taken.
+    // Checked before any lock is taken.
     one.backend.check()?;
     if Arc::ptr_eq(one, other) {
         return Ok(());
@@ -277,8 +276,8 @@ fn same_machine(call: &'static str, one: &Arc<Runtime>, other: &Arc<Runtime>) ->
     })
 }
 
-/// A function on the host may not wait for the device, which waits for it. To be asked before the log is told of
-/// the call: what is refused did not happen.
+/// Refuses to block in a function on the host: the device waits for the function. Called before the log observes the
+/// call, because a refused call is not logged.
 fn refuse_in_host_func(call: &'static str) -> Result<()> {
     if !is_host_func() {
         return Ok(());
@@ -286,12 +285,12 @@ fn refuse_in_host_func(call: &'static str) -> Result<()> {
     Err(Error::Refused {
         call,
         code: 800,
-        why: "a function on the host may not wait for the device, which waits for it; wait on another thread".into(),
+        why: "a function on the host may not wait for the device, because the device waits for it; wait on another thread".into(),
     })
 }
 
-/// The arguments of [`mix`](crate::kernel::library::mix): how long it takes, its seed, and what it reads and writes, in this order.
-/// None if that is more than [`MIX_PIECES`].
+/// Returns the arguments of [`mix`](crate::kernel::library::mix): its duration, its seed, and what it reads and
+/// writes, in this order. Returns `None` for more than [`MIX_PIECES`] regions.
 pub fn mix_args<'a>(
     ns: u64,
     seed: u64,
@@ -313,7 +312,7 @@ pub fn mix_args<'a>(
     Some(args)
 }
 
-/// The accesses of a call.
+/// Returns the accesses of a call.
 fn accesses(regions: &[(Region<'_>, Mode)], pen: &mut crate::log::Pen<'_>) -> Accesses {
     let each = regions.iter();
     let each = each.map(|(region, mode)| -> Access { region.access(*mode, pen) });

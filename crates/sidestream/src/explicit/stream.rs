@@ -1,4 +1,4 @@
-//! Streams of every kind, and what is put into them.
+//! Streams of every kind, and the order between them.
 
 use std::fmt;
 use std::panic::Location;
@@ -26,17 +26,17 @@ use crate::tracker::{
 
 /// A stream of any kind. Clones are the same stream.
 ///
-/// Calls on it wait for nothing by themselves and note nothing. Dropping the last handle of a
-/// stream that was created here is `cudaStreamDestroy`: its work still runs.
+/// Calls on it wait for nothing by themselves and track no uses. Dropping the last handle of a stream that was
+/// created here is `cudaStreamDestroy`: its submitted work still runs.
 #[derive(Clone)]
 pub struct Stream {
     pub(super) own: Arc<Own>,
 }
 
-/// What the handles of a stream share.
+/// State that the handles of a stream share.
 pub(super) struct Own {
     pub stream: crate::stream::Stream,
-    /// Whose per-thread default stream it is.
+    /// The thread whose per-thread default stream this is.
     thread: Option<ThreadId>,
     origin: Origin,
 }
@@ -49,23 +49,23 @@ enum Origin {
     Safe,
 }
 
-// ------------------------------------------------------------------ where streams come from
+// ------------------------------------------------------------------ creating and opening streams
 
 impl Stream {
-    /// The legacy default stream of a device, stream 0: it waits for all blocking streams before
-    /// each action, and they wait for it (R14).
+    /// Returns the legacy default stream of a device, stream 0: each of its actions waits for all blocking streams,
+    /// and they wait for it (R14).
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     pub fn legacy(device: &Device) -> Result<Stream> {
         Stream::legacy_of(&device.runtime, device.id())
     }
 
-    /// The default stream that this thread has for itself, `cudaStreamPerThread`. To the legacy
+    /// Returns the per-thread default stream of the calling thread, `cudaStreamPerThread`. With respect to the legacy
     /// stream it is a blocking stream (R18). Other threads cannot use the handle.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     pub fn per_thread(device: &Device) -> Result<Stream> {
         let runtime = &device.runtime;
         runtime.check()?;
@@ -86,45 +86,46 @@ impl Stream {
         Ok(Stream::new(runtime, core, Origin::Default, Some(thread)))
     }
 
-    /// `cudaStreamCreate`: a stream that is ordered with the legacy default stream.
+    /// `cudaStreamCreate`: creates a stream that is ordered with the legacy default stream.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn blocking(device: &Device, name: &str) -> Result<Stream> {
         Stream::blocking_with_priority(device, name, 0)
     }
 
-    /// `cudaStreamCreateWithPriority` with `cudaStreamDefault`: as [`Stream::blocking`]; a lower priority is more urgent.
+    /// `cudaStreamCreateWithPriority` with `cudaStreamDefault`: like [`Stream::blocking`]; a lower priority is more
+    /// urgent.
     ///
     /// # Errors
-    /// If there is no such priority, or what the driver answers.
+    /// If the device has no such priority, or any error that the driver returns.
     #[track_caller]
     pub fn blocking_with_priority(device: &Device, name: &str, priority: i32) -> Result<Stream> {
         let kind = StreamKind::Blocking;
         Stream::create(device, kind, priority, name, Location::caller())
     }
 
-    /// `cudaStreamCreateWithPriority` with `cudaStreamNonBlocking`: no implicit order at all (R15).
-    /// A lower priority is more urgent.
+    /// `cudaStreamCreateWithPriority` with `cudaStreamNonBlocking`: creates a stream without implicit order (R15). A
+    /// lower priority is more urgent.
     ///
     /// # Errors
-    /// If there is no such priority, or what the driver answers.
+    /// If the device has no such priority, or any error that the driver returns.
     #[track_caller]
     pub fn non_blocking(device: &Device, name: &str, priority: i32) -> Result<Stream> {
         let kind = StreamKind::NonBlocking;
         Stream::create(device, kind, priority, name, Location::caller())
     }
 
-    /// A stream that another library made.
+    /// Adopts a stream of another library.
     ///
     /// # Safety
-    /// `handle` is a stream of this device and of this kind in the driver that the device runs on,
-    /// and stays one until the last handle of the device is dropped. What other code puts into it is
-    /// not in the log: no checker sees it, and its order with the rest is the caller's.
+    /// `handle` is a stream of this device and of this kind in the driver on which the device runs, and stays valid
+    /// until the last handle of the device is dropped. Work that other code submits to it is not in the log: no
+    /// checker sees it, and the caller is responsible for its order with other work.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub unsafe fn from_raw(
         device: &Device,
@@ -140,35 +141,35 @@ impl Stream {
         Ok(stream)
     }
 
-    /// A stream of the safe API, to be used in the explicit style too. It cannot be captured.
+    /// Returns a stream of the safe API for use in the explicit style. It cannot be captured.
     pub fn of(stream: &crate::stream::Stream) -> Stream {
         let core = Arc::clone(&stream.core);
         Stream::new(&stream.runtime, core, Origin::Safe, None)
     }
 
-    /// The driver's handle, for other libraries; none where there is no driver. What they put into
-    /// the stream is not in the log. From here on every question about the stream, and every wait for it, goes to the
-    /// driver, since others may have given it something.
+    /// Returns the driver's handle, for other libraries; `None` where there is no driver. Work that they submit to
+    /// the stream is not in the log. From here on every query of the stream and every wait for it goes to the driver,
+    /// since other code may have submitted work to it.
     pub fn as_raw(&self) -> Option<u64> {
         let handle = self.runtime().backend.raw_stream(self.id())?;
         self.core().share(self.runtime());
         Some(handle)
     }
 
-    /// Whether what it is given becomes part of a capture instead of running, or would end one: in the legacy stream beside
-    /// a capture of a blocking one. Of a stream that other code may capture the driver is asked; without an answer it
-    /// counts as captured.
+    /// Returns whether work submitted to the stream becomes part of a capture instead of running, or would invalidate
+    /// one, as in the legacy stream while a blocking stream is captured. For a stream that other code may capture the
+    /// driver is asked; without an answer it counts as captured.
     pub fn is_captured(&self) -> bool {
         if !self.runtime().backend.is_this_process() {
             return true;
         }
-        // Of the default stream of another thread nobody here can ask.
+        // Another thread's default stream cannot be asked about from here.
         let is_asked = || self.core().is_shared() && self.is_mine().is_ok();
         self.own.captured_in().is_some()
             || is_asked() && self.runtime().backend.is_captured(self.id())
     }
 
-    /// Whether both are handles of one stream.
+    /// Returns whether both are handles of one stream.
     pub(crate) fn is(&self, other: &Stream) -> bool {
         Arc::ptr_eq(self.core(), other.core())
     }
@@ -213,7 +214,7 @@ impl Stream {
         Stream::legacy_of(runtime, device)
     }
 
-    /// Counts on the chain of a stream that is gone, if there is one whose work is over.
+    /// Continues the chain of a destroyed stream, if there is one whose work is complete.
     fn go_on(&self, at: Place) {
         let runtime = self.runtime();
         let is_over = |ended: &Ended| {
@@ -229,7 +230,7 @@ impl Stream {
             .explicit
             .take_ended(is_over);
         if let Some(ended) = ended {
-            // Where that fails it has a chain of its own.
+            // If that fails the stream has its own chain.
             let _ = self.own.stream.go_on_as(ended, at);
         }
     }
@@ -254,10 +255,10 @@ impl Stream {
 // ------------------------------------------------------------------ order
 
 impl Stream {
-    /// `cudaEventRecord`: the event takes all that the stream was given so far (R5).
+    /// `cudaEventRecord`: records the event at the current end of the stream (R5).
     ///
     /// # Errors
-    /// If the event belongs to another device, or what the driver answers.
+    /// If the event belongs to another device, or any error that the driver returns.
     #[track_caller]
     pub fn record(&self, event: &Event) -> Result<()> {
         let at = Location::caller();
@@ -277,15 +278,15 @@ impl Stream {
         Ok(())
     }
 
-    /// `cudaStreamWaitEvent`: what the stream is given from here on waits for the last record of the
-    /// event; if there is none, for nothing (R6 to R8).
+    /// `cudaStreamWaitEvent`: makes all work that is submitted to the stream from here on wait for the event's latest
+    /// record; without a record it waits for nothing (R6 to R8).
     ///
     /// # Ordering
-    /// Does not hold up the host. A record in a capture pulls the stream into the capture (R48).
+    /// Does not block the host. If the record is in a capture, the stream joins that capture (R48).
     ///
     /// # Errors
-    /// If the stream is of the safe API and the event was recorded in a capture, or what the driver
-    /// answers.
+    /// If the stream belongs to the safe API and the event was recorded in a capture, or any error that the driver
+    /// returns.
     #[track_caller]
     pub fn wait(&self, event: &Event) -> Result<()> {
         let at = Location::caller();
@@ -309,11 +310,11 @@ impl Stream {
         self.put(kind, runs, last.point.as_ref(), at, |_| ())
     }
 
-    /// PyTorch's `wait_stream`: what the stream is given from here on waits for all that the other
-    /// one was given so far (R50).
+    /// PyTorch's `wait_stream`: makes all work that is submitted to the stream from here on wait for all work
+    /// submitted to the other stream so far (R50).
     ///
     /// # Errors
-    /// As [`Stream::record`] and [`Stream::wait`].
+    /// As for [`Stream::record`] and [`Stream::wait`].
     #[track_caller]
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
         let at = Location::caller();
@@ -335,10 +336,10 @@ impl Stream {
         self.own.stream.link_behind(&other.own.stream, runs, at)
     }
 
-    /// What the stream is given from here on waits for an event of the safe API.
+    /// Makes all work that is submitted to the stream from here on wait for an event of the safe API.
     ///
     /// # Errors
-    /// What the driver answers, or that the event belongs to another machine.
+    /// Any error that the driver returns, or that the event belongs to another machine.
     #[track_caller]
     pub fn wait_event(&self, event: &crate::event::Event) -> Result<()> {
         self.runtime().check()?;
@@ -347,20 +348,20 @@ impl Stream {
             return Err(Error::Invalid {
                 call: "wait_event",
                 why:
-                    "an event of the safe API lies outside of every capture; wait before it begins"
+                    "an event of the safe API is outside of every capture; wait for it before the capture begins"
                         .into(),
             });
         }
         self.own.stream.wait_event(event)
     }
 
-    /// `cudaStreamQuery`: whether all that it was given so far is over.
+    /// `cudaStreamQuery`: returns whether all work submitted to the stream so far is complete.
     ///
     /// # Ordering
-    /// Does not hold up the host. "Yes" counts as [`Stream::synchronize`].
+    /// Does not block the host. A result of `true` orders later calls as [`Stream::synchronize`] does.
     ///
     /// # Errors
-    /// What failed on the device, or that the stream is being captured.
+    /// The error of work that failed on the device, or that the stream is being captured.
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
         let at = Location::caller();
@@ -369,14 +370,14 @@ impl Stream {
         self.own.stream.query_itself(at)
     }
 
-    /// `cudaStreamSynchronize`: waits until all that it was given so far is over. The legacy stream
-    /// stands for all blocking streams (R16).
+    /// `cudaStreamSynchronize`: waits until all work submitted to the stream so far is complete. For the legacy
+    /// stream that includes all blocking streams (R16).
     ///
     /// # Ordering
-    /// Holds up the host. Whatever this thread submits afterwards, to any stream, is ordered after it.
+    /// Blocks the host. Everything that this thread submits afterwards, to any stream, is ordered after that work.
     ///
     /// # Errors
-    /// As [`Stream::query`].
+    /// As for [`Stream::query`].
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         let at = Location::caller();
@@ -385,7 +386,7 @@ impl Stream {
         refuse_in_host_func("synchronize")?;
         let runtime = self.runtime();
         let kind = Kind::SyncStream { stream: self.id() };
-        // In a capture it is refused, and what is refused did not happen.
+        // During a capture the call is refused, and a refused call is not logged.
         let is_told = self.own.captured_in().is_none();
         let (op, point) = self.own.stream.tell_wait(kind, is_told, at)?;
         runtime.finish(&op, at)?;
@@ -397,28 +398,29 @@ impl Stream {
 // ------------------------------------------------------------------ memory of the safe API
 
 impl Stream {
-    /// Lends memory of the safe API to be read by calls and by foreign code on this stream
-    /// ([`Region::address`]). The stream is made to wait for all that a read has to stand behind.
+    /// Lends memory of the safe API for reading by calls and by foreign code on this stream ([`Region::address`]).
+    /// The stream is made to wait for all uses that a read has to be ordered after.
     ///
     /// # Safety
-    /// Until the safe API writes the memory again, the stream that writes has been made to wait for
-    /// what reads it here; and before the buffer is dropped, [`record_stream`](super::record_stream)
-    /// has named this stream, or the stream that the buffer was allocated on waits for it.
+    /// Before the safe API writes the memory again, the stream that writes is made to wait for the reads on this
+    /// stream; and before the buffer is dropped, [`record_stream`](super::record_stream) is called with this stream,
+    /// or the stream on which the buffer was allocated waits for it.
     ///
     /// # Errors
-    /// If it belongs to another machine or the stream is being captured, or what the driver answers.
+    /// If the memory belongs to another machine or the stream is being captured, or any error that the driver
+    /// returns.
     #[track_caller]
     pub unsafe fn lend<'a, T: Pod>(&self, view: View<'a, T>) -> Result<Region<'a>> {
         self.lends(view.touch(), Location::caller())
     }
 
-    /// The same to be written.
+    /// Like [`Stream::lend`], for writing.
     ///
     /// # Safety
-    /// As [`Stream::lend`], and for every use by the safe API, not only writes.
+    /// As for [`Stream::lend`], but before every use by the safe API, not only before writes.
     ///
     /// # Errors
-    /// As [`Stream::lend`].
+    /// As for [`Stream::lend`].
     #[track_caller]
     pub unsafe fn lend_mut<'a, T: Pod>(&self, view: ViewMut<'a, T>) -> Result<Region<'a>> {
         self.lends(view.touch(), Location::caller())
@@ -431,11 +433,11 @@ impl Stream {
             return Err(Error::Invalid {
                 call: "lend",
                 why: "memory of the safe API cannot be captured, because the graph would use it \
-                      when nobody tracks it; use memory of the explicit style"
+                      without tracking; use memory of the explicit style"
                     .into(),
             });
         }
-        self.own.stream.stand_behind(touch, at)?;
+        self.own.stream.order_after(touch, at)?;
         Ok(Region::lent(
             touch.block,
             touch.start,
@@ -445,12 +447,12 @@ impl Stream {
     }
 }
 
-// ------------------------------------------------------------------ what stands behind it
+// ------------------------------------------------------------------ submitting
 
 pub(super) type Touches<'a> = SmallVec<[(Region<'a>, Mode); 4]>;
 
 impl Stream {
-    /// Puts work into the stream.
+    /// Submits work to the stream.
     #[track_caller]
     pub(super) fn work(
         &self,
@@ -472,7 +474,7 @@ impl Stream {
         self.submit(kind, payload, runs, at, |pen| accesses(touches, pen))
     }
 
-    /// Puts a call without accesses into the stream. `done` is shown the clock of the stream behind it.
+    /// Submits a call without accesses to the stream. `done` gets the stream's clock after the call.
     #[inline]
     #[track_caller]
     pub(super) fn put(
@@ -487,7 +489,7 @@ impl Stream {
         self.own.stream.link_bare(kind, runs, behind, at, done)
     }
 
-    /// Puts a call into the stream by which it takes part in a capture.
+    /// Submits a call by which the stream joins a capture.
     #[track_caller]
     pub(super) fn join(&self, kind: Kind, capture: &Arc<Capture>, at: Place) -> Result<()> {
         self.is_mine()?;
@@ -495,7 +497,7 @@ impl Stream {
         self.own.stream.link_into_capture(kind, at, join)
     }
 
-    /// Puts anything into the stream.
+    /// Submits any call to the stream.
     #[track_caller]
     pub(super) fn submit(
         &self,
@@ -515,7 +517,7 @@ impl Stream {
         self.own.stream.issue_bare(call, accesses)
     }
 
-    /// A per-thread default stream is another stream on every thread.
+    /// Refuses another thread's per-thread default stream.
     #[inline]
     fn is_mine(&self) -> Result<()> {
         match self.own.thread {
@@ -536,7 +538,7 @@ impl Stream {
         })
     }
 
-    /// The end of a stream that only this thread can ask about; none of any other stream.
+    /// Returns the end of a stream that only this thread can ask about; `None` for any other stream.
     pub(super) fn end_of_this_thread(&self, at: Place) -> Result<Option<Mark>> {
         self.is_mine()?;
         if self.own.thread.is_none() {
@@ -584,7 +586,7 @@ impl Drop for Own {
         let crate::stream::Stream { runtime, core } = self.stream.clone();
         let gone = match core.is_noted() {
             false => vec![core],
-            // It stays while somebody may wait for it, and another one may not have to.
+            // The stream is kept while a mark for it exists; earlier ones that have no more marks are destroyed.
             true => runtime.device(core.device).explicit.keep_noted(core),
         };
         let at = Location::caller();
@@ -597,15 +599,15 @@ impl Drop for Own {
     }
 }
 
-/// Gives a stream back that nobody has.
+/// Destroys a stream without handles.
 fn end(stream: &crate::stream::Stream, at: Place) {
     let (runtime, id) = (&stream.runtime, stream.core.id);
-    // What cannot be recorded keeps its chain.
+    // A stream whose end cannot be recorded keeps its chain.
     let ended = match runtime.has_many_chains() && stream.core.capture.get().is_none() {
         true => stream.ended(at).ok(),
         false => None,
     };
-    // SAFETY: the last handle has gone, and nobody has to wait for it.
+    // SAFETY: the last handle is gone, and no mark that refers to the stream is left.
     unsafe { runtime.backend.destroy(Destroy::Stream(id)) };
     let destroyed = Kind::DestroyStream { stream: id };
     runtime.tell(destroyed, |_| Accesses::new(), at);

@@ -1,4 +1,4 @@
-//! What is put into a stream: kernels, copies, functions on the host, memory in its order.
+//! Work for a stream: kernels, copies, functions on the host, stream-ordered memory.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 
@@ -16,24 +16,24 @@ use crate::op::{Accesses, Kind, Memory, Mode};
 use crate::stream::{CopyPlan, FillPlan, not_empty};
 use crate::tracker::{Freed, as_host_func, drop_elsewhere};
 
-/// An argument of a kernel, with what the kernel does to it.
+/// An argument of a kernel, with the kernel's access to it.
 #[derive(Clone, Copy, Debug)]
 pub enum Arg<'a> {
     /// Memory that the kernel only reads.
     Reads(Region<'a>),
-    /// Memory that the kernel writes, and may read.
+    /// Memory that the kernel writes and may also read.
     Writes(Region<'a>),
     /// A number of up to eight bytes; see [`Arg::value`].
     Value {
-        /// Its bytes.
+        /// Bytes of the number.
         bytes: [u8; 8],
-        /// How many of them count.
+        /// Number of bytes that count.
         len: u8,
     },
 }
 
 impl Arg<'_> {
-    /// A number of at most eight bytes.
+    /// Makes an argument of a number of at most eight bytes.
     pub fn value<T: Pod>(value: T) -> Arg<'static> {
         const { assert!(size_of::<T>() <= 8, "a value has at most eight bytes") };
         let mut bytes = [0; 8];
@@ -47,17 +47,16 @@ impl Stream {
     /// `cudaMemcpyAsync`, in any direction, and `cudaMemcpyPeerAsync` between two devices.
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream, and for a blocking or legacy stream behind the
-    /// other side (R14). Does not hold up the host, unless one side is pageable: then it may (R22).
+    /// Runs after the earlier work of the stream, and for a blocking or legacy stream after that of the other side
+    /// (R14). Does not block the host, unless one side is pageable: then it may (R22).
     ///
     /// # Safety
-    /// The memory is not freed, or taken out by [`HostMemory::into_vec`](super::HostMemory::into_vec), before
-    /// the copy is over. The caller has ordered it against all
-    /// conflicting accesses: of other streams, of the host, and of the safe API if the memory was
-    /// lent.
+    /// The memory is not freed, or taken out by [`HostMemory::into_vec`](super::HostMemory::into_vec), before the
+    /// copy is complete. The caller has ordered the copy against all conflicting accesses: of other streams, of the
+    /// host, and of the safe API if the memory was lent.
     ///
     /// # Errors
-    /// If the sizes differ or the memory belongs to another machine, or what the driver answers.
+    /// If the sizes differ or the memory belongs to another machine, or any error that the driver returns.
     #[track_caller]
     pub unsafe fn memcpy(&self, from: Region<'_>, to: Region<'_>) -> Result<()> {
         let copy = copy_of("memcpy", from, to)?;
@@ -73,16 +72,16 @@ impl Stream {
         )
     }
 
-    /// `cudaMemsetAsync`: writes the same byte everywhere.
+    /// `cudaMemsetAsync`: sets every byte to `value`.
     ///
     /// # Ordering
-    /// As [`Stream::memcpy`]; never holds up the host.
+    /// As for [`Stream::memcpy`]; never blocks the host.
     ///
     /// # Safety
-    /// As [`Stream::memcpy`].
+    /// As for [`Stream::memcpy`].
     ///
     /// # Errors
-    /// As [`Stream::memcpy`]; also for pageable memory.
+    /// As for [`Stream::memcpy`]; also for pageable memory.
     #[track_caller]
     pub unsafe fn memset(&self, to: Region<'_>, value: u8) -> Result<()> {
         let fill = fill_of("memset", to, value)?;
@@ -100,15 +99,15 @@ impl Stream {
     /// Launches a kernel.
     ///
     /// # Ordering
-    /// As [`Stream::memcpy`]; never holds up the host.
+    /// As for [`Stream::memcpy`]; never blocks the host.
     ///
     /// # Safety
-    /// The arguments are those of the kernel's signature, in its order, and what is passed as
-    /// [`Arg::Reads`] it does not write. Otherwise as [`Stream::memcpy`].
+    /// The arguments match the kernel's signature, in its order, and the kernel does not write those passed as
+    /// [`Arg::Reads`]. Otherwise as for [`Stream::memcpy`].
     ///
     /// # Errors
-    /// [`Error::NoForm`] if the kernel has no form for this device, [`Error::Invalid`] if the grid is
-    /// empty or memory is pageable or of another device, or what the driver answers.
+    /// [`Error::NoForm`] if the kernel has no form for this device, [`Error::Invalid`] if the grid is empty or memory
+    /// is pageable or on another device, or any error that the driver returns.
     #[track_caller]
     pub unsafe fn launch<A: KernelArgs>(
         &self,
@@ -127,8 +126,8 @@ impl Stream {
             return Err(Error::Invalid {
                 call: "launch",
                 why: format!(
-                    "an argument of kernel `{}` is pageable or lies on another device, where the \
-                     kernel cannot reach it; copy it first",
+                    "an argument of kernel `{}` is pageable or on another device, where the \
+                     kernel cannot access it; copy it first",
                     kernel.name()
                 ),
             });
@@ -144,20 +143,20 @@ impl Stream {
         self.work("launch", kind, Payload::Launch(launch), &touches, at)
     }
 
-    /// `cudaLaunchHostFunc`: runs a function on the host, in stream order. A panic in it is told to
-    /// whoever is told notices, and goes no further.
+    /// `cudaLaunchHostFunc`: runs a function on the host, in stream order. A panic in it is reported as a notice
+    /// ([`Options::notice`](crate::device::Options::notice)) and has no other effect.
     ///
     /// # Ordering
-    /// Starts when the earlier work of the stream is over; the later work waits for it (R28). Does
-    /// not hold up the calling thread.
+    /// Starts when the earlier work of the stream is complete; later work waits for the function (R28). Does not
+    /// block the calling thread.
     ///
     /// # Safety
-    /// The function calls nothing of the runtime but [`HostMemory::read`](super::HostMemory::read)
-    /// and [`HostMemory::write`](super::HostMemory::write), and of host memory it reads and writes
-    /// no more than is named here. Otherwise as [`Stream::memcpy`].
+    /// The function calls nothing of the runtime except [`HostMemory::read`](super::HostMemory::read) and
+    /// [`HostMemory::write`](super::HostMemory::write), and reads and writes only the host memory that is named here.
+    /// Otherwise as for [`Stream::memcpy`].
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub unsafe fn host_func(
         &self,
@@ -179,11 +178,11 @@ impl Stream {
         self.work("host_func", kind, Payload::HostFunc(run), &touches, at)
     }
 
-    /// `cudaMallocAsync`: the memory may be used in the order of this stream, and elsewhere behind an
-    /// event (R33). It may be what [`Stream::free_async`] has freed here.
+    /// `cudaMallocAsync`: the memory may be used in the order of this stream, and on other streams after an event
+    /// (R33). It may be memory that [`Stream::free_async`] freed on this stream.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver answers.
+    /// [`Error::OutOfMemory`], or any error that the driver returns.
     #[track_caller]
     pub fn malloc_async(&self, size_bytes: u64) -> Result<DeviceMemory> {
         let at = Location::caller();
@@ -197,14 +196,14 @@ impl Stream {
         Ok(DeviceMemory { held })
     }
 
-    /// `cudaFreeAsync`: the memory goes in the order of this stream.
+    /// `cudaFreeAsync`: frees the memory in the order of this stream.
     ///
     /// # Ordering
-    /// Does not hold up the host. All uses on other streams have to be ordered before it (R34).
+    /// Does not block the host. All uses on other streams have to be ordered before it (R34).
     ///
     /// # Errors
-    /// If it did not come from [`Stream::malloc_async`] or lies on another device, or what the driver
-    /// answers; then it is freed as if it was dropped.
+    /// If it does not come from [`Stream::malloc_async`] or is on another device, or any error that the driver
+    /// returns; then it is freed as if it were dropped.
     #[track_caller]
     pub fn free_async(&self, memory: DeviceMemory) -> Result<()> {
         let at = Location::caller();
@@ -250,8 +249,8 @@ impl<'a> Arg<'a> {
     }
 }
 
-/// A function on the host that has not run. If it never does, what it owns is dropped elsewhere:
-/// locks are held where the back end refuses it.
+/// A function on the host that has not run. If it never runs, it is dropped on another thread, because the back end
+/// holds locks when it refuses the call.
 struct Unrun<F: FnOnce() + Send + 'static>(Option<F>);
 
 impl<F: FnOnce() + Send + 'static> Unrun<F> {
@@ -260,7 +259,7 @@ impl<F: FnOnce() + Send + 'static> Unrun<F> {
         let ran = as_host_func(|| catch_unwind(AssertUnwindSafe(act)));
         if let Err(panic) = ran {
             drop_elsewhere(panic);
-            notice("sidestream: a function on the host panicked; the stream goes on");
+            notice("sidestream: a function on the host panicked; the stream continues");
         }
     }
 }
@@ -278,7 +277,7 @@ pub(super) fn copy_of(call: &'static str, from: Region<'_>, to: Region<'_>) -> R
     if bytes != room {
         return Err(Error::Invalid {
             call,
-            why: format!("{bytes} bytes were to be copied into {room}; name as many on both sides"),
+            why: format!("{bytes} bytes cannot be copied into {room}; use equal sizes"),
         });
     }
     let plan = CopyPlan::values::<u8>(bytes as usize);

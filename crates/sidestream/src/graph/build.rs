@@ -1,4 +1,4 @@
-//! Building a graph: nodes, and how they stand to each other.
+//! Building a graph: its nodes, and the dependencies between them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,47 +20,47 @@ use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode, Op, OpId, SiteId, Strea
 use crate::stream::{CopyPlan, FillPlan, Rows, not_empty};
 use crate::tracker::{Block, Conflicts, Runtime, UseMark, Uses};
 
-/// Takes the memory and the nodes of a graph that is to be.
+/// Collects the memory and the nodes of a graph.
 ///
-/// A node stands behind the earlier nodes whose accesses conflict with its own: it reads or writes
-/// bytes that they write, or writes bytes that they read. [`GraphBuilder::after`] adds what accesses
-/// cannot say. All other nodes run side by side.
+/// A node is ordered after the earlier nodes whose accesses conflict with its own: it reads or writes bytes that they
+/// write, or writes bytes that they read. [`GraphBuilder::after`] adds dependencies that accesses do not show. All
+/// other nodes may run concurrently.
 pub struct GraphBuilder {
-    /// Of this description alone: a node says whose it is.
+    /// The number of this description: a node contains the number of its description.
     description: u64,
     device: DeviceId,
     holdings: Holdings,
     nodes: Vec<Node>,
-    /// By buffer: what the nodes so far did to it.
+    /// Per buffer: its uses by the nodes so far.
     uses: Vec<Uses<NodeNumber>>,
-    /// By buffer: what the nodes read, and what they write.
+    /// Per buffer: the ranges that the nodes read, and those that they write.
     reads: Vec<Vec<Range<u64>>>,
     writes: Vec<Vec<Range<u64>>>,
 }
 
-/// A node, by its place among the nodes.
+/// A node's index among the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct NodeNumber(u32);
 
-/// Up to so many ranges of a buffer are tracked one by one at each launch; of more, all that lies
-/// between the first byte and the last.
+/// Up to this many ranges of a buffer are tracked one by one at each launch. For more ranges, the whole range from
+/// the first byte to the last is tracked.
 const RANGES_TRACKED: usize = 16;
 
 impl Device {
-    /// A graph without nodes, whose kernels run on this device. See [`graph`](crate::graph).
+    /// Begins a graph without nodes, whose kernels run on this device. See [`graph`](crate::graph).
     pub fn graph(&self) -> GraphBuilder {
         GraphBuilder::over(self.id(), Holdings::new(&self.runtime))
     }
 }
 
 impl GraphBuilder {
-    /// Takes a device buffer, for its nodes to use. The graph owns it from here on.
+    /// Takes a device buffer for the nodes to use. The graph owns it from here on.
     ///
     /// # Ordering
-    /// What uses it now is waited for by the first launch.
+    /// The first launch waits for the buffer's pending uses.
     ///
     /// # Errors
-    /// The buffer comes back if it belongs to another machine.
+    /// The error returns the buffer if it belongs to another machine.
     pub fn own<T: Pod + Send + Sync>(
         &mut self,
         buffer: DeviceBuf<T>,
@@ -70,10 +70,10 @@ impl GraphBuilder {
         Ok(BufKey::new(at, len))
     }
 
-    /// Takes pinned host memory, for its copies to use. The graph owns it from here on.
+    /// Takes pinned host memory for copies to use. The graph owns it from here on.
     ///
     /// # Errors
-    /// The memory comes back if it belongs to another machine.
+    /// The error returns the memory if it belongs to another machine.
     pub fn own_pinned<T: Pod + Send + Sync>(
         &mut self,
         memory: Pinned<T>,
@@ -83,8 +83,8 @@ impl GraphBuilder {
         Ok(PinnedKey::new(at, len))
     }
 
-    /// Adds the launch of a kernel. Its arguments are parts of the graph's buffers, and numbers; the
-    /// numbers are the same in every launch of the graph.
+    /// Adds the launch of a kernel. Its arguments are parts of the graph's buffers, and numbers; every launch of the
+    /// graph uses the same numbers.
     ///
     /// ```
     /// # use sidestream::device::Device;
@@ -95,7 +95,7 @@ impl GraphBuilder {
     /// let fill = Kernel::<(Write<u32>, Value<u32>)>::on_host("fill", |_, (x, n)| x.fill(n));
     /// let mut nodes = device.graph();
     /// let x = nodes.own(stream.alloc(8)?)?;
-    /// // The halves have nothing to do with each other: the two run side by side.
+    /// // The halves do not overlap: the two kernels may run concurrently.
     /// nodes.launch(&fill, Grid::new(1, 32), (x.slice_mut(..4), 1))?;
     /// nodes.launch(&fill, Grid::new(1, 32), (x.slice_mut(4..), 2))?;
     /// let mut graph = nodes.build()?;
@@ -107,11 +107,11 @@ impl GraphBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a buffer lies on another device, the grid is empty, or a part that is
-    /// written overlaps another argument.
+    /// [`Error::Invalid`] if a buffer is on another device, the grid is empty, or a part that is written overlaps
+    /// another argument.
     ///
     /// # Panics
-    /// If a key is another graph's.
+    /// If a key belongs to another graph.
     #[track_caller]
     pub fn launch<A: KernelArgs>(
         &mut self,
@@ -129,7 +129,7 @@ impl GraphBuilder {
             why: why.into(),
         };
         if pieces.iter().any(|p| self.block(p).device != self.device) {
-            let why = "a buffer lies on another device than the graph; copy it first";
+            let why = "a buffer is on another device than the graph; copy it first";
             return Err(self.at_node(&what, refuse(why)));
         }
         (not_empty(grid, kernel.name()))
@@ -158,7 +158,7 @@ impl GraphBuilder {
     /// [`Error::Invalid`] if the lengths differ.
     ///
     /// # Panics
-    /// If a key is another graph's.
+    /// If a key belongs to another graph.
     #[track_caller]
     pub fn upload<T: Pod>(
         &mut self,
@@ -173,10 +173,10 @@ impl GraphBuilder {
     /// Adds a copy of rows in pinned memory to rows on a device.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a side has no room for its rows, or they do not match.
+    /// [`Error::Invalid`] if a side is too small for its rows, or the rows of the two sides do not match.
     ///
     /// # Panics
-    /// If a key is another graph's.
+    /// If a key belongs to another graph.
     #[track_caller]
     pub fn upload_rows<T: Pod>(
         &mut self,
@@ -197,7 +197,7 @@ impl GraphBuilder {
     /// [`Error::Invalid`] if the lengths differ.
     ///
     /// # Panics
-    /// If a key is another graph's.
+    /// If a key belongs to another graph.
     #[track_caller]
     pub fn download<T: Pod>(
         &mut self,
@@ -212,10 +212,10 @@ impl GraphBuilder {
     /// Adds a copy of rows on a device to rows in pinned memory.
     ///
     /// # Errors
-    /// As [`GraphBuilder::upload_rows`].
+    /// As for [`GraphBuilder::upload_rows`].
     ///
     /// # Panics
-    /// If a key is another graph's.
+    /// If a key belongs to another graph.
     #[track_caller]
     pub fn download_rows<T: Pod>(
         &mut self,
@@ -230,26 +230,26 @@ impl GraphBuilder {
         self.copy(plan, from.piece(), to.piece(Mode::Write))
     }
 
-    /// Adds a copy on a device, or from one to another.
+    /// Adds a copy on one device, or from one device to another.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the lengths differ or the two overlap.
     ///
     /// # Panics
-    /// If a key is another graph's.
+    /// If a key belongs to another graph.
     #[track_caller]
     pub fn memcpy_d2d<T: Pod>(&mut self, from: Part<T>, to: PartMut<T>) -> Result<NodeId> {
         let plan = CopyPlan::all::<T>("memcpy_d2d", from.len(), to.len());
         self.copy(plan, from.piece(), to.piece())
     }
 
-    /// Adds a copy of rows on a device to other rows there.
+    /// Adds a copy of rows on a device to other rows on the device.
     ///
     /// # Errors
-    /// As [`GraphBuilder::upload_rows`]; or if the two overlap.
+    /// As for [`GraphBuilder::upload_rows`]; also if the two overlap.
     ///
     /// # Panics
-    /// If a key is another graph's.
+    /// If a key belongs to another graph.
     #[track_caller]
     pub fn memcpy_d2d_rows<T: Pod>(
         &mut self,
@@ -263,38 +263,38 @@ impl GraphBuilder {
         self.copy(plan, from.piece(), to.piece())
     }
 
-    /// Adds a node that sets every byte.
+    /// Adds a node that sets every byte to `byte`.
     ///
     /// # Errors
-    /// None today.
+    /// None at present.
     ///
     /// # Panics
-    /// If the key is another graph's.
+    /// If the key belongs to another graph.
     #[track_caller]
     pub fn memset<T: Pod>(&mut self, to: PartMut<T>, byte: u8) -> Result<NodeId> {
         Ok(self.fill(FillPlan::bytes::<T>(byte), to.len(), to.piece()))
     }
 
-    /// Adds a node that sets every value; values of one, two or four bytes.
+    /// Adds a node that sets every value; a value has one, two or four bytes, or repeats the same four bytes.
     ///
     /// # Errors
     /// [`Error::Invalid`] for values of another size.
     ///
     /// # Panics
-    /// If the key is another graph's.
+    /// If the key belongs to another graph.
     #[track_caller]
     pub fn fill_with<T: Pod>(&mut self, to: PartMut<T>, value: T) -> Result<NodeId> {
         let plan = FillPlan::value(&value).map_err(|error| self.at_node("fill", error))?;
         Ok(self.fill(plan, to.len(), to.piece()))
     }
 
-    /// Makes `node` stand behind `earlier`, though they touch nothing in common.
+    /// Orders `node` after `earlier`, even if they touch no common memory.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `earlier` was not added before `node`.
     ///
     /// # Panics
-    /// If a node is another graph's, or of an earlier description of this one.
+    /// If a node belongs to another graph, or to an earlier description of this one.
     #[track_caller]
     pub fn after(&mut self, node: NodeId, earlier: NodeId) -> Result<()> {
         let place = |node: NodeId| node.0.within(self.description, OTHER_NODE);
@@ -303,7 +303,7 @@ impl GraphBuilder {
             return Err(Error::Invalid {
                 call: "after",
                 why: format!(
-                    "node {at} cannot stand behind node {before}, which was not added before it; \
+                    "node {at} cannot be ordered after node {before}, which was not added before it; \
                      add the nodes in the order in which they are to run"
                 ),
             });
@@ -315,14 +315,14 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Makes it executable.
+    /// Makes the graph executable.
     ///
     /// # Ordering
-    /// Nothing runs and nothing waits.
+    /// Runs nothing and waits for nothing.
     ///
     /// # Errors
-    /// [`Error::NoForm`] if a kernel has no form for the device, or what the driver answers. The
-    /// memory is dropped then.
+    /// [`Error::NoForm`] if a kernel has no form for the device, or any error that the driver returns. The memory is
+    /// dropped then.
     pub fn build(self) -> Result<Graph> {
         let runtime = Arc::clone(&self.holdings.runtime);
         let id = GraphId(runtime.graphs.fetch_add(1, Ordering::Relaxed));
@@ -339,7 +339,7 @@ impl GraphBuilder {
         })
     }
 
-    /// A description over this memory, without nodes yet.
+    /// Begins a description over this memory, without nodes.
     pub(super) fn over(device: DeviceId, holdings: Holdings) -> GraphBuilder {
         let owned = 0..holdings.values.len();
         GraphBuilder {
@@ -354,29 +354,29 @@ impl GraphBuilder {
     }
 
     /// # Errors
-    /// If it is for another device.
+    /// If the description is for another device.
     pub(super) fn belongs_to(&self, runtime: &Arc<Runtime>, device: DeviceId) -> Result<()> {
         if Arc::ptr_eq(runtime, &self.holdings.runtime) && self.device == device {
             return Ok(());
         }
         Err(Error::Invalid {
             call: "graph update",
-            why: "the description is for another device than the graph; build a graph of it".into(),
+            why: "the description is for another device; build a new graph from it".into(),
         })
     }
 
-    /// Makes the graph with this id do what the nodes say.
+    /// Makes the graph with this id do what the nodes describe.
     pub(super) fn make(&self, id: GraphId) -> Result<()> {
         let runtime = &self.holdings.runtime;
         runtime.check()?;
         let (device, nodes) = (self.device, &self.nodes[..]);
-        // SAFETY: the id is new, or that of a graph which is updated. The memory is held with the nodes, and by the
-        // graph later.
+        // SAFETY: the id is new, or that of a graph that is being updated. The memory is owned together with the
+        // nodes, and later by the graph.
         let made = unsafe { runtime.backend.create(Create::Graph { id, device, nodes }) };
         runtime.seen(made)
     }
 
-    /// The memory, and what a launch touches of it.
+    /// Returns the memory, and the ranges of it that a launch touches.
     pub(super) fn into_parts(self) -> (Holdings, Vec<Touched>) {
         let mut touches = Vec::new();
         for (index, (reads, writes)) in (0..).zip(self.reads.into_iter().zip(self.writes)) {
@@ -393,12 +393,12 @@ impl GraphBuilder {
     }
 }
 
-// ------------------------------------------------------------------ what they have in common
+// ------------------------------------------------------------------ shared by the calls above
 
 const OTHER_NODE: &str =
     "the node belongs to another graph, or to an earlier description of this one";
 
-/// The nodes of a graph are in no stream.
+/// A placeholder: the nodes of a graph are in no stream.
 const NO_STREAM: StreamId = StreamId(0);
 
 impl GraphBuilder {
@@ -449,7 +449,7 @@ impl GraphBuilder {
         self.add(kind, NodeWork::Fill(work), &[to])
     }
 
-    /// Adds a node behind all that it conflicts with.
+    /// Adds a node that is ordered after all nodes that it conflicts with.
     fn add(&mut self, kind: Kind, work: NodeWork, pieces: &[Piece]) -> NodeId {
         let number = self.nodes.len() as u32;
         let mut behind = Conflicts::new();
@@ -494,7 +494,7 @@ impl GraphBuilder {
         self.block(piece).address.offset(piece.start)
     }
 
-    /// The same error, with the node that was about to be added.
+    /// Returns the error with the number and the kind of the node that was about to be added.
     fn at_node(&self, what: &str, error: Error) -> Error {
         let number = self.nodes.len();
         match error {
@@ -522,16 +522,16 @@ impl NodeArg {
     }
 }
 
-/// What the borrow checker sees to where a stream is given views: what a node writes it touches in
-/// no other way.
+/// Checks for nodes what the borrow checker ensures for views on a stream: a node touches the bytes that it writes
+/// through one argument only.
 fn apart(call: &'static str, pieces: &[Piece]) -> Result<()> {
     for (at, piece) in pieces.iter().enumerate() {
         if let Some(other) = pieces[..at].iter().find(|other| other.conflicts(piece)) {
             return Err(Error::Invalid {
                 call,
                 why: format!(
-                    "it writes one of two parts of a buffer, bytes {}..{} and {}..{}, which \
-                     overlap; give it parts that do not, or two buffers",
+                    "it writes one of two overlapping parts of a buffer, bytes {}..{} and {}..{}; \
+                     give it parts that do not overlap, or two buffers",
                     other.start, other.end, piece.start, piece.end
                 ),
             });
@@ -540,8 +540,7 @@ fn apart(call: &'static str, pieces: &[Piece]) -> Result<()> {
     Ok(())
 }
 
-/// Of the nodes that a new one has to stand behind, those that no other of them stands behind: the
-/// rest follows.
+/// Reduces the dependencies of a new node to those that follow from none of the others.
 fn last_of(mut behind: SmallVec<[u32; 4]>, nodes: &[Node]) -> SmallVec<[u32; 4]> {
     behind.sort_unstable();
     behind.dedup();
@@ -562,7 +561,7 @@ fn last_of(mut behind: SmallVec<[u32; 4]>, nodes: &[Node]) -> SmallVec<[u32; 4]>
     behind
 }
 
-/// What a launch does to a buffer: disjoint ranges in their order, written where any node writes.
+/// Returns the accesses of a launch to a buffer: disjoint sorted ranges, with mode `Write` where any node writes.
 fn together(reads: Vec<Range<u64>>, writes: Vec<Range<u64>>) -> Vec<(Range<u64>, Mode)> {
     let writes = union(writes);
     let reads = without(union(reads), &writes);
@@ -596,7 +595,7 @@ fn union(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     union
 }
 
-/// Both are sorted and disjoint.
+/// Returns the parts of `ranges` that `others` do not cover. Both are sorted and disjoint.
 fn without(ranges: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut rest = Vec::new();
     for mut range in ranges {

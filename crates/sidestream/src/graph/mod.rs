@@ -1,9 +1,8 @@
-//! Graphs: work that is described once and launched many times, at the cost of one call.
+//! Graphs: work that is described once and launched many times, each time at the cost of one call.
 //!
-//! A graph is built from nodes: kernels, copies and fills. It owns the memory that they touch, and
-//! each node says what it reads and what it writes. The order between the nodes follows from that: a
-//! node stands behind the earlier ones whose accesses conflict with its own, byte by byte, and runs
-//! beside all others.
+//! A graph is built from nodes: kernels, copies and fills. It owns the memory that the nodes touch, and each node
+//! declares what it reads and what it writes. The dependencies follow from that: a node is ordered after the earlier
+//! nodes whose accesses conflict with its own, byte by byte, and may run concurrently with all others.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -61,46 +60,43 @@ pub(crate) use crate::kernel::part::{NodeArg, Piece};
 
 /// An executable graph, with the memory that its nodes touch.
 ///
-/// Made by [`Device::graph`](crate::device::Device::graph) and [`GraphBuilder::build`]. Between
-/// launches its memory is used like any other: other streams get views of its buffers
-/// ([`Graph::view`], [`Graph::view_mut`]), the host its pinned memory ([`Graph::pinned`],
-/// [`Graph::pinned_mut`], [`Graph::synchronize_pinned`]). [`Graph::into_buffers`] gives all of it
-/// back.
+/// Made by [`Device::graph`](crate::device::Device::graph) and [`GraphBuilder::build`]. Between launches its memory
+/// is used like any other: other streams use views of its buffers ([`Graph::view`], [`Graph::view_mut`]), the host
+/// uses its pinned memory ([`Graph::pinned`], [`Graph::pinned_mut`], [`Graph::synchronize_pinned`]).
+/// [`Graph::into_buffers`] gives all of the memory back.
 ///
 /// # Ordering
-/// Dropping it does not wait: what was launched still runs, and its memory goes to the allocator
-/// with that as its last use.
+/// Dropping a graph does not wait: launches that were submitted still run, and the memory goes to the allocator with
+/// them as its last use.
 pub struct Graph {
-    // Before the memory, so that nothing can launch it any more when that goes.
+    // Dropped before the memory, so that no launch is possible when the memory is dropped.
     executable: Executable,
     device: DeviceId,
-    /// Where its last launch ends. Before the runtime, as in `Holdings`.
+    /// The point at which the last launch ends. Dropped before the runtime, as in `Holdings`.
     launched: Option<Mark>,
-    /// Whether its memory is with a builder: [`Graph::edit`].
+    /// Whether a builder has its memory: see [`Graph::edit`].
     is_edited: bool,
     holdings: Holdings,
-    /// What a launch touches, all nodes together: per buffer disjoint and in order.
+    /// The accesses of a launch, of all nodes together: per buffer disjoint and sorted.
     touches: Vec<Touched>,
 }
 
-/// The memory of a graph that is no more. See [`Graph::into_buffers`].
+/// The memory of a graph that was given up. See [`Graph::into_buffers`].
 pub struct GraphBuffers {
     holdings: Holdings,
 }
 
 impl Graph {
-    /// Puts all its nodes into the stream, as one call. The event says when they are over.
+    /// Submits all nodes to the stream, as one call. The returned event is complete when all nodes are.
     ///
-    /// What a launch costs does not depend on how many nodes there are, only on how many buffers
-    /// they touch.
+    /// The cost of a launch does not depend on the number of nodes, only on the number of buffers that they touch.
     ///
     /// # Ordering
-    /// Runs after the earlier work of the stream, the graph's own last launch on whichever
-    /// stream, the last writes of what its nodes read and all uses of what they write. Does not hold
-    /// up the host.
+    /// Runs after the earlier work of the stream, the graph's own last launch on any stream, the last writes of what
+    /// its nodes read and all uses of what they write. Does not block the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the stream belongs to another device, or what the driver answers.
+    /// [`Error::Invalid`] if the stream belongs to another device, or any error that the driver returns.
     #[track_caller]
     pub fn launch(&mut self, stream: &Stream) -> Result<Event> {
         let at = Location::caller();
@@ -110,7 +106,7 @@ impl Graph {
             return Err(Error::Invalid {
                 call: "graph launch",
                 why: format!(
-                    "the graph was built for device {} and the stream is of device {}; launch it \
+                    "the graph was built for device {} and the stream belongs to device {}; launch it \
                      on a stream of its own device, or build another",
                     self.device.0, stream.core.device.0
                 ),
@@ -119,7 +115,7 @@ impl Graph {
         if self.is_edited {
             return Err(Error::Invalid {
                 call: "graph launch",
-                why: "the graph is being described anew; give the description to `update` first"
+                why: "the graph is being described anew; pass the description to `update` first"
                     .into(),
             });
         }
@@ -131,41 +127,42 @@ impl Graph {
         Ok(Event { runtime, mark })
     }
 
-    /// A buffer, for other streams to read.
+    /// Returns a view of a buffer, for other streams to read.
     ///
     /// # Ordering
-    /// Whoever uses it stands behind the launches that write it; the next launch stands behind them
-    /// where it writes.
+    /// Work that uses the view is ordered after the launches that write the buffer; the next launch that writes it is
+    /// ordered after that work.
     ///
     /// # Panics
-    /// If the key is another graph's.
+    /// If the key belongs to another graph.
     #[track_caller]
     pub fn view<T: Pod>(&self, key: BufKey<T>) -> View<'_, T> {
         self.holdings.buffer(key).view()
     }
 
-    /// A buffer, for other streams to write.
+    /// Returns a view of a buffer, for other streams to write.
     ///
     /// # Ordering
-    /// Whoever uses it stands behind all launches; the next launch stands behind them.
+    /// Work that uses the view is ordered after all launches; the next launch is ordered after that work.
     ///
     /// # Panics
-    /// If the key is another graph's.
+    /// If the key belongs to another graph.
     #[track_caller]
     pub fn view_mut<T: Pod>(&mut self, key: BufKey<T>) -> ViewMut<'_, T> {
         self.holdings.buffer_mut(key).view_mut()
     }
 
-    /// What lies in pinned memory, which no launch may be writing.
+    /// Returns the content of pinned memory, which no launch may still be writing.
     ///
     /// # Ordering
-    /// Does not hold up the host.
+    /// Does not block the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a launch that writes it may not be over, or what failed on the device.
+    /// [`Error::Invalid`] if a launch that writes it may not be complete; or the error of work that failed on the
+    /// device.
     ///
     /// # Panics
-    /// If the key is another graph's.
+    /// If the key belongs to another graph.
     #[track_caller]
     pub fn pinned<T: Pod>(&self, key: PinnedKey<T>) -> Result<&[T]> {
         let at = Location::caller();
@@ -173,16 +170,17 @@ impl Graph {
         Ok(self.holdings.pinned(key))
     }
 
-    /// Pinned memory to write to, which no launch may be using.
+    /// Returns pinned memory for the host to write, which no launch may still be using.
     ///
     /// # Ordering
-    /// Does not hold up the host. The next launch sees what was written.
+    /// Does not block the host. The next launch sees what the host wrote.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a launch that uses it may not be over, or what failed on the device.
+    /// [`Error::Invalid`] if a launch that uses it may not be complete; or the error of work that failed on the
+    /// device.
     ///
     /// # Panics
-    /// If the key is another graph's.
+    /// If the key belongs to another graph.
     #[track_caller]
     pub fn pinned_mut<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<&mut [T]> {
         let at = Location::caller();
@@ -190,33 +188,33 @@ impl Graph {
         Ok(self.holdings.pinned_mut(key))
     }
 
-    /// The same, and waits until no launch uses it.
+    /// Like [`Graph::pinned_mut`], but waits until no launch uses the memory.
     ///
     /// # Ordering
-    /// Holds up the host until the launches that use it are over.
+    /// Blocks the host until the launches that use the memory are complete.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     ///
     /// # Panics
-    /// If the key is another graph's.
+    /// If the key belongs to another graph.
     #[track_caller]
     pub fn synchronize_pinned<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<&mut [T]> {
         self.holdings.synchronize(key.at, Location::caller())?;
         Ok(self.holdings.pinned_mut(key))
     }
 
-    /// Takes pinned memory out of the graph, so that another thread can work on it. The graph cannot
-    /// be launched until it is back.
+    /// Takes pinned memory out of the graph, so that another thread can work on it. The graph cannot be launched
+    /// until the memory is returned.
     ///
     /// # Ordering
-    /// Holds up the host until the launches that use it are over.
+    /// Blocks the host until the launches that use the memory are complete.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     ///
     /// # Panics
-    /// If the key is another graph's, or the memory was taken before.
+    /// If the key belongs to another graph, or the memory was already taken.
     #[track_caller]
     pub fn lend_pinned<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<Pinned<T>> {
         self.holdings.synchronize(key.at, Location::caller())?;
@@ -226,10 +224,10 @@ impl Graph {
         Ok(self.holdings.take(key.at))
     }
 
-    /// Puts back what [`Graph::lend_pinned`] took.
+    /// Returns memory that [`Graph::lend_pinned`] took.
     ///
     /// # Errors
-    /// The memory comes back if it is not the same.
+    /// The error returns the memory if it is not the memory that was lent for this key.
     #[track_caller]
     pub fn return_pinned<T: Pod + Send + Sync>(
         &mut self,
@@ -250,23 +248,23 @@ impl Graph {
         Ok(())
     }
 
-    /// Begins another description of the graph, over the memory that it owns: its keys stay good, and
+    /// Begins a new description of the graph over the memory that it owns: its keys stay valid, and
     /// [`GraphBuilder::own`] adds to them. [`Graph::update`] takes the description.
     ///
-    /// The memory is with the builder until then, and the graph cannot be launched. A builder that is
-    /// dropped takes the memory along; one that is [built](GraphBuilder::build) gives another graph.
+    /// Until then the builder has the memory, and the graph cannot be launched. A builder that is dropped drops the
+    /// memory too; one that is [built](GraphBuilder::build) becomes another graph.
     ///
     /// # Ordering
-    /// Does not wait: what was launched still runs.
+    /// Does not wait: launches that were submitted still run.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if pinned memory of the graph is lent, or it is being described anew already.
+    /// [`Error::Invalid`] if pinned memory of the graph is lent, or the graph is already being described anew.
     pub fn edit(&mut self) -> Result<GraphBuilder> {
         self.not_lent("edit")?;
         if self.is_edited {
             return Err(Error::Invalid {
                 call: "edit",
-                why: "the graph is being described anew already; go on with that builder".into(),
+                why: "the graph is already being described anew; continue with that builder".into(),
             });
         }
         let without = Holdings::new(&self.holdings.runtime);
@@ -276,13 +274,13 @@ impl Graph {
         Ok(GraphBuilder::over(self.device, holdings))
     }
 
-    /// Makes the graph do something else of the same shape: as many nodes of the same kinds behind the
-    /// same nodes, with other arguments, grids, sizes and memory. Nothing is made anew, which would take
-    /// the driver longer.
+    /// Changes the graph to another description of the same shape: equally many nodes of the same kinds with the same
+    /// dependencies, but with other arguments, grids, sizes and memory. The driver's graph is updated and not
+    /// instantiated again, which would take longer.
     ///
     /// The description comes from [`Graph::edit`], over the same memory, or from
-    /// [`Device::graph`](crate::device::Device::graph), with memory of its own; its keys are those of
-    /// the graph from here on. What the graph owned until now and the description does not is given back.
+    /// [`Device::graph`](crate::device::Device::graph), with its own memory; from here on its keys are those of the
+    /// graph. Memory that the graph owned until now and the description does not contain is returned.
     ///
     /// ```
     /// # use sidestream::device::Device;
@@ -308,15 +306,15 @@ impl Graph {
     /// ```
     ///
     /// # Ordering
-    /// Does not wait: launches that were submitted still do what the graph did then, and the next one stands
-    /// behind them.
+    /// Does not wait: launches that were submitted still do what the graph described then, and the next launch is
+    /// ordered after them.
     ///
     /// # Errors
-    /// The description comes back with its memory: [`Error::Refused`] with the driver's 910 if it is not of
-    /// the same shape, or the driver cannot exchange some of it ([build](GraphBuilder::build) it then);
-    /// [`Error::Invalid`] if it is for another device; [`Error::NoForm`] as for a build. The graph stays as
-    /// it was; but one whose memory is with the description cannot be launched.
-    #[expect(clippy::result_large_err, reason = "the description comes back")]
+    /// The error returns the description with its memory: [`Error::Refused`] with the driver's code 910 if its shape
+    /// differs, or if the driver cannot update some of it ([build](GraphBuilder::build) it then); [`Error::Invalid`]
+    /// if it is for another device; [`Error::NoForm`] as for a build. The graph stays as it was, but cannot be
+    /// launched while the description has its memory.
+    #[expect(clippy::result_large_err, reason = "the error returns the description")]
     pub fn update(&mut self, nodes: GraphBuilder) -> Result<GraphBuffers, Refused<GraphBuilder>> {
         let updated = nodes.belongs_to(&self.holdings.runtime, self.device);
         let updated = updated.and_then(|()| nodes.make(self.executable.id));
@@ -335,7 +333,7 @@ impl Graph {
             true => Ok(()),
             false => Err(Error::Invalid {
                 call,
-                why: "pinned memory of the graph is lent; give it back with `return_pinned`".into(),
+                why: "pinned memory of the graph is lent; return it with `return_pinned`".into(),
             }),
         }
     }
@@ -343,7 +341,7 @@ impl Graph {
     /// Gives up the graph and keeps its memory.
     ///
     /// # Ordering
-    /// Does not wait: what was launched still runs.
+    /// Does not wait: launches that were submitted still run.
     pub fn into_buffers(self) -> GraphBuffers {
         GraphBuffers {
             holdings: self.holdings,
@@ -378,25 +376,25 @@ impl Graph {
 }
 
 impl GraphBuffers {
-    /// A buffer. Launches that use it may not be over: the next use stands behind them.
+    /// Takes a buffer. Launches that use it may be in flight: the next use is ordered after them.
     ///
     /// # Panics
-    /// If the key is another graph's, or the buffer was taken before.
+    /// If the key belongs to another graph, or the buffer was already taken.
     #[track_caller]
     pub fn take<T: Pod>(&mut self, key: BufKey<T>) -> DeviceBuf<T> {
         self.holdings.take(key.at)
     }
 
-    /// Pinned memory, once no launch uses it.
+    /// Takes pinned memory, once no launch uses it.
     ///
     /// # Ordering
-    /// Holds up the host until the launches that use it are over.
+    /// Blocks the host until the launches that use the memory are complete.
     ///
     /// # Errors
-    /// What failed on the device; the memory stays here.
+    /// The error of work that failed on the device; the memory stays here.
     ///
     /// # Panics
-    /// If the key is another graph's, or the memory was taken before.
+    /// If the key belongs to another graph, or the memory was already taken.
     #[track_caller]
     pub fn synchronize_pinned<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<Pinned<T>> {
         self.holdings.synchronize(key.at, Location::caller())?;
@@ -404,7 +402,7 @@ impl GraphBuffers {
     }
 }
 
-/// Bytes of one of the buffers that a launch reads or writes.
+/// A range of bytes of a buffer that a launch reads or writes.
 struct Touched {
     index: u32,
     start: u64,
@@ -412,7 +410,7 @@ struct Touched {
     mode: Mode,
 }
 
-/// The graph as the back end has it.
+/// The back end's executable graph.
 struct Executable {
     runtime: Arc<Runtime>,
     id: GraphId,
@@ -421,31 +419,31 @@ struct Executable {
 impl Drop for Executable {
     fn drop(&mut self) {
         let (runtime, id) = (Arc::clone(&self.runtime), self.id);
-        // SAFETY: it was made by its builder, and its only handle goes.
+        // SAFETY: the graph was made by its builder, and this is its only handle, which is being dropped.
         outside_callbacks(move || unsafe { runtime.backend.destroy(Destroy::Graph(id)) });
     }
 }
 
-/// The number of another list: see [`At`].
+/// Returns a number for a new list: see [`At`].
 fn new_list() -> u64 {
     static LISTS: AtomicU64 = AtomicU64::new(0);
     LISTS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a graph owns, by the number in its key.
+/// The memory that a graph owns, indexed by the number in its key.
 struct Holdings {
-    /// Of this graph alone, among those of all machines: a key says whose it is.
+    /// A number that no other graph of any machine has: a key contains the number of its graph.
     graph: u64,
     values: Vec<Option<Box<dyn Owned>>>,
-    /// Where the last launch ends.
+    /// The point at which the last launch ends.
     last: Option<Mark>,
-    /// Pinned memory that is with its borrower: the number in its key, and where it lies.
+    /// Pinned memory that is lent: the number in its key, and its address.
     lent: Vec<(u32, Address)>,
-    // After the mark: the event behind it is given back when the machine goes.
+    // Dropped after the mark, whose event is destroyed with the machine.
     runtime: Arc<Runtime>,
 }
 
-/// A [`DeviceBuf`] or a [`Pinned`] of some type, which its key knows.
+/// A [`DeviceBuf`] or a [`Pinned`] with its type erased; the key has the type.
 trait Owned: Any + Send + Sync {
     fn memory(&self) -> &Block;
 }
@@ -476,7 +474,7 @@ impl Holdings {
     fn block(&self, index: u32) -> &Block {
         let value = self.values[index as usize].as_deref();
         value
-            .expect("the graph still owns what it touches")
+            .expect("the graph still owns the memory that it touches")
             .memory()
     }
 
@@ -522,7 +520,7 @@ impl Holdings {
     }
 
     /// # Errors
-    /// If what the host is about to do conflicts with a use that may not be over.
+    /// If the host's intended access conflicts with a use that may not be complete.
     #[track_caller]
     fn query(&self, call: &'static str, at: At, mode: Mode, place: Place) -> Result<()> {
         for mark in self.conflicts(at, mode) {
@@ -552,19 +550,19 @@ impl Holdings {
         let all = 0..block.size_bytes;
         (state.uses).conflicts(all, mode, |mark| conflicts.push(mark.clone()));
         if !self.runtime.is_tracking {
-            // Memory that nobody tracks knows no uses: the last launch may be one.
+            // The uses of untracked memory are unknown: the last launch may be one of them.
             conflicts.extend(self.last.clone());
         }
         conflicts
     }
 }
 
-const SAME_TYPE: &str = "a key has the type of what it stands for";
-const TAKEN: &str = "the memory was taken before";
+const SAME_TYPE: &str = "a key has the type of the memory that it names";
+const TAKEN: &str = "the memory was already taken";
 
 impl Drop for Holdings {
     fn drop(&mut self) {
-        // Nobody can tell whether a lost device still uses it: it is never used again.
+        // A lost device may still use the memory, so it is leaked and never reused.
         if self.runtime.is_lost() {
             std::mem::forget(std::mem::take(&mut self.values));
         }

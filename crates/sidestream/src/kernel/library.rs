@@ -1,8 +1,8 @@
-//! Kernels that the library brings along: to try a device, to measure it and to test with.
+//! Kernels that come with the library: to try a device, to measure it and to test with.
 //!
-//! Each runs on a GPU and, in Rust, on the simulated one, with the same result to the last bit. A
-//! kernel that takes a number of values takes it from the launch, and a type cannot say that the
-//! views have so many: to make such a kernel is `unsafe`.
+//! Each runs on a GPU and, in Rust, on the simulated one, with bit-identical results. Some kernels take the number of
+//! values as an argument of the launch. The type system cannot check that the views are that long, so making such a
+//! kernel is `unsafe`.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -26,27 +26,28 @@ use super::{Grid, Kernel, KernelArgs, KernelCost, Passed, Read, Value, Work, Wri
 use crate::backend::{Arg, HostArg};
 use crate::ptx;
 
-/// What [`vector_add`] takes: `(a, b, sum, n)`.
+/// Signature of [`vector_add`]: `(a, b, sum, n)`.
 pub type VectorAdd = (Read<f32>, Read<f32>, Write<f32>, Value<u64>);
-/// What [`overlap_step`] takes: `(input, output, n, work)`.
+/// Signature of [`overlap_step`]: `(input, output, n, work)`.
 pub type OverlapStep = (Read<f32>, Write<f32>, Value<u64>, Value<u32>);
-/// What [`dense`] takes: `(x, w, y, rows, width)`.
+/// Signature of [`dense`]: `(x, w, y, rows, width)`.
 pub type Dense = (Read<f32>, Read<f32>, Write<f32>, Value<u64>, Value<u64>);
-/// What [`fill_pattern`] takes: `(to, n, seed)`.
+/// Signature of [`fill_pattern`]: `(to, n, seed)`.
 pub type FillPattern = (Write<u32>, Value<u64>, Value<u32>);
-/// What [`copy_piece`] takes: `(from, to, bytes)`.
+/// Signature of [`copy_piece`]: `(from, to, bytes)`.
 pub type CopyPiece = (Read<u8>, Write<u8>, Value<u64>);
-/// What [`check_pattern`] takes: `(from, n, seed, errors)`.
+/// Signature of [`check_pattern`]: `(from, n, seed, errors)`.
 pub type CheckPattern = (Read<u32>, Value<u64>, Value<u32>, Write<u32>);
 
-/// Nothing: what a launch costs when there is no work.
+/// Does nothing: measures the cost of a launch without work.
 pub fn empty() -> Kernel<()> {
     // SAFETY: the entry has no parameters and touches no memory.
     let kernel = unsafe { Kernel::<()>::from_ptx(&ptx::EMPTY, "empty") };
     kernel.and_on_host(|_, ()| ()).with_cost(|_| brief(0))
 }
 
-/// Keeps the device busy: each block for this many nanoseconds from its own start on. One block of one thread is enough.
+/// Keeps the device busy: each block runs for this many nanoseconds from its own start. One block of one thread is
+/// enough.
 pub fn spin() -> Kernel<(Value<u64>,)> {
     // SAFETY: the entry takes one number of eight bytes and touches no memory.
     let kernel = unsafe { Kernel::<(Value<u64>,)>::from_ptx(&ptx::SPIN, "spin") };
@@ -59,22 +60,22 @@ pub fn spin() -> Kernel<(Value<u64>,)> {
         })
 }
 
-/// Stops the device with an error. What comes after it fails, on a GPU until the process ends.
+/// Stops the device with an error. All later work fails, on a GPU until the process ends.
 pub fn trap() -> Kernel<()> {
     // SAFETY: the entry has no parameters and touches no memory.
     let kernel = unsafe { Kernel::<()>::from_ptx(&ptx::FAULT, "trap") };
     kernel
-        .and_on_host(|_, ()| panic!("the kernel `trap` does what it is for"))
+        .and_on_host(|_, ()| panic!("the kernel `trap` always fails"))
         .with_cost(|_| brief(0))
 }
 
 /// `(a, b, sum, n)`: `sum = a + b`, for the first `n` values.
 ///
 /// # Safety
-/// Each launch is told an `n` that is no more than what each of its views has.
+/// Each launch passes an `n` that is at most the length of each of its views.
 pub unsafe fn vector_add() -> Kernel<VectorAdd> {
-    // SAFETY: the entry has these parameters, and touches the first `n` values of each view, which
-    // the caller promises to be there.
+    // SAFETY: the entry has these parameters, and touches the first `n` values of each view, which exist by the
+    // caller's promise.
     let kernel = unsafe { Kernel::from_ptx(&ptx::VECTOR_ADD, "vector_add") };
     each_value(kernel, |args| (number(args, 3), 4, 1)).and_on_host(
         |_, (a, b, sum, n): (&[f32], &[f32], &mut [f32], u64)| {
@@ -85,11 +86,11 @@ pub unsafe fn vector_add() -> Kernel<VectorAdd> {
     )
 }
 
-/// `(input, output, n, work)`: each of the first `n` values goes through `work` steps
-/// `v = v * 1.0001 + 0.0001`, rounded once a step. Pipelines are measured with it.
+/// `(input, output, n, work)`: applies `work` steps `v = v * 1.0001 + 0.0001`, rounded once per step, to each of the
+/// first `n` values. Pipelines are measured with it.
 ///
 /// # Safety
-/// Each launch is told an `n` that is no more than what each of its views has.
+/// Each launch passes an `n` that is at most the length of each of its views.
 pub unsafe fn overlap_step() -> Kernel<OverlapStep> {
     // SAFETY: as for `vector_add`.
     let kernel = unsafe { Kernel::from_ptx(&ptx::OVERLAP_STEP, "overlap_step") };
@@ -102,13 +103,14 @@ pub unsafe fn overlap_step() -> Kernel<OverlapStep> {
     )
 }
 
-/// `(x, w, y, rows, width)`: a layer of a perceptron, `y = max(0, x · w)`, for `rows` rows of `width` values; `w` has `width`
-/// rows of as many. Requests are measured with it ([`dense_grid`]). A value does not depend on the grid or on other rows.
+/// `(x, w, y, rows, width)`: a layer of a perceptron, `y = max(0, x · w)`, for `rows` rows of `width` values; `w` is
+/// `width` by `width`. Batches of requests are measured with it ([`dense_grid`]). A result depends neither on the
+/// grid nor on other rows.
 ///
 /// # Safety
-/// Each launch has blocks of 256 threads, and views with `rows · width`, `width · width` and `rows · width` values.
+/// Each launch has blocks of 256 threads, and views of `rows · width`, `width · width` and `rows · width` values.
 pub unsafe fn dense() -> Kernel<Dense> {
-    // SAFETY: the entry has these parameters, and touches what the caller promises to be there.
+    // SAFETY: the entry has these parameters, and touches only values that exist by the caller's promise.
     let kernel = unsafe { Kernel::from_ptx(&ptx::DENSE, "dense") };
     kernel
         .with_cost_of(|grid, args| dense_cost(all(grid.blocks), number(args, 3), number(args, 4)))
@@ -132,18 +134,19 @@ pub unsafe fn dense() -> Kernel<Dense> {
         )
 }
 
-/// The grid with which [`dense`] is fastest: a block for each sixteen rows by sixteen columns.
+/// Returns the grid with which [`dense`] is fastest: a block for each sixteen rows by sixteen columns.
 pub fn dense_grid(rows: u64, width: u64) -> Grid {
     let tiles = dense_tiles(rows, width).max(1);
     Grid::new(u32::try_from(tiles).unwrap_or(u32::MAX), DENSE_THREADS)
 }
 
-/// What [`dense`] asks of the simulated GPU with so many blocks.
+/// Returns the cost of [`dense`] on the simulated GPU with this many blocks.
 pub fn dense_cost(blocks: u64, rows: u64, width: u64) -> KernelCost {
     let tiles = dense_tiles(rows, width);
     let per_block = u64::from(DENSE_THREADS);
     let chain_steps = tiles.div_ceil(blocks.max(1)).saturating_mul(width);
-    // For each value of a tile's depth a block loads sixteen of the rows and sixteen of a row of the weights, from the cache.
+    // For each step along the width of a tile, a block loads sixteen values of the rows and sixteen weights, from the
+    // cache.
     let loads = tiles.saturating_mul(width).saturating_mul(2 * 16 * 4);
     KernelCost::Grid(Work {
         blocks: blocks.max(1),
@@ -161,10 +164,10 @@ fn dense_tiles(rows: u64, width: u64) -> u64 {
     rows.div_ceil(16).saturating_mul(width.div_ceil(16))
 }
 
-/// `(to, n, seed)`: writes [`pattern`] to the first `n` places.
+/// `(to, n, seed)`: writes [`pattern`] to the first `n` values.
 ///
 /// # Safety
-/// Each launch is told an `n` that is no more than what its view has.
+/// Each launch passes an `n` that is at most the length of its view.
 pub unsafe fn fill_pattern() -> Kernel<FillPattern> {
     // SAFETY: as for `vector_add`.
     let kernel = unsafe { Kernel::from_ptx(&ptx::PATTERN, "fill_pattern") };
@@ -177,14 +180,12 @@ pub unsafe fn fill_pattern() -> Kernel<FillPattern> {
     )
 }
 
-/// `(from, n, seed, errors)`: adds to `errors[0]` how many of the first `n` values are not those of
-/// [`pattern`].
+/// `(from, n, seed, errors)`: adds to `errors[0]` the number of the first `n` values that differ from [`pattern`].
 ///
 /// # Safety
-/// Each launch is told an `n` that is no more than what its first view has, and its last one has a
-/// value.
+/// Each launch passes an `n` that is at most the length of its first view, and its last view has at least one value.
 pub unsafe fn check_pattern() -> Kernel<CheckPattern> {
-    // SAFETY: as for `vector_add`; the caller promises the counter too.
+    // SAFETY: as for `vector_add`; the counter exists by the caller's promise too.
     let kernel = unsafe { Kernel::from_ptx(&ptx::PATTERN, "check_pattern") };
     each_value(kernel, |args| (number(args, 1), 2, 8)).and_on_host(
         |_, (from, n, seed, errors): (&[u32], u64, u32, &mut [u32])| {
@@ -195,11 +196,12 @@ pub unsafe fn check_pattern() -> Kernel<CheckPattern> {
     )
 }
 
-/// `(from, to, bytes)`: copies the first `bytes` bytes. In the explicit style either side may be page-locked memory of the host, which the
-/// kernel reaches through the link: a few bytes are there sooner than by a copy engine, and wait behind no long copy there.
+/// `(from, to, bytes)`: copies the first `bytes` bytes. In the explicit style either side may be page-locked host
+/// memory, which the kernel accesses over the link: a few bytes arrive sooner than by a copy engine, and do not queue
+/// behind a long copy.
 ///
 /// # Safety
-/// Each launch is told a number that is no more than what each of its views has.
+/// Each launch passes a number of bytes that is at most the length of each of its views.
 pub unsafe fn copy_piece() -> Kernel<CopyPiece> {
     // SAFETY: as for `vector_add`.
     let kernel = unsafe { Kernel::from_ptx(&ptx::GATHER, "copy_piece") };
@@ -212,22 +214,22 @@ pub unsafe fn copy_piece() -> Kernel<CopyPiece> {
     )
 }
 
-/// Stands for any kernel of which only the accesses and the duration are known. What it writes tells
-/// its seed and all that it has read, so that a kernel that ran too early or too late shows in the
-/// bytes. It reads when it starts and writes when it ends. [`mix_args`](crate::explicit::mix_args) makes its arguments; it is
-/// launched with one block of up to 1,024 threads, in the explicit style alone.
+/// A stand-in for any kernel of which only the accesses and the duration are known. The bytes that it writes depend
+/// on its seed and on all bytes that it read, so a kernel that ran too early or too late shows in the result. It
+/// reads when it starts and writes when it ends. [`mix_args`](crate::explicit::mix_args) makes its arguments; it is
+/// launched with one block of up to 1,024 threads, and only in the explicit style.
 pub fn mix() -> Kernel<Mix> {
-    // SAFETY: nobody can launch it in the safe API, because nobody can make a `Mix`.
+    // SAFETY: the safe API cannot launch it, because no code outside this module can construct a `Mix`.
     let kernel = unsafe { Kernel::<Mix>::from_ptx(&ptx::MIX, "mix") };
     kernel
         .and_on_host(|_, args: &mut [HostArg]| mixes(args))
         .with_cost_of(|_, args| brief(number(args, 0)))
 }
 
-/// How many pieces of memory [`mix`] touches at most.
+/// The most regions of memory that [`mix`] can touch.
 pub const MIX_PIECES: usize = 12;
 
-/// What [`mix`] takes: see [`mix_args`](crate::explicit::mix_args).
+/// Signature of [`mix`]: see [`mix_args`](crate::explicit::mix_args).
 pub struct Mix(());
 
 impl KernelArgs for Mix {
@@ -250,7 +252,7 @@ fn mixes(args: &mut [HostArg]) {
         _ => 0,
     };
     let (seed, reads, writes) = (count(1), count(2) as usize, count(3) as usize);
-    // Each piece is followed by its length.
+    // Each region is followed by its length.
     let mut memory = args.iter_mut().skip(4).step_by(2);
     let mut seen = scramble(seed);
     for piece in memory.by_ref().take(reads) {
@@ -265,7 +267,7 @@ fn mixes(args: &mut [HostArg]) {
     }
 }
 
-/// What [`mix`] has seen when it has seen these bytes, too.
+/// Returns the state of [`mix`] after it has also read these bytes.
 pub fn mixed(seen: u64, bytes: &[u8]) -> u64 {
     let word = |(at, bytes): (u64, &[u8])| {
         let mut word = [0; 8];
@@ -278,7 +280,7 @@ pub fn mixed(seen: u64, bytes: &[u8]) -> u64 {
     scramble(seen ^ sum).wrapping_add(bytes.len() as u64)
 }
 
-/// What [`mix`] writes when it has seen this.
+/// Writes the bytes that [`mix`] writes in this state.
 pub fn mixture(seen: u64, to: &mut [u8]) {
     for (at, to) in (0..).zip(to.chunks_mut(8)) {
         let word = scramble(seen.wrapping_add(at));
@@ -286,14 +288,14 @@ pub fn mixture(seen: u64, to: &mut [u8]) {
     }
 }
 
-/// All bits of a word count in each bit of the result.
+/// Scrambles a word: every bit of it affects every bit of the result.
 pub fn scramble(x: u64) -> u64 {
     let x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
     let x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
     x ^ (x >> 33)
 }
 
-/// The value at a place: all bits of the place and of the seed count in each of its bits.
+/// Returns the value at a position: every bit of the position and of the seed affects every bit of it.
 pub fn pattern(at: u64, seed: u32) -> u32 {
     let mut x = (at as u32).wrapping_mul(0x9E37_79B1);
     x = x.wrapping_add((at >> 32) as u32).wrapping_add(seed);
@@ -302,15 +304,15 @@ pub fn pattern(at: u64, seed: u32) -> u32 {
     x ^ (x >> 16)
 }
 
-// ------------------------------------------------------------------ what a launch takes
+// ------------------------------------------------------------------ costs of launches
 
-/// It occupies next to nothing of the device.
+/// Returns a cost of this duration that occupies almost nothing of the device.
 fn brief(ns: u64) -> KernelCost {
     KernelCost::Duration { ns, share: 0.001 }
 }
 
-/// A kernel that goes over values of four bytes; `size` finds in the arguments how many there are,
-/// how many bytes each of them moves on average one way, and how many steps it takes.
+/// Gives a kernel that processes values of four bytes its cost. `size` reads from the arguments the number of values,
+/// the bytes that each moves one way on average, and its number of steps.
 fn each_value<A: KernelArgs>(
     kernel: Kernel<A>,
     size: impl Fn(&[Arg]) -> (u64, u32, u64) + Send + Sync + 'static,
@@ -328,13 +330,13 @@ fn each_value<A: KernelArgs>(
     })
 }
 
-/// Of what has three dimensions.
+/// Returns the product of three dimensions.
 fn all(of: [u32; 3]) -> u64 {
     let each = of.into_iter().map(u64::from);
     each.fold(1, u64::saturating_mul)
 }
 
-/// The argument at a place, which the kernel's type says is a number.
+/// Returns the argument at an index, which is a number by the kernel's type.
 fn number(args: &[Arg], at: usize) -> u64 {
     match args.get(at) {
         Some(Arg::Scalar { bytes, .. }) => u64::from_le_bytes(*bytes),

@@ -1,4 +1,4 @@
-//! Keys of the memory that a graph owns, and the parts of it that a node touches.
+//! Keys of the memory that a graph owns, and the parts of that memory that a node touches.
 
 use std::marker::PhantomData;
 use std::ops::{Range, RangeBounds};
@@ -7,10 +7,10 @@ use crate::backend::Arg;
 use crate::buffer::{Pod, within};
 use crate::op::Mode;
 
-/// Stands for a device buffer that a graph owns.
+/// Names a device buffer that a graph owns.
 ///
-/// A key is made by [`GraphBuilder::own`](crate::graph::GraphBuilder::own) and is good for that graph
-/// alone. Copies stand for the same buffer.
+/// Made by [`GraphBuilder::own`](crate::graph::GraphBuilder::own) and valid for that graph only. Copies name the same
+/// buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct BufKey<T> {
     pub(crate) at: At,
@@ -18,10 +18,9 @@ pub struct BufKey<T> {
     holds: PhantomData<T>,
 }
 
-/// Stands for pinned host memory that a graph owns.
+/// Names pinned host memory that a graph owns.
 ///
-/// Made by [`GraphBuilder::own_pinned`](crate::graph::GraphBuilder::own_pinned), and otherwise like a
-/// [`BufKey`].
+/// Made by [`GraphBuilder::own_pinned`](crate::graph::GraphBuilder::own_pinned); otherwise like a [`BufKey`].
 #[derive(Clone, Copy, Debug)]
 pub struct PinnedKey<T> {
     pub(crate) at: At,
@@ -37,7 +36,7 @@ pub struct Part<T>(Values<T>);
 #[derive(Clone, Copy, Debug)]
 pub struct PartMut<T>(Values<T>);
 
-/// Values in pinned host memory, which a copy reads or writes.
+/// Values in pinned host memory that a copy reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub struct PinnedPart<T>(Values<T>);
 
@@ -45,15 +44,15 @@ pub struct PinnedPart<T>(Values<T>);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeId(pub(crate) At);
 
-/// A place in a list: of the buffers of a graph, or of the nodes of one description of it.
+/// An index in a list: of a graph's buffers, or of the nodes of one description of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct At {
-    /// Whose list it is. No other list of the process has the number.
+    /// The number of the list, which no other list of the process has.
     pub list: u64,
     pub index: u32,
 }
 
-/// Bytes of a buffer, and what a node does to them.
+/// Bytes of a buffer, with the mode in which a node touches them.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
@@ -85,27 +84,27 @@ impl<T: Pod> BufKey<T> {
         BufKey { at, len, holds }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// All of it, for a node to read.
+    /// Returns the whole buffer, for a node to read.
     pub fn view(self) -> Part<T> {
         Part(Values::all(self.at, self.len))
     }
 
-    /// All of it, for a node to write.
+    /// Returns the whole buffer, for a node to write.
     pub fn view_mut(self) -> PartMut<T> {
         PartMut(Values::all(self.at, self.len))
     }
 
-    /// A range of it, for a node to read.
+    /// Returns a range of the buffer, for a node to read.
     ///
     /// # Panics
     /// If the range is not within the buffer.
@@ -114,7 +113,7 @@ impl<T: Pod> BufKey<T> {
         self.view().slice(range)
     }
 
-    /// A range of it, for a node to write.
+    /// Returns a range of the buffer, for a node to write.
     ///
     /// # Panics
     /// If the range is not within the buffer.
@@ -130,17 +129,17 @@ impl<T: Pod> PinnedKey<T> {
         PinnedKey { at, len, holds }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// A range of it.
+    /// Returns a range of the memory.
     ///
     /// # Panics
     /// If the range is not within the memory.
@@ -151,27 +150,27 @@ impl<T: Pod> PinnedKey<T> {
 }
 
 impl<T: Pod> From<PinnedKey<T>> for PinnedPart<T> {
-    /// All of it.
+    /// Converts to the whole memory.
     fn from(key: PinnedKey<T>) -> PinnedPart<T> {
         PinnedPart(Values::all(key.at, key.len))
     }
 }
 
 impl<T: Pod> Part<T> {
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(self) -> usize {
         self.0.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(self) -> bool {
         self.0.len == 0
     }
 
-    /// A range of it.
+    /// Returns a range of the part.
     ///
     /// # Panics
-    /// If the range is not within it.
+    /// If the range is not within the part.
     #[track_caller]
     pub fn slice(self, range: impl RangeBounds<usize>) -> Part<T> {
         Part(self.0.slice(range))
@@ -183,20 +182,20 @@ impl<T: Pod> Part<T> {
 }
 
 impl<T: Pod> PartMut<T> {
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(self) -> usize {
         self.0.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(self) -> bool {
         self.0.len == 0
     }
 
-    /// A range of it.
+    /// Returns a range of the part.
     ///
     /// # Panics
-    /// If the range is not within it.
+    /// If the range is not within the part.
     #[track_caller]
     pub fn slice(self, range: impl RangeBounds<usize>) -> PartMut<T> {
         PartMut(self.0.slice(range))
@@ -208,20 +207,20 @@ impl<T: Pod> PartMut<T> {
 }
 
 impl<T: Pod> PinnedPart<T> {
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(self) -> usize {
         self.0.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(self) -> bool {
         self.0.len == 0
     }
 
-    /// A range of it.
+    /// Returns a range of the part.
     ///
     /// # Panics
-    /// If the range is not within it.
+    /// If the range is not within the part.
     #[track_caller]
     pub fn slice(self, range: impl RangeBounds<usize>) -> PinnedPart<T> {
         PinnedPart(self.0.slice(range))
@@ -268,7 +267,7 @@ impl Piece {
         self.start..self.end
     }
 
-    /// Whether one writes what the other touches, too.
+    /// Returns whether the two overlap and at least one of them is a write.
     pub(crate) fn conflicts(&self, other: &Piece) -> bool {
         let overlap = self.start.max(other.start) < self.end.min(other.end);
         let writes = self.mode == Mode::Write || other.mode == Mode::Write;
@@ -277,16 +276,16 @@ impl Piece {
 }
 
 impl At {
-    /// The place in the list of the buffers of a graph, if the list is this graph's.
+    /// Returns the index in the list of a graph's buffers; panics if the list belongs to another graph.
     #[track_caller]
     pub(crate) fn of(self, graph: u64) -> usize {
         self.within(
             graph,
-            "the key belongs to another graph; use the one that this graph's builder gave",
+            "the key belongs to another graph; use a key from this graph's builder",
         )
     }
 
-    /// The place in a list, if the list is the one with this number.
+    /// Returns the index in a list; panics if the list has another number.
     #[track_caller]
     pub(crate) fn within(self, list: u64, else_says: &str) -> usize {
         assert!(self.list == list, "{else_says}");

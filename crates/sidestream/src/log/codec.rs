@@ -1,5 +1,5 @@
-//! The bytes of a record, both ways: each field is listed once, for the writer and the reader. `docs/reference/op-log.md` is the
-//! same in words.
+//! The encoding of records: each field is listed once, for both the writer and the reader. `docs/reference/op-log.md` describes
+//! it.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -17,15 +17,15 @@ use crate::op::{
     SiteId, StreamId, StreamKind, ThreadId,
 };
 
-/// The first byte of the record behind which nothing comes.
+/// The first byte of the end record, the last one of a log.
 pub(super) const END: u8 = 0;
-/// In the first byte: an operation, whose kind is in the low six bits.
+/// The bit of the first byte that marks an operation, whose kind is in the low six bits.
 pub(super) const OP: u8 = 0x80;
-/// In the first byte of an operation: number and thread follow. Without it, the number is the one
-/// after the last and the thread is that of the last.
+/// The bit of the first byte of an operation which says that number and thread follow. Without it, the number is one
+/// more than that of the previous operation, and the thread is equal.
 const HEAD: u8 = 0x40;
 
-/// By their code.
+/// The kinds of memory, by their code.
 const MEMORIES: [Memory; 4] = [
     Memory::Device,
     Memory::Pinned,
@@ -39,35 +39,35 @@ const STREAM_KINDS: [StreamKind; 4] = [
     StreamKind::Legacy,
 ];
 
-/// The code of a value: its place in the list.
+/// Returns the code of a value: its index in the list.
 #[inline]
 fn code_of<T: PartialEq>(list: &[T; 4], value: T) -> u8 {
     list.iter().position(|listed| *listed == value).unwrap_or(0) as u8
 }
 
-/// Bytes on their way to a file or from one. Who writes gives each field and gets it back, who reads gives any and gets
-/// the one of the file.
+/// The bytes of a log, to be written or read. Each method takes the value of a field and returns it: a writer encodes and
+/// returns the argument; a reader ignores the argument and returns the value decoded.
 pub(super) trait Wire {
-    /// What may be wrong with a field.
+    /// The error for an invalid field.
     type Error;
 
     fn number(&mut self, number: u64) -> Result<u64, Self::Error>;
-    /// An id or a count.
+    /// Codes an id or a count.
     fn small(&mut self, number: u32) -> Result<u32, Self::Error>;
-    /// A byte of which only the lowest bits are set.
+    /// Codes a byte of which only the lowest bits are set.
     fn bits(&mut self, bits: u8, count: u32, expected: &'static str) -> Result<u8, Self::Error>;
     fn text<'a>(&mut self, text: Cow<'a, str>) -> Result<Cow<'a, str>, Self::Error>;
-    /// Zero for nothing, else one more than the id.
+    /// Codes an optional id: zero for `None`, else one more than the id.
     fn option(&mut self, id: Option<u32>) -> Result<Option<u32>, Self::Error>;
-    /// A buffer, as the distance back from the newest one.
+    /// Codes a buffer, as the distance back from the newest one.
     fn buffer(&mut self, id: BufferId, newest: u32) -> Result<BufferId, Self::Error>;
-    /// Zero for nothing, else one more than that distance.
+    /// Codes an optional buffer: zero for `None`, else one more than its distance.
     fn some_buffer(
         &mut self,
         id: Option<BufferId>,
         newest: u32,
     ) -> Result<Option<BufferId>, Self::Error>;
-    /// An operation, as the distance back from the last one.
+    /// Codes an operation, as the distance back from the last one.
     fn op(&mut self, id: OpId, next: u64) -> Result<OpId, Self::Error>;
 
     #[inline]
@@ -75,7 +75,7 @@ pub(super) trait Wire {
         Ok(self.bits(u8::from(yes), 1, expected)? == 1)
     }
 
-    /// A start and how long it lasts.
+    /// Codes a time span, as its start and its duration.
     fn times(&mut self, (start, end): (u64, u64)) -> Result<(u64, u64), Self::Error> {
         let start = self.number(start)?;
         let lasts = self.number(end.wrapping_sub(start))?;
@@ -83,7 +83,7 @@ pub(super) trait Wire {
     }
 }
 
-/// A number in LEB128.
+/// Appends a number in LEB128.
 #[inline]
 pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
@@ -93,7 +93,7 @@ pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// To a file. What does not fit what is declared is never handed on: its bytes may be anything.
+/// Writes. A record that does not fit the declarations is never encoded for a file, so its bytes may be anything.
 impl Wire for Vec<u8> {
     type Error = Infallible;
 
@@ -153,7 +153,7 @@ impl Wire for Vec<u8> {
     }
 }
 
-/// From a file.
+/// Reads.
 impl<R: Read> Wire for Input<R> {
     type Error = Error;
 
@@ -205,7 +205,7 @@ impl<R: Read> Wire for Input<R> {
     }
 }
 
-/// The declared buffer this far back from the newest.
+/// Returns the declared buffer at this distance back from the newest.
 #[inline]
 fn buffer_at<R: Read>(back: u64, input: &Input<R>, newest: u32) -> Result<BufferId, Error> {
     match u64::from(newest).checked_sub(back.saturating_add(1)) {
@@ -216,9 +216,9 @@ fn buffer_at<R: Read>(back: u64, input: &Input<R>, newest: u32) -> Result<Buffer
     }
 }
 
-// ------------------------------------------------------------------ records that are no operations
+// ------------------------------------------------------------------ records other than operations
 
-/// The first byte of a record.
+/// Returns the first byte of a record.
 pub(super) fn tag_of(record: &Record<'_>) -> u8 {
     match record {
         Record::Stream { .. } => 1,
@@ -233,7 +233,7 @@ pub(super) fn tag_of(record: &Record<'_>) -> u8 {
     }
 }
 
-/// What starts with this byte and is no operation: what it is called, and a record in which to read it.
+/// Returns the name of the kind of record that starts with this byte and is not an operation, and a record to read into.
 pub(super) fn of_tag(tag: u8) -> Option<(&'static str, Record<'static>)> {
     let op = OpId(0);
     Some(match tag {
@@ -263,7 +263,7 @@ pub(super) fn of_tag(tag: u8) -> Option<(&'static str, Record<'static>)> {
     })
 }
 
-/// The fields of a record that is no operation, behind its first byte.
+/// Codes the fields of a record other than an operation, after its first byte.
 pub(super) fn fields<'a, W: Wire>(
     wire: &mut W,
     record: Record<'a>,
@@ -349,7 +349,7 @@ pub(super) fn fields<'a, W: Wire>(
                 work_ns: times(2, done.work_ns)?,
             })
         }
-        // It has bytes of its own, below.
+        // Operations are coded below.
         Record::Op(op) => Record::Op(op),
     })
 }
@@ -387,7 +387,7 @@ pub(super) fn put_op(out: &mut Vec<u8>, op: &Op, declared: &Declared) {
     }
 }
 
-/// Fills `op` with the operation that starts with the byte `tag`, which was read already.
+/// Reads into `op` the operation that starts with the byte `tag`, which was already read.
 #[inline]
 pub(super) fn read_op<R: Read>(
     tag: u8,
@@ -442,7 +442,7 @@ fn read_access<R: Read>(input: &mut Input<R>, declared: &Declared) -> Result<Acc
     })
 }
 
-/// The fields of a kind.
+/// Codes the fields of a kind of operation.
 #[inline]
 fn of_kind<W: Wire>(wire: &mut W, kind: &mut Kind, newest: u32) -> Result<(), W::Error> {
     kind.each_field(|field| {

@@ -1,5 +1,5 @@
-//! What a log has declared so far, and whether a record fits it. Writer and reader ask the same
-//! questions here, so that what the one takes the other takes too.
+//! The declarations of a log so far, and the check whether a record fits them. The writer and the reader share it,
+//! so that every log that can be written can be read.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -15,19 +15,19 @@ pub(super) struct Declared {
     pub events: u32,
     pub threads: u32,
     pub sites: u32,
-    /// By buffer: its size.
+    /// By buffer: its size in bytes.
     pub buffers: Vec<u64>,
     pub pools: u64,
     pub ops: u64,
     pub spans: u64,
     pub dones: u64,
-    /// By thread: how many spans it is in. Threads behind the last that was in one are missing.
+    /// By thread: the number of spans it is in. Threads after the last one that entered a span are missing.
     depths: Vec<u32>,
     /// By device: whether its legacy stream is declared.
     legacy: [bool; limits::DEVICES as usize],
-    /// The least number that the next operation may have.
+    /// The smallest number that the next operation may have.
     pub next: u64,
-    /// Who called last.
+    /// The thread of the last call.
     pub thread: ThreadId,
 }
 
@@ -52,7 +52,7 @@ impl Declared {
         }
     }
 
-    /// What the end record says, in its order.
+    /// Returns the counts of the end record, in its order.
     pub(super) fn counts(&self) -> [(&'static str, u64); 9] {
         [
             ("streams", u64::from(self.streams)),
@@ -67,7 +67,7 @@ impl Declared {
         ]
     }
 
-    /// Takes a record that is no operation, if it may come next.
+    /// Adds a record other than an operation, if it is valid here.
     pub(super) fn add(&mut self, record: &Record<'_>) -> Checked {
         match record {
             Record::Stream { kind, device, .. } => self.add_stream(*kind, *device),
@@ -124,7 +124,7 @@ impl Declared {
         Ok(())
     }
 
-    /// A thread enters a span or leaves one.
+    /// Adds the entry of a thread into a span or its exit.
     fn add_span(&mut self, thread: ThreadId, enters: bool) -> Checked {
         known("thread", thread.0, self.threads)?;
         let at = thread.0 as usize;
@@ -142,7 +142,7 @@ impl Declared {
         Ok(())
     }
 
-    /// The times of an operation that was called before.
+    /// Adds the times of an earlier operation.
     fn add_done(&mut self, done: &Done) -> Checked {
         let (id, next) = (done.op.0, self.next);
         if u64::from(id) >= next {
@@ -161,13 +161,13 @@ impl Declared {
         Ok(())
     }
 
-    /// How many buffers there are; their ids are written as the distance from here.
+    /// Returns the number of buffers; a buffer id is written as the distance from it.
     #[inline]
     pub(super) fn newest(&self) -> u32 {
         self.buffers.len() as u32
     }
 
-    /// Whether the operation may come next.
+    /// Checks that an operation is valid here.
     #[inline]
     pub(super) fn check(&self, op: &Op) -> Checked {
         let (id, least) = (op.id.0, self.next);
@@ -189,7 +189,7 @@ impl Declared {
         Ok(())
     }
 
-    /// The operation came next.
+    /// Adds an operation that was checked.
     #[inline]
     pub(super) fn add_op(&mut self, op: &Op) {
         self.next = u64::from(op.id.0) + 1;
@@ -238,7 +238,7 @@ impl Declared {
     }
 }
 
-/// Refused before room for them is made.
+/// Returns the error for too many accesses, which is detected before memory is allocated for them.
 pub(super) fn too_many_accesses() -> Problem {
     Problem::TooMuch {
         what: "accesses in an operation",
@@ -255,14 +255,14 @@ fn known(what: &'static str, id: u32, declared: u32) -> Checked {
     Err(Problem::Undeclared { what, id, declared })
 }
 
-/// One more of something.
+/// Increments a count, within its limit.
 fn count(so_far: &mut u32, limit: u32, what: &'static str) -> Checked {
     below(*so_far, limit, what)?;
     *so_far += 1;
     Ok(())
 }
 
-/// Whether an id is below the limit; of what is counted: whether there is room for one more.
+/// Checks that an id, or a count to be incremented, is below its limit.
 fn below(count: u32, limit: u32, what: &'static str) -> Checked {
     if count < limit {
         return Ok(());

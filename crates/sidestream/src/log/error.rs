@@ -1,21 +1,21 @@
-//! What can be wrong with a log, with the byte where it is.
+//! The errors of reading and writing logs, with their file offset.
 
 use std::{fmt, io};
 
 use super::VERSION;
 use crate::op::{BufferId, DeviceId, ThreadId};
 
-/// A log could not be read or written.
+/// The error when a log could not be read or written.
 #[derive(Debug)]
 pub struct Error {
-    /// The byte of the file at which the offending record starts; for a file that ends too early,
-    /// its length. While writing: how much was written so far.
+    /// The file offset of the invalid record; for a file that ends too early, its length. While writing: the number of bytes
+    /// written so far.
     pub offset: u64,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong with a log.
+/// The kind of an [`Error`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
@@ -23,37 +23,37 @@ pub enum Problem {
     Io(io::Error),
     /// The file ends too early.
     Cut {
-        /// What it ends in.
+        /// The kind of record in which it ends.
         inside: &'static str,
-        /// Everything before this byte is whole.
+        /// The file offset up to which all records are complete.
         whole: u64,
     },
-    /// The file does not start as logs do.
+    /// The file does not start with the letters of a log.
     NotALog,
-    /// The file is of another version.
+    /// The log has another version of the format.
     Version(u16),
-    /// A byte is not what the format has there.
+    /// A byte is not valid in the format.
     Malformed {
-        /// What the format has there.
+        /// What the format requires there.
         expected: &'static str,
     },
-    /// An id was named that no earlier record declares.
+    /// A record names an id that no earlier record declares.
     Undeclared {
-        /// What the id is of.
+        /// The kind of object that the id names.
         what: &'static str,
         /// The id.
         id: u64,
-        /// How many are declared.
+        /// The number of such objects declared.
         declared: u64,
     },
-    /// More of something than a reader takes.
+    /// A count exceeds its limit.
     TooMuch {
-        /// What there is too much of.
+        /// What is counted.
         what: &'static str,
-        /// How much there may be.
+        /// The limit.
         limit: u64,
     },
-    /// Bytes were named that a buffer does not have.
+    /// A record names bytes outside a buffer.
     Outside {
         /// The buffer.
         buffer: BufferId,
@@ -61,60 +61,60 @@ pub enum Problem {
         start: u64,
         /// One past the last byte.
         end: u64,
-        /// What the buffer has.
+        /// The size of the buffer.
         bytes: u64,
     },
     /// A second legacy stream was declared for one device.
     SecondLegacy(DeviceId),
-    /// A legacy stream was first used and then declared, so that its id is taken by another.
+    /// A legacy stream was used before its declaration, so that its id already belongs to another stream.
     LateLegacy,
-    /// A call has a number that is not greater than the one before.
+    /// The number of an operation is not greater than the one before.
     Number {
         /// The number.
         id: u32,
-        /// The least that it might have been.
+        /// The smallest valid number.
         least: u64,
     },
-    /// A kernel that is launched no times.
+    /// A kernel launch with a count of zero.
     NoLaunch,
-    /// A thread leaves a span and is in none.
+    /// A thread leaves a span although it is in none.
     NoSpan(ThreadId),
-    /// The times of an operation come before its call.
+    /// The times of an operation precede its call.
     EarlyTimes {
         /// The operation.
         id: u32,
-        /// All operations so far are numbered below this.
+        /// One more than the largest number of an operation so far.
         next: u64,
     },
-    /// An operation that ends before it starts.
+    /// An operation ends before it starts.
     Backwards {
         /// The operation.
         id: u32,
-        /// When it starts.
+        /// Its start, ns.
         start: u64,
-        /// When it ends.
+        /// Its end, ns.
         end: u64,
     },
-    /// The end record counts something else than the file holds.
+    /// A count in the end record differs from the content of the file.
     Count {
         /// What is counted.
         what: &'static str,
-        /// What the end record says.
+        /// The count in the end record.
         said: u64,
-        /// What the file holds.
+        /// The count of records in the file.
         holds: u64,
     },
-    /// Something follows the end record.
+    /// The file continues after the end record.
     Trailing,
-    /// Checking would take more memory than was allowed.
+    /// The check would use more memory than allowed.
     Memory {
-        /// What was allowed.
+        /// The limit.
         limit_bytes: u64,
     },
 }
 
 impl Error {
-    /// Whether the file is a log that ends too early. What was read before is as it was written.
+    /// Whether the file is a log that ends too early. The records read before are as they were written.
     pub fn is_cut(&self) -> bool {
         matches!(self.problem, Problem::Cut { .. })
     }
@@ -145,7 +145,7 @@ impl fmt::Display for Problem {
             ),
             Problem::NotALog => write!(
                 f,
-                "expected the letters SIDESTRM, with which op logs start; give an op log, or a trace that holds one"
+                "expected the letters SIDESTRM, with which op logs start; give an op log, or a trace that contains one"
             ),
             Problem::Version(found) => write!(
                 f,
@@ -174,7 +174,7 @@ impl fmt::Display for Problem {
             ),
             Problem::SecondLegacy(device) => write!(
                 f,
-                "device {} has a legacy stream already; declare one legacy stream a device",
+                "device {} has a legacy stream already; declare one legacy stream for each device",
                 device.0
             ),
             Problem::LateLegacy => write!(
@@ -188,7 +188,7 @@ impl fmt::Display for Problem {
             Problem::NoLaunch => {
                 write!(
                     f,
-                    "a kernel is launched no times; expected at least one launch"
+                    "a kernel is launched zero times; expected at least one launch"
                 )
             }
             Problem::NoSpan(thread) => write!(
@@ -198,11 +198,11 @@ impl fmt::Display for Problem {
             ),
             Problem::EarlyTimes { id, next } => write!(
                 f,
-                "the times of operation {id} come before its call, expected one below {next}; write times behind the operation"
+                "the times of operation {id} come before its call, expected one below {next}; write the times after the operation"
             ),
             Problem::Backwards { id, start, end } => write!(
                 f,
-                "operation {id} starts at {start} ns and ends at {end} ns; expected an end that is not before the start"
+                "operation {id} starts at {start} ns and ends at {end} ns; expected an end at or after the start"
             ),
             Problem::Count { what, said, holds } => write!(
                 f,

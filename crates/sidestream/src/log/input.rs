@@ -1,4 +1,4 @@
-//! The bytes of a log, with their place in the file. Buffers by itself.
+//! A buffered reader over the bytes of a log that keeps track of the position, for errors.
 
 use std::io::{self, Read};
 
@@ -7,16 +7,16 @@ use super::limits;
 
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// Where records are read from.
+/// The input from which records are read.
 #[derive(Debug)]
 pub(super) struct Input<R> {
     inner: R,
     buffer: Box<[u8]>,
     at: usize,
     end: usize,
-    /// The byte of the file at which the buffer starts.
+    /// The file offset of the buffer.
     base: u64,
-    /// The byte of the file at which the present record starts, and what it is.
+    /// The file offset of the current record.
     start: u64,
     record: &'static str,
 }
@@ -34,14 +34,14 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// Starts a record; what it is comes to be known by its first byte.
+    /// Starts a record; its kind is set once its first byte is known.
     #[inline]
     pub(super) fn start(&mut self) {
         self.start = self.base + self.at as u64;
         self.record = "a gap between records";
     }
 
-    /// Says what the present record is, for errors.
+    /// Sets the kind of the current record, for errors.
     #[inline]
     pub(super) fn is(&mut self, record: &'static str) {
         self.record = record;
@@ -51,7 +51,7 @@ impl<R: Read> Input<R> {
         self.start
     }
 
-    /// An error about the present record.
+    /// Returns an error about the current record.
     #[cold]
     pub(super) fn error(&self, problem: Problem) -> Error {
         let offset = self.start;
@@ -81,7 +81,7 @@ impl<R: Read> Input<R> {
         Ok(out)
     }
 
-    /// A number in LEB128, in its shortest form.
+    /// Reads a number in LEB128, in its shortest form.
     #[inline]
     pub(super) fn number(&mut self) -> Result<u64, Error> {
         let first = self.byte()?;
@@ -107,14 +107,14 @@ impl<R: Read> Input<R> {
         Err(self.malformed("a number of at most 64 bits in its shortest form"))
     }
 
-    /// A number that is an id or a count.
+    /// Reads a number that is an id or a count.
     #[inline]
     pub(super) fn small(&mut self) -> Result<u32, Error> {
         let number = self.number()?;
         u32::try_from(number).map_err(|_| self.malformed("a number of at most 32 bits"))
     }
 
-    /// A byte of which only the lowest bits may be set.
+    /// Reads a byte of which only the lowest bits may be set.
     #[inline]
     pub(super) fn bits(&mut self, count: u32, expected: &'static str) -> Result<u8, Error> {
         let byte = self.byte()?;
@@ -144,19 +144,19 @@ impl<R: Read> Input<R> {
         String::from_utf8(text).map_err(|_| self.malformed("text in UTF-8"))
     }
 
-    /// Whether nothing follows.
+    /// Whether the input has ended.
     pub(super) fn is_at_end(&mut self) -> Result<bool, Error> {
         Ok(self.at == self.end && !self.refill()?)
     }
 
-    /// Reads on; false at the end of the file.
+    /// Refills the buffer; returns false at the end of the file.
     #[cold]
     fn refill(&mut self) -> Result<bool, Error> {
         self.base += self.end as u64;
         (self.at, self.end) = (0, 0);
         loop {
             match self.inner.read(&mut self.buffer) {
-                // A reader that claims more than there was room for is not believed.
+                // A `Read` that returns more than the buffer's length is an error, not trusted.
                 Ok(count) => {
                     self.end = count.min(self.buffer.len());
                     return Ok(self.end > 0);

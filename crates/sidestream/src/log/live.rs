@@ -1,31 +1,28 @@
-//! The log of a program that runs: who gets told, and under which ids.
+//! The live log of a running program: passes records to the attached sinks, and hands out ids.
 //!
-//! [`Live`] hands out the ids of streams, events, threads and buffers, so that they are dense and
-//! in the order of their declarations, as a log wants them. It tells every [`Sink`] that is
-//! attached. A sink that comes late is told all declarations and all open spans first; operations
-//! from before it are unknown to it.
+//! [`Live`] hands out the ids of streams, events, threads and buffers, so that they are dense and in the order of their
+//! declarations, as a log requires. It passes each record to every attached [`Sink`]. A sink that is attached late
+//! first receives all declarations and all open spans, but no earlier operations.
 //!
-//! While nobody listens, an operation costs one relaxed load here.
+//! While no sink is attached, an operation costs one relaxed load here.
 //!
 //! # Locks
-//! Whoever writes holds the lock of the log, as a [`Pen`], before those of the program's streams and memory. A call that
-//! began before anybody listened has no pen and holds the others already: it may not ask for the log's. All that
-//! such a call needs is the id of a new event or thread. Those are given out under a lock of their own, behind which
-//! nobody takes another, and the next call that is written declares them first.
+//! A thread that writes takes the lock of the log, as a [`Pen`], before the locks of the program's streams and memory. A call
+//! that began before a sink was attached has no pen and already holds the other locks: it may not take the log's. All that
+//! such a call needs is the id of a new event or thread. Those are handed out under a separate lock, under which no
+//! other lock is taken, and the next call that is written declares them first.
 //!
-//! Nobody has a pen while he waits for what the program's own code has to do first, as a function on the host. A wait
-//! of the safe API is written when it is over ([`Live::nameless`]), a copy that may hold up its caller before it is made.
+//! No thread keeps a pen while it waits for code of the program, such as a host function. A wait of the safe API is
+//! written when it has ended ([`Live::nameless`]), and a copy that may block its caller is written before it is made.
 //!
-//! # What a sink has to say
-//! A sink is told while locks are held: those of the program's streams and that of the log. What the
-//! program has to hear at once, such as a race, a sink hands out as its [`Sink::alarm`]. The log keeps it for
-//! the thread whose call caused it, and [`Live::raise`], which that thread calls when it holds no lock any
-//! more, panics with it.
+//! # Alarms of sinks
+//! A sink is called while locks are held: those of the program's streams and that of the log. For a finding that must reach
+//! the program at once, such as a race, a sink returns a [`Sink::alarm`]. The log keeps it for the thread whose
+//! call caused it, and [`Live::raise`], which that thread calls once it holds no lock, panics with it.
 //!
-//! A sink is code of the program's, or writes to something that is, and such code panics. It is told of a call
-//! between its submission and the note of what it uses: a panic that went on from there would lose the note, and the
-//! ids and other sinks would miss a record. So it goes no further. The sink is told nothing more, since it may be in
-//! any state, and the panic becomes an alarm.
+//! A sink is, or calls, code of the program, which may panic. It is called between the submission of a call and the note of
+//! the memory that the call uses: an unwinding panic would lose that note, and ids and other sinks would miss a record. So
+//! the panic is caught. The sink is called no more, since it may be in any state, and the panic becomes an alarm.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -48,35 +45,35 @@ pub struct Live {
     alarmed: AtomicBool,
     nameless: AtomicU32,
     has_fresh: AtomicBool,
-    /// May be locked behind any other.
+    /// The lock that may be taken while any other is held.
     fresh: Mutex<Fresh>,
     told: Mutex<Told>,
 }
 
-/// Events and threads that have an id, and that nobody was told of.
+/// Events and threads that have an id but were not declared to the sinks yet.
 #[derive(Default)]
 struct Fresh {
     events: u32,
     threads: u32,
-    /// The first comes first.
+    /// Their declarations, in the order of ids.
     untold: Vec<Record<'static>>,
 }
 
-/// So many calls can wait at once under numbers of their own, the highest there are.
+/// The number of provisional operation numbers, the highest ones, for calls that wait at the same time.
 const NAMELESS: u32 = 1 << 20;
-/// The last number that a call in a log can have.
+/// The largest number of a call in a log.
 pub(super) const LAST_OP: u32 = u32::MAX - NAMELESS;
 
-/// Stands for a sink that was attached.
+/// Identifies an attached sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SinkId(u64);
 
 impl SinkId {
-    /// Of a sink that nobody took.
+    /// The id of no sink.
     pub(crate) const NONE: SinkId = SinkId(u64::MAX);
 }
 
-/// What was told so far, to be told again to a sink that comes late.
+/// The state of the log, with the declarations that a sink attached late receives first.
 #[derive(Default)]
 struct Told {
     declared: Vec<Record<'static>>,
@@ -87,9 +84,9 @@ struct Told {
     next_op: u64,
     sinks: Vec<Listener>,
     next_sink: u64,
-    /// What threads have to hear; what is nobody's in particular the first that can.
+    /// The pending alarms, each for a thread, or for the first thread that calls [`Live::raise`].
     alarms: Vec<(Option<ThreadId>, String)>,
-    /// The place in the log of calls that waited, by the number that they had meanwhile.
+    /// The numbers in the log of calls that waited, by their provisional numbers.
     called: HashMap<OpId, OpId>,
 }
 
@@ -98,33 +95,33 @@ struct Listener {
     id: SinkId,
     sink: Box<dyn Sink>,
     wants_times: bool,
-    /// It has panicked.
-    is_over: bool,
+    /// Whether it has panicked.
+    has_panicked: bool,
 }
 
 /// The spans that a thread is in.
 #[derive(Default)]
 struct Spans {
-    /// Their names, the innermost last.
+    /// The names of the spans, the innermost last.
     names: Vec<String>,
-    /// How many more it is in, deeper than a log goes.
+    /// The number of further spans, deeper than a log allows.
     deeper: u64,
 }
 
 impl Live {
-    /// Whether anybody listens.
+    /// Whether a sink is attached.
     #[inline]
     pub fn is_on(&self) -> bool {
         cfg!(feature = "observe") && self.on.load(Ordering::Relaxed)
     }
 
-    /// Whether anybody wants to know when operations ran ([`Live::done`]).
+    /// Whether a sink uses the times of operations ([`Live::done`]).
     #[inline]
     pub fn wants_times(&self) -> bool {
         self.wants_times.load(Ordering::Relaxed)
     }
 
-    /// From here on this sink is told, too.
+    /// Attaches a sink, which receives all records from now on.
     pub fn attach(&self, mut sink: Box<dyn Sink>) -> SinkId {
         let mut told = self.told.lock();
         told.catch_up(self);
@@ -135,13 +132,13 @@ impl Live {
             id,
             wants_times: sink.wants_times(),
             sink,
-            is_over: false,
+            has_panicked: false,
         });
         self.note_sinks(&told);
         id
     }
 
-    /// This sink is told nothing more, and is given back; none if it was detached before.
+    /// Detaches a sink and returns it; `None` if it was detached before.
     pub fn detach_one(&self, id: SinkId) -> Option<Box<dyn Sink>> {
         let mut told = self.told.lock();
         let at = told.sinks.iter().position(|listener| listener.id == id)?;
@@ -150,12 +147,13 @@ impl Live {
         Some(listener.sink)
     }
 
-    /// Nothing of what the sinks hold is dropped: in a child of a fork it is its parent's, or like a file shared with it.
+    /// Detaches all sinks without dropping them: in a child of a fork their content belongs to the parent, or is shared with it
+    /// like a file.
     pub fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.told.get_mut().sinks));
     }
 
-    /// Nobody is told any more; what the sinks hold is dropped.
+    /// Detaches and drops all sinks.
     pub fn detach(&self) {
         let sinks = {
             let mut told = self.told.lock();
@@ -166,7 +164,7 @@ impl Live {
         drop(sinks);
     }
 
-    /// The id of a new stream.
+    /// Declares a new stream and returns its id.
     pub fn new_stream(&self, kind: StreamKind, device: DeviceId, name: &str) -> StreamId {
         let mut told = self.told.lock();
         told.declare(self, Record::stream(kind, device, name.to_owned()));
@@ -174,7 +172,7 @@ impl Live {
         StreamId(told.streams - 1)
     }
 
-    /// The id of a new event.
+    /// Declares a new event and returns its id.
     pub fn new_event(&self, timing: bool, device: DeviceId) -> EventId {
         let mut fresh = self.fresh.lock();
         let id = EventId(fresh.events);
@@ -183,7 +181,7 @@ impl Live {
         id
     }
 
-    /// The id of a new thread.
+    /// Declares a new thread and returns its id.
     pub fn new_thread(&self, name: &str) -> ThreadId {
         let mut fresh = self.fresh.lock();
         let id = ThreadId(fresh.threads);
@@ -194,20 +192,20 @@ impl Live {
 
     fn declare(&self, fresh: &mut Fresh, untold: Record<'static>) {
         fresh.untold.push(untold);
-        // Whoever names the id has it from here, and sees this.
+        // A thread that names the id got it from this call, so it also sees this store.
         self.has_fresh.store(true, Ordering::Relaxed);
     }
 
-    /// A thread enters a span, or leaves its innermost one. It is noted even while nobody listens,
-    /// so that a sink that comes late knows where it is.
+    /// Records that a thread enters a span, or leaves its innermost one; also while no sink is attached, so that a sink
+    /// attached late knows the open spans.
     pub fn span(&self, thread: ThreadId, enters: Option<&str>) {
         let mut told = self.told.lock();
         told.catch_up(self);
         told.span(self, thread, enters);
     }
 
-    /// A number for a call that waits: it gets its place in the log only when it is over, and the
-    /// back end has to call it something before. Zero while nobody wants to know when it ran.
+    /// Returns a provisional number for a call that waits: it gets its place in the log only when it has ended, but the
+    /// back end needs a number before. Zero while no sink uses times.
     #[inline]
     pub fn nameless(&self) -> OpId {
         match self.wants_times() {
@@ -216,8 +214,8 @@ impl Live {
         }
     }
 
-    /// Tells those who want to know when operations ran. What waited and never got its place in the
-    /// log, because it gave up, is passed over.
+    /// Passes the times of operations to the sinks that use them. A wait that never got its place in the log,
+    /// because it timed out, is skipped.
     pub fn done(&self, times: &[Done]) {
         let mut told = self.told.lock();
         for done in times {
@@ -232,7 +230,7 @@ impl Live {
         }
     }
 
-    /// The pen, if anybody listens. Nobody else writes while it is held.
+    /// Returns the pen, if a sink is attached. No other thread writes while the pen exists.
     #[inline]
     pub fn write(&self) -> Option<Pen<'_>> {
         if !self.is_on() {
@@ -244,10 +242,9 @@ impl Live {
         })
     }
 
-    /// Panics if a sink has something to say about a call of this thread: to be called at the end of
-    /// every public call, when the thread holds no lock and no [`Pen`]. What a call did not raise the
-    /// next call of the thread does. A thread that panics already keeps it: a second panic would end
-    /// the process.
+    /// Panics if a sink has an alarm about a call of this thread. Must be called at the end of every public call, when
+    /// the thread holds no lock and no [`Pen`]. An alarm that a call did not raise is raised by the next call of
+    /// the thread. A thread that is already panicking keeps the alarm: a second panic would abort the process.
     ///
     /// Without an alarm it costs one relaxed load.
     ///
@@ -256,7 +253,7 @@ impl Live {
     #[inline]
     #[track_caller]
     pub fn raise(&self, thread: ThreadId) {
-        // The thread itself has set it, if it concerns the thread.
+        // An alarm for this thread was set by the thread itself, so a relaxed load sees it.
         if self.alarmed.load(Ordering::Relaxed) {
             self.raise_now(thread);
         }
@@ -281,13 +278,13 @@ impl Live {
         }
     }
 
-    /// Its flags say what the sinks want.
+    /// Updates the flags from the state of the sinks.
     fn note_sinks(&self, told: &Told) {
-        let mut sinks = told.sinks.iter().filter(|listener| !listener.is_over);
+        let mut sinks = told.sinks.iter().filter(|listener| !listener.has_panicked);
         let timed = sinks.clone().any(|listener| listener.wants_times);
         let listens = sinks.next().is_some() && !told.is_full();
         let alarmed = !told.alarms.is_empty();
-        // Who has to hear something has to be asked to listen.
+        // A pending alarm keeps the flag set, so that calls still reach `raise`.
         self.on.store(listens || alarmed, Ordering::Relaxed);
         self.alarmed.store(alarmed, Ordering::Relaxed);
         self.wants_times.store(timed, Ordering::Relaxed);
@@ -301,12 +298,12 @@ pub struct Pen<'a> {
 }
 
 impl Pen<'_> {
-    /// The number of the next operation.
+    /// Returns the number of the next operation.
     pub fn next_op(&self) -> OpId {
         OpId(u32::try_from(self.told.next_op).unwrap_or(u32::MAX))
     }
 
-    /// The id of a new buffer.
+    /// Declares a new buffer and returns its id.
     pub fn new_buffer(
         &mut self,
         memory: Memory,
@@ -321,7 +318,8 @@ impl Pen<'_> {
         BufferId(told.buffers - 1)
     }
 
-    /// The id of a call site. Its text is the path as the compiler was given it, and the line.
+    /// Returns the id of a call site, which is declared if it is new. Its text is the path that the compiler was given, and
+    /// the line.
     pub fn site(&mut self, at: &'static Location<'static>) -> SiteId {
         let told = &mut *self.told;
         if let Some(&known) = told.known_sites.get(at) {
@@ -334,21 +332,21 @@ impl Pen<'_> {
         id
     }
 
-    /// A call that was [`Live::nameless`] gets this place in the log.
+    /// Gives a call with a provisional number ([`Live::nameless`]) its number in the log.
     pub fn is_called(&mut self, nameless: OpId, op: OpId) {
         if nameless != OpId(0) {
             self.told.called.insert(nameless, op);
         }
     }
 
-    /// As [`Live::span`], for whoever holds the pen.
+    /// Like [`Live::span`], for a thread that already has the pen.
     pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
         self.told.catch_up(self.live);
         self.told.span(self.live, thread, enters);
     }
 
-    /// The next operation; its number is [`Pen::next_op`]. When the numbers are used up the sinks are told that
-    /// there can be no more, and nothing else.
+    /// Writes the next operation; its number is [`Pen::next_op`]. When the numbers are used up, only [`Sink::full`] is
+    /// called.
     pub fn op(&mut self, op: &Op) {
         let told = &mut *self.told;
         told.catch_up(self.live);
@@ -369,7 +367,7 @@ impl Pen<'_> {
 }
 
 impl Told {
-    /// Declares what has an id and was not told.
+    /// Declares the events and threads that have an id but were not declared yet.
     #[inline]
     fn catch_up(&mut self, live: &Live) {
         if live.has_fresh.load(Ordering::Relaxed) {
@@ -404,7 +402,7 @@ impl Told {
         });
     }
 
-    /// Tells each sink something, and keeps what it has to say for this thread.
+    /// Calls each sink, and keeps its alarm for this thread.
     #[inline]
     fn tell_as(
         &mut self,
@@ -414,7 +412,7 @@ impl Told {
     ) {
         let mut alarms = Vec::new();
         for listener in &mut self.sinks {
-            if listener.is_over {
+            if listener.has_panicked {
                 continue;
             }
             let sink = &mut *listener.sink;
@@ -422,9 +420,9 @@ impl Told {
                 Ok(None) => continue,
                 Ok(Some(text)) => text,
                 Err(panic) => {
-                    listener.is_over = true;
+                    listener.has_panicked = true;
                     format!(
-                        "a sink panicked, and is told nothing more: {}",
+                        "a sink panicked, and receives no further records: {}",
                         message(panic)
                     )
                 }
@@ -444,7 +442,7 @@ impl Told {
     fn span(&mut self, live: &Live, id: ThreadId, enters: Option<&str>) {
         let thread = &mut self.threads[id.0 as usize];
         match enters {
-            // A program may go as deep as it likes; a log does not.
+            // A program may nest spans without limit; a log may not.
             Some(_) if thread.names.len() >= limits::SPAN_DEPTH as usize => {
                 thread.deeper += 1;
                 return;
@@ -454,7 +452,7 @@ impl Told {
                 thread.deeper -= 1;
                 return;
             }
-            // It was entered through a pen that was not there: nobody knows of it.
+            // The span was entered while no pen existed, so no sink knows of it.
             None if thread.names.pop().is_none() => return,
             None => {}
         }
@@ -474,12 +472,12 @@ impl Told {
     }
 }
 
-/// What a panic says. What it carries is never dropped, since that may panic as well.
+/// Returns the message of a panic. The payload is never dropped, since its destructor may panic as well.
 pub(super) fn message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     std::mem::forget(panic);
-    text.unwrap_or_else(|| "a value that is no text".to_owned())
+    text.unwrap_or_else(|| "a value that is not text".to_owned())
 }
 
 #[cfg(test)]
@@ -490,7 +488,7 @@ mod tests {
     use crate::log::{Reader, Recorder};
     use crate::op::{Accesses, Kind};
 
-    /// A public test would have to make four thousand million calls first.
+    /// Tested here because a public test would need four thousand million calls first.
     #[test]
     fn after_the_last_number_a_recording_ends_with_an_error_and_does_not_begin_again() {
         let live = Arc::new(Live::default());

@@ -1,15 +1,13 @@
 //! The op log: every call of a run, in call order, in a file.
 //!
 //! A [`Writer`] takes [`Record`]s, which are declarations (streams, events, buffers, threads, call sites) and
-//! operations, as they happen; a [`Reader`] gives the same ones back. A file holds everything that a checker
-//! needs and nothing that it can work out. `docs/reference/op-log.md` describes every byte, for readers in
-//! other languages.
+//! operations, as they happen; a [`Reader`] returns them again. A file contains everything that a checker needs
+//! and nothing that it can derive. `docs/reference/op-log.md` describes every byte, for readers in other languages.
 //!
-//! A log that was cut off is readable up to its last whole record; the reader then ends with an
-//! [`Error`] for which [`Error::is_cut`] holds. Logs come from other machines and other programs:
-//! the reader trusts nothing in them. What it gives out is safe to hand to the rule book and to
-//! the checker, which panic on ids they do not know: the [list of conditions](self#conditions) is
-//! below, and the writer holds its caller to the same ones.
+//! A log that was cut off is readable up to its last complete record; the reader then ends with an [`Error`] for which
+//! [`Error::is_cut`] returns true. Logs come from other machines and other programs, so the reader validates all
+//! of them. Its records are safe to pass to the rule book and to the checker, which panic on unknown ids: they
+//! meet the [conditions](self#conditions) below, which the writer also requires of its caller.
 //!
 //! ```
 //! use sidestream::log::{Reader, Record, Writer};
@@ -34,13 +32,13 @@
 //! - Ids of streams, events, buffers, threads and sites count up from zero, in the order of their
 //!   declarations. Every id is declared before the first record that names it.
 //! - A device has at most one legacy stream among the declared ones.
-//! - A buffer within another lies wholly inside it, and was declared after it.
-//! - An access lies inside its buffer and does not end before it starts.
-//! - Operations are numbered upwards; numbers may be left out.
+//! - A buffer within another one is completely inside it, and was declared after it.
+//! - An access is inside its buffer and does not end before it starts.
+//! - The numbers of operations increase; numbers may be skipped.
 //! - A kernel is launched at least once.
-//! - A thread leaves only a span that it has entered; [`limits`] says how deep they go. A log may end
-//!   inside of spans.
-//! - Times are those of an operation that came before, and do not go backwards.
+//! - A thread leaves only a span that it has entered; [`limits`] has the greatest depth. A log may end
+//!   inside spans.
+//! - Times belong to an earlier operation, and do not end before they start.
 //! - Devices, flags and graphs are not declared: their ids stay below the bounds in [`limits`].
 
 mod codec;
@@ -67,9 +65,9 @@ pub const MAGIC: [u8; 8] = *b"SIDESTRM";
 /// The version that this library writes, and the only one that it reads.
 pub const VERSION: u16 = 2;
 
-/// How much a log may hold, so that a damaged or hostile one cannot make its reader ask for all
-/// memory. Tables that grow by an id, and clocks that grow by streams times threads, are why.
-#[expect(missing_docs, reason = "each is what it says")]
+/// The largest sizes and counts in a log, so that a damaged or hostile one cannot make its reader allocate all
+/// memory: tables grow with ids, and clocks with streams times threads.
+#[expect(missing_docs, reason = "each limit is named after what it counts")]
 pub mod limits {
     pub const STREAMS: u32 = 4_096;
     pub const THREADS: u32 = 4_096;
@@ -79,23 +77,23 @@ pub mod limits {
     pub const DEVICES: u32 = 256;
     pub const FLAGS: u32 = 1 << 16;
     pub const GRAPHS: u32 = 1 << 16;
-    /// Of one operation.
+    /// Accesses of one operation.
     pub const ACCESSES: u32 = 1 << 14;
-    /// Of one buffer.
+    /// Size of one buffer, in bytes.
     pub const BUFFER_BYTES: u64 = 1 << 62;
-    /// Spans that a thread may be in at once.
+    /// Nested spans of one thread.
     pub const SPAN_DEPTH: u32 = 256;
-    /// Of one time line, in nanoseconds.
+    /// Largest time, in nanoseconds.
     pub const TIME_NS: u64 = 1 << 62;
-    /// Of one name or call site, in bytes of UTF-8. The writer cuts longer ones.
+    /// Length of one name or call site, in bytes of UTF-8. The writer truncates longer ones.
     pub const TEXT_BYTES: usize = 4_096;
 }
 
-/// A place inside an earlier buffer, which may itself lie within another.
+/// A place inside an earlier buffer, which may itself be within another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Within {
     /// The earlier buffer.
     pub buffer: BufferId,
-    /// The byte of it at which the later one starts.
+    /// The offset in it at which the later buffer starts, in bytes.
     pub start: u64,
 }

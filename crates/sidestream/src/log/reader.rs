@@ -1,4 +1,4 @@
-//! Reads a log, record by record, trusting nothing in it.
+//! Reads a log, record by record, and validates all of it.
 
 use std::io::Read;
 use std::iter::FusedIterator;
@@ -12,18 +12,17 @@ use crate::op::Op;
 
 /// Reads the records of a log, one after the other.
 ///
-/// Every record that it gives out meets the [conditions](super#conditions). It keeps eight bytes a
-/// declared buffer and nothing else that grows. It buffers by itself.
+/// Every record that it returns meets the [conditions](super#conditions). Its memory grows by eight bytes for each
+/// declared buffer, and with nothing else. The input need not be buffered.
 ///
 /// # Errors
-/// The first error ends the reading. Every error says at which byte it is, what was expected there
-/// and what can be done. If [`Error::is_cut`] holds, all records before it are as they were
-/// written.
+/// The first error ends the log. Every error names its byte, what was expected there and the remedy. If
+/// [`Error::is_cut`] returns true, all records before it are as they were written.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: Input<R>,
     declared: Declared,
-    is_over: bool,
+    has_ended: bool,
 }
 
 impl<R: Read> Reader<R> {
@@ -45,23 +44,22 @@ impl<R: Read> Reader<R> {
         Ok(Reader {
             input,
             declared: Declared::new(),
-            is_over: false,
+            has_ended: false,
         })
     }
 
-    /// Reads the next record in place of `record`, whose room is used again where it can be; false
-    /// after the last one. Reading operations one after the other into the same record allocates
-    /// nothing.
+    /// Reads the next record into `record`, whose memory is reused where possible; returns false after the last
+    /// one. Reading consecutive operations into the same record does not allocate.
     pub fn read_into(&mut self, record: &mut Record<'static>) -> Result<bool, Error> {
-        if self.is_over {
+        if self.has_ended {
             return Ok(false);
         }
         let more = self.next_into(record);
-        self.is_over = !matches!(more, Ok(true));
+        self.has_ended = !matches!(more, Ok(true));
         more
     }
 
-    /// The byte of the file at which the last record starts.
+    /// Returns the file offset of the last record.
     pub fn offset(&self) -> u64 {
         self.input.record_start()
     }

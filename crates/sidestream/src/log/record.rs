@@ -1,8 +1,8 @@
-//! One entry of a log: what happened in a program, as plain data.
+//! One entry of a log: a declaration, call or time of a program, as plain data.
 //!
-//! The runtime, stream programs and the Python package give these; the writer of a log, the checker and
-//! traces take them. All of them number streams, events, buffers, threads and call sites in the order of their
-//! declarations, each from zero, so a declaration carries no id.
+//! The runtime, stream programs and the Python package produce records; the log writer, the checker and traces
+//! consume them. All of them number streams, events, buffers, threads and call sites in the order of their
+//! declarations, each from zero, so a declaration has no id.
 
 use std::borrow::Cow;
 
@@ -10,79 +10,78 @@ use super::Within;
 use crate::backend::Done;
 use crate::op::{Accesses, DeviceId, Kind, Memory, Op, OpId, SiteId, StreamKind, ThreadId};
 
-/// One entry of a log. Texts and operations may be borrowed.
+/// One entry of a log. Strings and operations may be borrowed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record<'a> {
-    /// The next stream is made known.
+    /// Declares the next stream.
     Stream {
-        /// How it takes part in the order of its device.
+        /// How it is ordered with other streams of its device.
         kind: StreamKind,
         /// Its device.
         device: DeviceId,
-        /// Its name, for people; may be empty.
+        /// Its name, for reports; may be empty.
         name: Cow<'a, str>,
     },
-    /// The next event is made known.
+    /// Declares the next event.
     Event {
-        /// Whether it keeps times.
+        /// Whether it records times.
         timing: bool,
-        /// The device it was created on, where that is known.
+        /// The device on which it was created, if known.
         device: Option<DeviceId>,
-        /// Its name, for people; may be empty.
+        /// Its name, for reports; may be empty.
         name: Cow<'a, str>,
     },
-    /// The next buffer is made known: one tenancy of some memory.
+    /// Declares the next buffer: one allocation, from its beginning to its free.
     Buffer {
-        /// What kind of memory it is.
+        /// Its kind of memory.
         memory: Memory,
-        /// Its size.
+        /// Its size in bytes.
         bytes: u64,
-        /// Whose bytes it shares; its own if absent.
+        /// The earlier buffer whose bytes it shares; `None` if it has its own.
         within: Option<Within>,
-        /// Its name, for people; may be empty.
+        /// Its name, for reports; may be empty.
         name: Cow<'a, str>,
     },
-    /// The next host thread is made known.
+    /// Declares the next host thread.
     Thread {
-        /// Its name, for people; may be empty.
+        /// Its name, for reports; may be empty.
         name: Cow<'a, str>,
     },
-    /// The next call site is made known.
+    /// Declares the next call site.
     Site {
-        /// For people, such as `train.py:12`; may be empty.
+        /// The text shown in reports, such as `train.py:12`; may be empty.
         text: Cow<'a, str>,
     },
-    /// A pool of streams was asked for a stream.
+    /// Notes that a stream was taken from a pool of streams.
     Pool {
-        /// The place in the program.
+        /// The operation that the call precedes.
         op: OpId,
-        /// How many streams were asked for so far.
+        /// The number of streams taken so far.
         asked: u32,
-        /// How many the pool holds.
+        /// The number of streams in the pool.
         size: u32,
     },
     /// A call.
     Op(Cow<'a, Op>),
-    /// A thread enters a span, or leaves its innermost one: what it calls in between belongs to it.
+    /// Notes that a thread enters a span, or leaves its innermost one; its calls in between belong to the span.
     Span {
         /// The thread.
         thread: ThreadId,
-        /// The name of the span that it enters; none if it leaves one.
+        /// The name of the span that it enters; `None` if it leaves one.
         enters: Option<Cow<'a, str>>,
     },
-    /// When an operation ran, which is known only afterwards. Of several times of one operation the last
-    /// count.
+    /// The times of an operation, known only after it ran. Of several records for one operation the last counts.
     Done(Done),
 }
 
 impl<'a> Record<'a> {
-    /// The next stream.
+    /// Returns the declaration of a stream.
     pub fn stream(kind: StreamKind, device: DeviceId, name: impl Into<Cow<'a, str>>) -> Self {
         let name = name.into();
         Record::Stream { kind, device, name }
     }
 
-    /// The next event: whether it keeps times, and the device it was created on, if known.
+    /// Returns the declaration of an event: whether it records times, and the device on which it was created, if known.
     pub fn event(timing: bool, device: Option<DeviceId>, name: impl Into<Cow<'a, str>>) -> Self {
         let name = name.into();
         Record::Event {
@@ -92,7 +91,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The next buffer, with bytes of its own or those of an earlier buffer.
+    /// Returns the declaration of a buffer, with its own bytes or those of an earlier buffer.
     pub fn buffer(
         memory: Memory,
         bytes: u64,
@@ -107,30 +106,30 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The next thread.
+    /// Returns the declaration of a thread.
     pub fn thread(name: impl Into<Cow<'a, str>>) -> Self {
         Record::Thread { name: name.into() }
     }
 
-    /// The next call site.
+    /// Returns the declaration of a call site.
     pub fn site(text: impl Into<Cow<'a, str>>) -> Self {
         Record::Site { text: text.into() }
     }
 
-    /// A call.
+    /// Returns the record of a call.
     #[inline]
     pub fn op(op: &'a Op) -> Self {
         Record::Op(Cow::Borrowed(op))
     }
 
-    /// A thread enters the span of this name, or leaves its innermost one.
+    /// Returns the record that a thread enters the span of this name, or leaves its innermost one.
     pub fn span(thread: ThreadId, enters: Option<&'a str>) -> Self {
         let enters = enters.map(Cow::Borrowed);
         Record::Span { thread, enters }
     }
 }
 
-/// Something to read records into.
+/// An empty record, for [`Reader::read_into`](super::Reader::read_into).
 impl Default for Record<'_> {
     fn default() -> Self {
         Record::Op(Cow::Owned(Op {
@@ -143,25 +142,24 @@ impl Default for Record<'_> {
     }
 }
 
-/// Somebody who is told every call of a running program, in the sequence in which the driver got
-/// them.
+/// A receiver of the calls of a running program, in the order in which the driver received them.
 ///
-/// Ids count up from zero and are declared before they are named. A sink may not call the runtime:
-/// locks are held while it is told. One that panics is told nothing more; the call that it was told of does all that
-/// it does, and panics at its end.
+/// Ids count up from zero and are declared before they are named. A sink may not call the runtime, since locks
+/// are held while it is called. A sink that panics receives no further records; the call that it was processing completes
+/// and panics at its end.
 pub trait Sink: Send {
-    /// The next declaration, call, span, or time. The operation of a [`Record::Done`] may be one that the sink was
-    /// not told of, because it came late.
+    /// Receives the next declaration, call, span, or time. The operation of a [`Record::Done`] may be unknown to a sink
+    /// that was attached late.
     fn take(&mut self, record: &Record<'_>);
 
-    /// Whether it has a use for [`Record::Done`]: then the back end has to keep the times. It is asked once.
+    /// Whether it uses [`Record::Done`], so that the back end must keep the times. Called once.
     fn wants_times(&self) -> bool {
         false
     }
-    /// What the thread of the last call has to hear; asked after each call, and given once.
+    /// Returns the message with which the thread of the last call is to panic, once; called after each call.
     fn alarm(&mut self) -> Option<String> {
         None
     }
-    /// The numbers of operations are used up: no further call can be told.
+    /// Called when the numbers of operations are used up, so that no further call can be recorded.
     fn full(&mut self) {}
 }

@@ -13,18 +13,17 @@ use crate::process::Process;
 
 /// A recording of a running program as an op log, which `sidestream check` reads.
 ///
-/// It comes as two halves: the sink that is attached to the program's [`Live`](super::Live), and
-/// this handle, by which the recording is ended. They may be used in any order and on any thread:
-/// what the sink is told after [`Recorder::finish`] is not written. If neither is there any more,
-/// the log is ended as well as it can be.
+/// It has two halves: the sink that is attached to the program's [`Live`](super::Live), and this handle, which
+/// ends the recording. They may be used in any order and on any thread: records that reach the sink after
+/// [`Recorder::finish`] are not written. When both halves are dropped, the log is ended, and an error is ignored.
 ///
-/// The log is written in blocks of 64 KiB. If the process ends in between, the file is readable up
-/// to the last record that is whole in it.
+/// The log is written in blocks of 64 KiB. If the process ends before the recording, the file is readable up
+/// to its last complete record.
 ///
 /// # Errors
-/// While the program runs nobody can be told of an error: the first ends the recording and is what
-/// [`Recorder::finish`] gives. What was written before it stays readable, without an end record. A file whose own code
-/// panics ends it too, with an error of the kind [`Other`](std::io::ErrorKind::Other).
+/// The first error during the run ends the recording, and [`Recorder::finish`] returns it. The part written before stays
+/// readable, without an end record. A panic in the code of the file ends the recording too, with an error of the
+/// kind [`Other`](std::io::ErrorKind::Other).
 ///
 /// ```
 /// use sidestream::log::{Live, Reader, Recorder};
@@ -49,20 +48,20 @@ pub struct Recorder<W: Write + Send + 'static> {
     process: Process,
 }
 
-/// What the two halves share.
+/// The state shared by the two halves.
 struct Tape<W: Write> {
-    /// None once the recording is over.
+    /// The writer; `None` once the recording has ended.
     log: Option<Writer<W>>,
     failed: Option<Error>,
-    /// Of which the file is. A child of a fork has a copy of what was not handed to the file yet.
+    /// The process that owns the file. A child of a fork has a copy of the bytes that were not written yet.
     process: Process,
 }
 
-/// The half that is told.
+/// The sink, which receives the records.
 struct Half<W: Write> {
     tape: Arc<Mutex<Tape<W>>>,
     timed: bool,
-    /// The first operation in the log; a late sink does not know the ones before.
+    /// The first operation in the log; a sink attached late does not know earlier ones.
     first: Option<OpId>,
 }
 
@@ -70,15 +69,15 @@ impl<W: Write + Send + 'static> Recorder<W> {
     /// Starts a log without times.
     ///
     /// # Errors
-    /// What the file answers.
+    /// An error of the file.
     pub fn new(out: W) -> Result<(Recorder<W>, Box<dyn Sink>), Error> {
         Recorder::start(out, false)
     }
 
-    /// Starts a log that says when each operation ran, so that the run can be shown in a trace.
+    /// Starts a log with the times of each operation, so that the run can be shown in a trace.
     ///
     /// # Errors
-    /// What the file answers.
+    /// An error of the file.
     pub fn with_times(out: W) -> Result<(Recorder<W>, Box<dyn Sink>), Error> {
         Recorder::start(out, true)
     }
@@ -98,21 +97,21 @@ impl<W: Write + Send + 'static> Recorder<W> {
         Ok((Recorder { tape, process }, Box::new(half)))
     }
 
-    /// Hands everything told so far to the file, so that it survives the end of this process. If
-    /// that fails, the recording is over and [`Recorder::finish`] says why.
+    /// Writes everything recorded so far to the file, so that it survives the end of this process. If that
+    /// fails, the recording ends, and [`Recorder::finish`] returns the error.
     ///
-    /// In a child of a fork it does nothing: the file is its parent's.
+    /// Does nothing in a child of a fork: the file belongs to the parent.
     pub fn flush(&self) {
         if self.process.is_this() {
             self.tape.lock().write(Writer::flush);
         }
     }
 
-    /// Ends the log and gives the file back.
+    /// Ends the log and returns the file.
     ///
     /// # Errors
-    /// The first that the file gave, or the first of the [conditions](super#conditions) that a
-    /// record did not meet, in the whole recording. Also in a child of a fork, which writes nothing to the file of its parent.
+    /// The first error of the file during the whole recording, or the first record that did not meet one of the
+    /// [conditions](super#conditions). Also in a child of a fork, which writes nothing to the file of its parent.
     pub fn finish(self) -> Result<W, Error> {
         if !self.process.is_this() {
             let why =
@@ -134,14 +133,14 @@ impl<W: Write + Send + 'static> Recorder<W> {
                 })
             }
             (Some(error), _) => Err(error),
-            // Only this function leaves it so, and it takes the handle.
+            // Only this function leaves both empty, and it consumes the handle.
             (None, None) => unreachable!("a recording is finished once"),
         }
     }
 }
 
 impl<W: Write> Tape<W> {
-    /// Writes something, unless the recording is over.
+    /// Writes to the log, unless the recording has ended.
     #[inline]
     fn write<T>(&mut self, what: impl FnOnce(&mut Writer<W>) -> Result<T, Error>) {
         let Some(log) = &mut self.log else { return };
@@ -158,7 +157,7 @@ impl<W: Write> Tape<W> {
     #[cold]
     fn fail(&mut self, error: Error) {
         self.failed = Some(error);
-        // Dropped, it still hands on what it holds, but writes no end: something is missing.
+        // A dropped writer still flushes its buffer, but writes no end record, since the log is incomplete.
         let log = self.log.take();
         without_panic(|| drop(log));
     }
@@ -168,7 +167,7 @@ fn panicked(message: &str) -> Problem {
     Problem::Io(io::Error::other(format!("the file panicked: {message}")))
 }
 
-/// Does something with a file whose own code may panic, where nobody can be told.
+/// Calls a function that may panic in the code of the file, where the error cannot be reported.
 fn without_panic(act: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
         let _unheard = message(panic);
@@ -181,7 +180,7 @@ impl<W: Write> Drop for Tape<W> {
             return std::mem::forget(self.log.take());
         }
         if let Some(log) = self.log.take() {
-            // Whoever wants to hear of an error calls `finish`.
+            // An error here is ignored; a caller who wants it calls `finish`.
             without_panic(|| _ = log.finish());
         }
     }

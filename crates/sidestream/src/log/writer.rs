@@ -1,4 +1,4 @@
-//! Writes a log while the calls are made.
+//! Writes a log, record by record.
 
 use std::io::{self, BufWriter, Write};
 
@@ -9,18 +9,18 @@ use super::{MAGIC, Record, VERSION};
 
 /// Writes declarations and operations, in the order in which they are given.
 ///
-/// Everything has to be declared before the first record that names it; the ids count up from zero. [`Writer::finish`] writes the end record, by which a reader sees that nothing
-/// is missing; a log without it is readable and counts as cut off. The writer buffers.
+/// Everything must be declared before the first record that names it; ids count up from zero. [`Writer::finish`] writes
+/// the end record, which shows a reader that the log is complete; a log without it is readable and counts as cut off. The
+/// writer buffers its output.
 ///
 /// # Errors
-/// Every method gives what the file answers, or says which of the [conditions](super#conditions)
-/// the record does not meet. A record that does not meet them is not written, and the log is as
-/// good as before.
+/// Every method returns an error of the file, or the one of the [conditions](super#conditions) that the record does not
+/// meet. Such a record is not written, and the log stays valid.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: BufWriter<W>,
     declared: Declared,
-    /// The present record; reused.
+    /// The bytes of the current record; the vector is reused.
     record: Vec<u8>,
     written: u64,
 }
@@ -41,7 +41,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Takes the next declaration, call, span or time.
+    /// Writes the next declaration, call, span or time.
     #[inline]
     pub fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
         let taken = match record {
@@ -79,18 +79,18 @@ impl<W: Write> Writer<W> {
         fits
     }
 
-    /// How long the log is so far.
+    /// Returns the length of the log so far, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.written
     }
 
-    /// Hands everything written so far to the file, so that it survives the end of this process.
+    /// Writes the buffered records to the file, so that they survive the end of this process.
     pub fn flush(&mut self) -> Result<(), Error> {
         let flushed = self.out.flush();
         flushed.map_err(|error| self.error(Problem::Io(error)))
     }
 
-    /// Ends the log and gives the file back.
+    /// Ends the log and returns the file.
     pub fn finish(mut self) -> Result<W, Error> {
         self.record.push(END);
         for (_, count) in self.declared.counts() {

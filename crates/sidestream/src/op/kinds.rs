@@ -1,11 +1,11 @@
-//! What there is to know of each kind of call: its names, its class and the ids that it names.
+//! The properties of each kind of call: its names, its class and the ids that it names.
 //!
-//! Other modules ask here, or match on [`Class`], so that a new kind is decided upon in one table. Where
-//! a module treats kinds apart it lists them all: Clippy refuses `_` there.
+//! Other modules use these, or match on [`Class`], so that a new kind is added in one table. Where a module
+//! distinguishes kinds it lists all of them: Clippy refuses `_` there.
 
 use super::{BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, StreamId};
 
-/// What a call is to those that treat many kinds alike.
+/// The class of a call, for code that treats several kinds equally.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// A kernel.
@@ -16,61 +16,61 @@ pub enum Class {
         from: Memory,
         /// Memory of the destination.
         to: Memory,
-        /// It is `cudaMemcpy`, in the legacy stream of the thread's device.
+        /// Whether it is `cudaMemcpy`, in the legacy stream of the thread's device.
         is_blocking: bool,
-        /// The other device that takes part, where the call names one.
+        /// The other device, if the call names one.
         peer: Option<DeviceId>,
     },
     /// A memset, in the order of a stream.
     Memset {
-        /// It is `cudaMemset`, in the legacy stream of the thread's device.
+        /// Whether it is `cudaMemset`, in the legacy stream of the thread's device.
         is_blocking: bool,
     },
-    /// A function on the host, in the order of a stream.
+    /// A host function, in the order of a stream.
     HostFunc,
     /// A launch of a graph.
     Graph,
-    /// Takes memory in the order of a stream.
+    /// Allocates memory in the order of a stream.
     MallocAsync,
-    /// Gives memory back in the order of a stream.
+    /// Frees memory in the order of a stream.
     FreeAsync,
-    /// Notes in an event what a stream has.
+    /// Records an event in a stream.
     Record,
     /// Makes a stream wait.
     Wait,
     /// Makes the host wait.
     Sync(Until),
-    /// Asks whether something is over.
+    /// Queries whether work is complete.
     Query(Until),
-    /// Takes memory from the driver, outside of all streams.
+    /// Allocates memory from the driver, outside all streams.
     Malloc,
-    /// Gives memory back to the driver, outside of all streams.
+    /// Frees memory of the driver, outside all streams.
     Free,
-    /// Something that the caching allocator does.
+    /// A call of the caching allocator.
     Allocator,
-    /// Makes or destroys an event or a stream.
+    /// Creates or destroys an event or a stream.
     Make,
     /// The thread itself reads or writes memory.
     HostAccess,
-    /// What threads tell each other, and what they ask: a back end has nothing to do.
+    /// A flag between threads, or a query of state: a back end has nothing to do.
     Told,
-    /// Any other call that puts nothing into a stream.
+    /// Any other call that enqueues nothing in a stream.
     Host,
 }
 
-/// What the host waits for or asks about.
+/// What the host waits for or queries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
-    /// What a stream has.
+    /// All work in a stream so far.
     Stream(StreamId),
     /// The last record of an event.
     Event(EventId),
-    /// All that a device has; the thread's current one if absent.
+    /// All work on a device so far; on the thread's current one if `None`.
     Device(Option<DeviceId>),
 }
 
 impl Class {
-    /// Whether it is work in a stream, which reads or writes memory there.
+    /// Whether it is work in a stream that reads or writes memory.
     #[inline]
     pub fn is_work(self) -> bool {
         matches!(
@@ -114,21 +114,21 @@ pub(crate) enum Field<'a> {
     SomeFlag(&'a mut Option<FlagId>),
     SomeDevice(&'a mut Option<DeviceId>),
     Memory(&'a mut Memory),
-    /// Of the source and of the destination.
+    /// The kinds of memory of the source and of the destination.
     Memories(&'a mut Memory, &'a mut Memory),
     Count(&'a mut u32),
     Yes(&'a mut bool),
 }
 
-/// A row for each kind: its code in a log; its fields, in the order that a log has them in, each with what it is for
-/// a log; its name for people; the function of CUDA's runtime that makes it (ours have names of their own); its class.
+/// One row for each kind: its code in a log; its fields in the order of a log, each with its encoding; its display name;
+/// the CUDA runtime function (calls without one have their own names); its class.
 macro_rules! kinds {
     ($(
         $code:literal $kind:ident { $($field:ident $(+ $second:ident)? : $what:ident),* }
         $name:literal $function:literal $class:expr;
     )*) => {
         impl Kind {
-            /// The kind of this code. Its fields are still to be read.
+            /// Returns the kind of this code, with its fields unset.
             pub(crate) fn of_code(code: u8) -> Option<Kind> {
                 Some(match code {
                     $($code => Kind::$kind {
@@ -138,7 +138,7 @@ macro_rules! kinds {
                 })
             }
 
-            /// Its code in a log.
+            /// Returns its code in a log.
             #[inline]
             pub fn code(&self) -> u8 {
                 match self {
@@ -146,31 +146,30 @@ macro_rules! kinds {
                 }
             }
 
-            /// What people call it.
+            /// Returns its display name.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Kind::$kind { .. } => $name,)*
                 }
             }
 
-            /// The function of CUDA's runtime that makes the call; ours have names of their own.
+            /// Returns the CUDA runtime function that makes the call; calls without one have their own names.
             pub fn function(&self) -> &'static str {
                 match self {
                     $(Kind::$kind { .. } => $function,)*
                 }
             }
 
-            /// Its class.
+            /// Returns its class.
             #[inline]
-            #[expect(unused_variables, reason = "few classes say what the fields do")]
+            #[expect(unused_variables, reason = "few classes use the fields")]
             pub fn class(&self) -> Class {
                 match *self {
                     $(Kind::$kind { $($field, $($second,)?)* } => $class,)*
                 }
             }
 
-            /// Hands each of its fields to `take`, which may put another in its place, up to the first that it
-            /// refuses.
+            /// Passes each of its fields to `take`, which may replace it, until `take` returns an error.
             #[inline(always)]
             pub(crate) fn each_field<E>(
                 &mut self,
@@ -225,7 +224,7 @@ kinds! {
     34 CopyPeer { stream: Stream, peer: Device } "copy" "cudaMemcpyPeerAsync" across(peer);
 }
 
-/// Of a copy on one device, or between it and the host.
+/// Returns the class of a copy on one device, or between it and the host.
 #[inline(always)]
 fn copy(from: Memory, to: Memory, is_blocking: bool) -> Class {
     Class::Copy {
@@ -236,7 +235,7 @@ fn copy(from: Memory, to: Memory, is_blocking: bool) -> Class {
     }
 }
 
-/// Of a copy from one device to another.
+/// Returns the class of a copy from one device to another.
 #[inline(always)]
 fn across(peer: DeviceId) -> Class {
     Class::Copy {
@@ -248,14 +247,14 @@ fn across(peer: DeviceId) -> Class {
 }
 
 impl Kind {
-    /// One launch of a kernel. Several in a row as one call are a stream program's alone.
+    /// Returns a single launch of a kernel. Only stream programs make several launches in one call.
     #[inline]
     pub fn kernel(stream: StreamId) -> Kind {
         let launches = 1;
         Kind::Kernel { stream, launches }
     }
 
-    /// A copy in a stream of the device `on`, each side given by its memory and the device that has it.
+    /// Returns a copy in a stream of the device `on`, each side given by its kind of memory and its device.
     pub fn copy(
         stream: StreamId,
         on: DeviceId,
@@ -271,7 +270,7 @@ impl Kind {
         }
     }
 
-    /// Hands each id that the call names to `take`, in the order of its fields.
+    /// Passes each id that the call names to `take`, in the order of its fields.
     #[inline(always)]
     pub fn each_named<E>(
         &mut self,
@@ -292,7 +291,7 @@ impl Kind {
         })
     }
 
-    /// The stream that the call names, where it names one: of two, the one that waits.
+    /// Returns the stream that the call names, if any: of two, the one that waits.
     #[inline]
     pub fn stream(mut self) -> Option<StreamId> {
         let first = self.each_named(|named| match named {

@@ -1,19 +1,19 @@
-//! Which streams of a device have acted lately.
+//! Finds the streams of a device that have acted recently.
 //!
-//! Whoever waits for all streams of a device, again and again, knows of most of them already. Where
-//! there are many, those that have acted since are found without looking at the others: the streams of
-//! such a device are a list in which whoever acts goes to the front.
+//! A chain that waits for all streams of a device again and again is already ordered after most of them. Where there are
+//! many, those that have acted since are found without visiting the others: the streams of such a device are a list in
+//! which a stream that acts moves to the front.
 
 use super::Order;
 use crate::op::{DeviceId, StreamId, StreamKind};
 
-/// So many streams of one device are looked at one by one.
+/// Up to this many streams of one device are visited one by one.
 const FEW: usize = 64;
 
 /// The end of the list.
 const NONE: u32 = u32::MAX;
 
-/// The list of a device: the stream that acted last.
+/// The list of a device: its head is the stream that acted last.
 #[derive(Debug)]
 pub(super) struct Acted {
     first: u32,
@@ -25,7 +25,7 @@ pub(super) struct Acted {
 pub(super) struct Link {
     before: u32,
     after: u32,
-    /// The call at which it last acted, as far as that matters.
+    /// The call at which it last acted.
     at: u64,
     is_kept: bool,
 }
@@ -58,20 +58,20 @@ impl Link {
 }
 
 impl Order {
-    /// How many calls came before the one that is being taken: whoever looks at the streams now knows
-    /// of all that acted in them, and asks [`Order::acted_since`] next time.
+    /// Returns the number of calls before the current one: a chain that has visited all streams now passes it to
+    /// [`Order::acted_since`] next time.
     pub(crate) fn calls_before(&self) -> u64 {
         self.calls.saturating_sub(1)
     }
 
-    /// Whether a device has so many streams that it is worth to remember when one looked at them.
+    /// Whether a device has enough streams that it is worth storing when a chain last visited them.
     #[inline]
     pub(crate) fn has_many_streams(&self, device: DeviceId) -> bool {
         let device = self.devices.get(device.0 as usize);
         device.is_some_and(|device| device.acted.is_kept)
     }
 
-    /// At least those streams of a device that have acted after so many calls, in any order.
+    /// Returns at least those streams of a device that have acted after this many calls, in any order.
     pub(crate) fn acted_since(
         &self,
         device: DeviceId,
@@ -94,7 +94,7 @@ impl Order {
         streams.map(|stream| (stream, self.streams[stream.0 as usize].kind))
     }
 
-    /// A device has one stream more.
+    /// Counts another stream of a device.
     pub(super) fn keep_track(&mut self, device: DeviceId) {
         let of_device = &mut self.devices[device.0 as usize];
         if of_device.acted.is_kept {
@@ -109,7 +109,7 @@ impl Order {
         }
     }
 
-    /// A stream of which this is noted acts.
+    /// Notes that a listed stream acts.
     #[cold]
     pub(super) fn acts(&mut self, stream: StreamId) {
         let Link { before, after, .. } = self.streams[stream.0 as usize].link;
@@ -123,7 +123,7 @@ impl Order {
         self.streams[stream.0 as usize].link.at = self.calls;
     }
 
-    /// What a stream did before it is in the list nobody knows: it counts as acting now.
+    /// Adds a stream to the list. What it did before is unknown, so it counts as acting now.
     fn link(&mut self, stream: StreamId) {
         self.put_first(stream);
         let link = &mut self.streams[stream.0 as usize].link;

@@ -1,9 +1,8 @@
-//! Stream captures: who takes part, and whether every fork was joined (R45 to R48).
+//! Stream captures: which streams take part, and whether every fork was joined (R45 to R48).
 //!
-//! Captured work does not run, so a capture yields no edges. What has to be known is which streams
-//! belong to it and, at its end, whether the work of every fork lies in the past of the stream
-//! where it began. That is the same question as everywhere else, asked of a few streams: each
-//! member counts its nodes and remembers how many nodes of every other member it has seen.
+//! Captured work does not run, so a capture yields no edges. The rule book must know which streams belong to it and, at
+//! its end, whether the work of every fork is ordered before the end of the origin stream. That is a vector clock
+//! over a few streams: each member counts its nodes and stores how many nodes of every other member it is ordered after.
 
 use super::{Code, Misuse, Order, Runs, Stream, misuse};
 use crate::op::{StreamId, StreamKind, ThreadId};
@@ -12,17 +11,17 @@ use crate::op::{StreamId, StreamKind, ThreadId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CaptureId(pub u32);
 
-/// What a record inside a capture takes: how many nodes of each member came before it.
+/// The content of a record inside a capture: by member, the number of nodes ordered before it.
 pub(super) type Seen = Vec<u32>;
 
 /// One capture, from its begin to its end.
 #[derive(Debug)]
 pub(super) struct Capture {
-    /// Where it began and has to end.
+    /// The origin stream, in which it began and must end.
     pub origin: StreamId,
     /// The thread that began it.
     pub thread: ThreadId,
-    /// Whether it still runs.
+    /// Whether it has not ended yet.
     pub open: bool,
     members: Vec<Member>,
 }
@@ -30,7 +29,7 @@ pub(super) struct Capture {
 #[derive(Debug)]
 struct Member {
     stream: StreamId,
-    /// By member: the nodes known to come before this stream's next one. Its own entry counts
+    /// By member: the number of its nodes that are ordered before this stream's next node. The stream's own entry counts
     /// its own nodes.
     seen: Seen,
 }
@@ -49,26 +48,26 @@ impl Capture {
         }
     }
 
-    /// Ends the capture, and gives back the streams that took part.
+    /// Ends the capture, and returns the streams that took part.
     pub(super) fn end(&mut self) -> Vec<StreamId> {
         self.open = false;
         let members = std::mem::take(&mut self.members);
         members.into_iter().map(|member| member.stream).collect()
     }
 
-    /// `stream` adds a node.
+    /// Adds a node in `stream`.
     pub(super) fn add_node(&mut self, stream: StreamId) {
         let at = self.member(stream);
         self.members[at].seen[at] += 1;
     }
 
-    /// What an event recorded in `stream` takes.
+    /// Returns the content of an event record in `stream`.
     pub(super) fn record(&mut self, stream: StreamId) -> Seen {
         let at = self.member(stream);
         self.members[at].seen.clone()
     }
 
-    /// `stream` waits for a record of this capture, and joins the capture by it (R48).
+    /// Makes `stream` wait for a record of this capture, and thereby join the capture (R48).
     pub(super) fn wait(&mut self, stream: StreamId, record: &Seen) {
         let at = self.member(stream);
         let seen = &mut self.members[at].seen;
@@ -80,8 +79,8 @@ impl Capture {
         }
     }
 
-    /// Whether all captured work lies before the end of the origin stream. A fork without work
-    /// need not be joined.
+    /// Whether all captured work is ordered before the end of the origin stream. A fork without work need not be
+    /// joined.
     pub(super) fn is_joined(&self) -> bool {
         let origin = &self.members[0].seen;
         self.members
@@ -90,7 +89,7 @@ impl Capture {
             .all(|(i, m)| origin.get(i).copied().unwrap_or(0) >= m.seen[i])
     }
 
-    /// The index of a member, which is added if it is new.
+    /// Returns the index of a member, which is added if it is new.
     fn member(&mut self, stream: StreamId) -> usize {
         let known = self.members.iter().position(|m| m.stream == stream);
         known.unwrap_or_else(|| {
@@ -170,7 +169,7 @@ impl Order {
         Ok(Runs::Now)
     }
 
-    /// R48: a wait for a captured event pulls the stream into the capture.
+    /// Adds a stream to the capture of an event that it waits for (R48).
     pub(super) fn join_capture(
         &mut self,
         stream: StreamId,
@@ -192,7 +191,7 @@ impl Order {
         Ok(())
     }
 
-    /// R45: nothing may be done in the legacy stream while a blocking stream is captured.
+    /// Refuses work in the legacy stream while a blocking stream is captured (R45).
     pub(super) fn refuse_legacy_beside_capture(&mut self, stream: StreamId) -> Result<(), Misuse> {
         let Stream { kind, device, .. } = self.streams[stream.0 as usize];
         if kind == StreamKind::Legacy && self.device(device).capturing_blocking > 0 {
@@ -205,7 +204,7 @@ impl Order {
         Ok(())
     }
 
-    /// An event of a capture that has ended stands for nothing until it is recorded anew.
+    /// Refuses an event that was last recorded in a capture that has ended: it is unusable until it is recorded again.
     pub(super) fn refuse_ended(&self, capture: CaptureId) -> Result<(), Misuse> {
         if self.captures[capture.0 as usize].open {
             return Ok(());
@@ -213,11 +212,11 @@ impl Order {
         Err(misuse(
             Code::InvalidValue,
             46,
-            "the event was last recorded in a capture that has ended; record it anew",
+            "the event was last recorded in a capture that has ended; record it again",
         ))
     }
 
-    /// Whether what is put into the stream now would become part of a capture, or be refused beside one.
+    /// Whether work enqueued in the stream now would become part of a capture, or be refused because of one.
     pub fn is_captured(&mut self, stream: StreamId) -> bool {
         self.capture_of(stream).is_some() || self.refuse_legacy_beside_capture(stream).is_err()
     }

@@ -1,21 +1,20 @@
-//! Vector clocks folded over the edges: is this ordered before that?
+//! Vector clocks over the edges of the rule book: decide whether one step is ordered before another.
 //!
-//! Every chain has a clock: for each chain, how many of its steps are known to come before. A step
-//! is an [`Epoch`] (its chain and its number there), and it lies before the present end of another
-//! chain exactly if that chain's clock has reached it. Vector clocks are due to Mattern and Fidge;
-//! comparing one epoch with one clock entry is FastTrack's idea (Flanagan and Freund, PLDI 2009).
+//! Every chain has a clock: for each chain, the number of its steps that are known to be ordered before. A step is an
+//! [`Epoch`] (its chain and its number there), and it is ordered before the current end of another chain exactly if that
+//! chain's clock has reached it. Vector clocks are due to Mattern and Fidge; comparing one epoch with one clock entry is
+//! FastTrack's idea (Flanagan and Freund, PLDI 2009).
 //!
 //! # Why one comparison may skip a join
-//! A join is skipped if the waiting clock already knows the last step at which the other chain
-//! learned something. That is sound only because *every* step ticks its own chain, also one that
-//! does nothing but wait: whoever knows tick `n` of a chain has, directly or through others, joined
-//! the clock that the chain had at `n`. A chain whose waits did not tick would hand out two
-//! different clocks under one number.
+//! A join is skipped if the waiting clock already knows the last step at which the other chain's clock grew. That is
+//! sound only because *every* step ticks its own chain, even one that only waits: a clock that knows tick `n` of a chain
+//! has joined, directly or through others, the clock that the chain had at `n`. If waits did not tick, a chain would
+//! have two different clocks under one number.
 //!
 //! # Thousands of chains
-//! A clock lists the first [`NEAR`] chains, which is all of them in nearly every program. Of the others
-//! it has a tree that it shares with the clocks it learned from (see `far`), so that memory grows
-//! with what clocks do not have in common, and not with the square of the chains.
+//! A clock lists the first [`NEAR`] chains, which is all of them in nearly every program. The others are in a tree that
+//! clocks share with those they joined (see `far`), so that memory grows with the differences between clocks, and not
+//! with the square of the number of chains.
 
 use std::collections::HashMap;
 
@@ -23,15 +22,15 @@ use super::far::Far;
 use super::{After, Chain, Force, Order, RecordId, Step};
 use crate::op::DeviceId;
 
-/// How many chains a clock lists one by one.
+/// The number of chains that a clock stores in a vector.
 const NEAR: u32 = 256;
 
-/// A step, as its chain and its number on it. Numbers start at one.
+/// A step: its chain and its number there. Numbers start at one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Epoch {
     /// The index of the chain in these clocks.
     pub chain: u32,
-    /// The number of the step on it.
+    /// The number of the step on the chain.
     pub tick: u32,
 }
 
@@ -40,24 +39,25 @@ pub struct Epoch {
 pub struct Clocks {
     weakest: Force,
     chains: Vec<Clock>,
-    /// By thread and by stream: the index of its chain, plus one.
+    /// By thread: the index of its chain, plus one.
     threads: Vec<u32>,
+    /// By stream: the index of its chain, plus one.
     streams: Vec<u32>,
     records: Vec<Frozen>,
-    /// By chain and device, and whether it was only about blocking streams: how many calls had been
-    /// made when the chain last waited for all streams there.
+    /// By chain, device, and whether only blocking streams were meant: the number of calls made when the chain last waited for
+    /// all streams of the device.
     looked: HashMap<(u32, DeviceId, bool), u64>,
 }
 
 #[derive(Debug, Default)]
 struct Clock {
-    /// By chain: the last step known to come before. Missing entries are zero.
+    /// By chain: the last step known to be ordered before. Missing entries are zero.
     known: Vec<u32>,
-    /// The same of the chains from [`NEAR`] on, but for its own.
+    /// The entries of the chains from [`NEAR`] on, except its own.
     far: Far,
-    /// Its own last step.
+    /// The last step of its own chain.
     tick: u32,
-    /// The last own step at which an entry other than its own grew.
+    /// The last step of its own chain at which another entry grew.
     learned: u32,
 }
 
@@ -65,26 +65,26 @@ struct Clock {
 struct Frozen {
     known: Vec<u32>,
     far: Far,
-    /// The step that it is; none if several points are kept beside each other.
+    /// The step that it stores; `None` if it stores several beside each other.
     step: Option<Epoch>,
 }
 
-/// What is known at the present end of a chain: see [`Clocks::known_to`].
+/// The clock at the current end of a chain: see [`Clocks::known_to`].
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
-    /// What is known of the first chains.
+    /// The entries of the first chains.
     pub near: Near<'a>,
     clock: &'a Clock,
     chain: u32,
 }
 
-/// The same, of the first chains only: of steps of the others it says that they are not known. That
-/// is quick to ask, and [`Known::has`] says what is right.
+/// The entries of the first chains of a [`Known`]: for steps of other chains, [`Near::has`] returns false. That is fast;
+/// [`Known::has`] is exact.
 #[derive(Clone, Copy, Debug)]
 pub struct Near<'a>(&'a [u32]);
 
 impl Near<'_> {
-    /// Whether a step lies before everything that the chain does next, as far as this knows.
+    /// Whether a step is ordered before everything that the chain does next; `false` may be wrong.
     #[inline(always)]
     pub fn has(&self, epoch: Epoch) -> bool {
         let known = self.0.get(epoch.chain as usize).copied();
@@ -93,14 +93,14 @@ impl Near<'_> {
 }
 
 impl Known<'_> {
-    /// Whether a step lies before everything that the chain does next.
+    /// Whether a step is ordered before everything that the chain does next.
     pub fn has(&self, epoch: Epoch) -> bool {
         self.clock.get(self.chain, epoch.chain) >= epoch.tick
     }
 }
 
 impl Clocks {
-    /// Clocks that follow the promised edges only, or the observed ones too.
+    /// Returns clocks that follow the promised edges only, or the observed ones too.
     pub fn new(weakest: Force) -> Clocks {
         Clocks {
             weakest,
@@ -112,11 +112,10 @@ impl Clocks {
         }
     }
 
-    /// Takes the next step and says which epoch it is.
+    /// Applies the next step and returns its epoch.
     ///
-    /// Nearly every step has one edge, to the thread that submits it (R3), and learns nothing from
-    /// it. That is decided here; what has to be done otherwise stands in functions that are kept
-    /// out of this one, whose registers they would take.
+    /// Nearly every step has one edge, to the thread that submits it (R3), and learns nothing from it. That case is handled
+    /// here; the others are in functions that are not inlined, since they would take the registers of this one.
     pub fn apply(&mut self, step: &Step, order: &Order) -> Epoch {
         let chain = self.index_of(step.chain);
         let clock = &mut self.chains[chain as usize];
@@ -145,7 +144,7 @@ impl Clocks {
         Epoch { chain, tick }
     }
 
-    /// Whether the step `epoch` lies before everything that `chain` will do next.
+    /// Whether the step `epoch` is ordered before everything that `chain` will do next.
     pub fn ordered(&self, epoch: Epoch, before: Chain) -> bool {
         match self.known_index(before) {
             Some(at) => self.known_to(at as u32).has(epoch),
@@ -153,7 +152,7 @@ impl Clocks {
         }
     }
 
-    /// What is known at the end of the chain with this index.
+    /// Returns the clock at the end of the chain with this index.
     #[inline]
     pub fn known_to(&self, chain: u32) -> Known<'_> {
         let clock = &self.chains[chain as usize];
@@ -164,7 +163,7 @@ impl Clocks {
         }
     }
 
-    /// How many steps of chain `of` are known to lie before the present end of chain `at`.
+    /// Returns the number of steps of chain `of` that are known to be ordered before the current end of chain `at`.
     pub fn known(&self, at: Chain, of: Chain) -> u32 {
         match (self.known_index(at), self.known_index(of)) {
             (Some(at), Some(of)) => self.chains[at].get(at as u32, of as u32),
@@ -172,8 +171,8 @@ impl Clocks {
         }
     }
 
-    /// How many steps of each chain are known at the present end of one, by index. False where there are more chains than
-    /// can be listed.
+    /// Copies the clock at the current end of a chain, by index of chain. Returns false if there are more chains than can
+    /// be listed.
     pub(crate) fn copy_known(&self, at: Chain, into: &mut Vec<u32>) -> bool {
         into.clear();
         if let Some(at) = self.known_index(at) {
@@ -182,12 +181,12 @@ impl Clocks {
         self.chains.len() <= NEAR as usize
     }
 
-    /// The step that was frozen here last; none if several points are kept beside each other.
+    /// Returns the step stored last in a record; `None` if it stores several beside each other.
     pub fn step_of(&self, record: RecordId) -> Option<Epoch> {
         self.records.get(record.0 as usize)?.step
     }
 
-    /// The index of a chain that has taken a step, or that somebody has waited for.
+    /// Returns the index of a chain that has taken a step, or that another chain has waited for.
     pub fn index(&self, chain: Chain) -> Option<u32> {
         self.known_index(chain).map(|index| index as u32)
     }
@@ -277,7 +276,7 @@ impl Clocks {
 }
 
 impl Clock {
-    /// How many steps of a chain are known to the one whose clock this is.
+    /// Returns the number of steps of a chain that this clock knows.
     #[inline]
     fn get(&self, own: u32, of: u32) -> u32 {
         match self.known.get(of as usize) {
@@ -295,7 +294,7 @@ impl Clock {
         }
     }
 
-    /// Joins the clock of another chain, of which it knows `mine` steps and not the last.
+    /// Joins the clock of another chain, of which this clock knows `mine` steps and not the last.
     #[inline(never)]
     fn learn(&mut self, other: u32, mine: u32, theirs: &Clock) {
         self.learned = self.tick;
@@ -304,7 +303,7 @@ impl Clock {
             tick: theirs.tick,
         };
         if mine >= theirs.learned {
-            // Only the other's own steps are news.
+            // Only the other chain's own steps are new.
             self.reach(last);
         } else {
             join(&mut self.known, &theirs.known);
@@ -312,7 +311,7 @@ impl Clock {
         }
     }
 
-    /// The rest of joining a clock whose last step is `last`: what its list of the first chains lacks.
+    /// Completes a join with a clock whose last step is `last`, with the entries beyond the first chains.
     #[inline]
     fn join_far(&mut self, theirs: &Far, last: Option<Epoch>) {
         self.far.join(theirs);
@@ -331,7 +330,7 @@ impl Clock {
 }
 
 impl Frozen {
-    /// Keeps what it has in common with a clock whose last step is `step`.
+    /// Keeps only what it has in common with a clock whose last step is `step`.
     #[cold]
     fn meet(&mut self, clock: &Clock, step: Epoch) {
         let reach_far = |far: &mut Far, step: Epoch| {

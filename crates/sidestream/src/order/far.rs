@@ -1,22 +1,21 @@
 //! The entries of a clock for all chains but the first few.
 //!
-//! With thousands of chains, clocks that list all of them would take more memory than there is. What
-//! one clock knows it has mostly from another, so clocks share it: a tree whose nodes never change. A
-//! clock that learns something makes the nodes above it anew and shares the rest. To join two clocks
-//! is to walk where they differ; a part in which one of them knows more throughout is taken from it as
-//! it is.
+//! With thousands of chains, clocks that list all of them would take too much memory. A clock gets most of its entries from
+//! another, so clocks share them in an immutable tree: a clock with a changed entry copies the nodes on the path to it and
+//! shares the rest. A join walks only where two clocks differ; a subtree in which one of them is ahead throughout
+//! is taken from it unchanged.
 
 use std::sync::Arc;
 
-/// How many chains a leaf has, and how many nodes a node.
+/// The number of chains in a leaf, and of children of a node.
 const WIDTH: usize = 16;
 const BITS: u32 = WIDTH.trailing_zeros();
 
-/// For each chain a number of steps, zero for most.
+/// For each chain a number of steps, which is zero for most.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Far {
     root: Option<Arc<Node>>,
-    /// How many nodes lie above a leaf.
+    /// The number of levels above a leaf.
     height: u32,
 }
 
@@ -26,11 +25,11 @@ enum Node {
     Inner([Option<Arc<Node>>; WIDTH]),
 }
 
-/// What two parts are together.
+/// The result of joining two subtrees.
 enum Joined {
-    /// They hold the same.
+    /// Both are equal to the result.
     Both,
-    /// The one part has all of the other.
+    /// Only the first is equal to the result.
     Mine,
     Theirs,
     Neither(Arc<Node>),
@@ -44,7 +43,7 @@ impl Far {
         }
     }
 
-    /// At least so many steps of a chain are known.
+    /// Raises the entry of a chain to at least this number of steps.
     pub(super) fn reach(&mut self, chain: u32, tick: u32) {
         if self.get(chain) < tick {
             self.rise(heights(chain));
@@ -52,7 +51,7 @@ impl Far {
         }
     }
 
-    /// Becomes the same as another one.
+    /// Becomes a copy of another one.
     #[inline]
     pub(super) fn set(&mut self, other: &Far) {
         if self.root.is_some() || other.root.is_some() {
@@ -60,7 +59,7 @@ impl Far {
         }
     }
 
-    /// Learns all that another one has.
+    /// Raises each entry to at least that of another one.
     #[inline]
     pub(super) fn join(&mut self, theirs: &Far) {
         if let Some(other) = &theirs.root {
@@ -90,7 +89,7 @@ impl Far {
         }
     }
 
-    /// Forgets what another one does not have.
+    /// Lowers each entry to at most that of another one.
     pub(super) fn meet(&mut self, theirs: &Far) {
         let mut theirs = theirs.clone();
         let height = self.height.max(theirs.height);
@@ -111,7 +110,7 @@ impl Far {
     }
 }
 
-/// How high a tree has to be to have a place for a chain.
+/// Returns the least height of a tree with an entry for a chain.
 fn heights(chain: u32) -> u32 {
     let digits = (u32::BITS - chain.leading_zeros()).div_ceil(BITS);
     digits.max(1) - 1
@@ -138,7 +137,7 @@ fn find(root: &Node, height: u32, chain: u32) -> u32 {
     0
 }
 
-/// The same with one entry changed. A node that nobody shares is changed where it is.
+/// Returns a node with one entry changed. A node that is not shared is changed in place.
 fn with(node: Option<Arc<Node>>, height: u32, chain: u32, tick: u32) -> Arc<Node> {
     let mut node = node.unwrap_or_else(|| {
         Arc::new(match height {
@@ -152,7 +151,7 @@ fn with(node: Option<Arc<Node>>, height: u32, chain: u32, tick: u32) -> Arc<Node
             Node::Inner(nodes) => Node::Inner(nodes.clone()),
         });
     }
-    match Arc::get_mut(&mut node).expect("nobody else has it") {
+    match Arc::get_mut(&mut node).expect("the node is not shared") {
         Node::Leaf(ticks) => ticks[place(chain, 0)] = tick,
         Node::Inner(nodes) => {
             let below = &mut nodes[place(chain, height)];
@@ -239,7 +238,7 @@ fn meet(mine: Option<&Arc<Node>>, theirs: Option<&Arc<Node>>) -> Option<Arc<Node
 mod tests {
     use super::*;
 
-    /// Trees and plain vectors go through the same, and hold the same afterwards.
+    /// Applies equal operations to trees and plain vectors, and compares their content.
     #[test]
     fn a_tree_holds_what_a_vector_holds() {
         const CHAINS: u32 = 5_000;

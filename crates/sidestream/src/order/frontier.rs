@@ -1,4 +1,4 @@
-//! The edges of the rule book as edges of a graph.
+//! Turns the symbolic edges of the rule book into edges between nodes of a graph.
 
 use std::collections::HashMap;
 
@@ -7,18 +7,17 @@ use smallvec::SmallVec;
 use super::{After, Chain, Force, Order, RecordId, Step};
 use crate::op::DeviceId;
 
-/// The last node of every chain and of every record, so that a symbolic edge ("all so far on this
-/// stream") becomes an edge from one node. A chain is in order by itself, so its last node stands
-/// for all of it.
+/// The last node of every chain and of every record, so that a symbolic edge ("all steps so far on this stream") becomes
+/// an edge from one node. The steps of a chain are in order, so an edge from its last node covers all of them.
 ///
-/// `N` names a node in whatever graph the reader builds.
+/// `N` identifies a node of the graph that the user of this type builds.
 #[derive(Clone, Debug)]
 pub struct Frontier<N> {
     threads: Vec<Option<N>>,
     streams: Vec<Option<N>>,
-    /// By record: its points; several if any one of them will do.
+    /// By record: its nodes; several if a wait may be satisfied by any one of them.
     records: Vec<SmallVec<[N; 1]>>,
-    /// By stream and device: how many calls had been made when it last waited for all streams there.
+    /// By chain and device: the number of calls made when the chain last waited for all streams of the device.
     looked: HashMap<(Chain, DeviceId, bool), u64>,
 }
 
@@ -34,7 +33,7 @@ impl<N> Default for Frontier<N> {
 }
 
 impl<N: Copy + PartialEq> Frontier<N> {
-    /// The last node of a chain.
+    /// Returns the last node of a chain.
     pub fn last(&self, chain: Chain) -> Option<N> {
         let (table, index) = match chain {
             Chain::Thread(t) => (&self.threads, t.0),
@@ -43,16 +42,16 @@ impl<N: Copy + PartialEq> Frontier<N> {
         table.get(index as usize).copied().flatten()
     }
 
-    /// The node that was last frozen in a record.
+    /// Returns the node last stored in a record.
     pub fn recorded(&self, record: RecordId) -> Option<N> {
         self.records.get(record.0 as usize)?.last().copied()
     }
 
-    /// Adds to `nodes` what `step` stands behind: the end of its own chain first, then one node for
-    /// each edge of at least this force. Call it once for each step, before [`Frontier::advance`]: of
-    /// many streams those are left out behind which the chain stands already.
+    /// Adds to `nodes` what `step` is ordered after: the end of its own chain first, then one node for each edge of at
+    /// least this force. Call it once for each step, before [`Frontier::advance`]: of an edge from many streams, those are
+    /// left out that the chain is already ordered after.
     ///
-    /// Besides, it may stand behind any one of [`Frontier::any_of`].
+    /// The step may also be ordered after any one of [`Frontier::any_of`].
     pub fn before(&mut self, step: &Step, weakest: Force, order: &Order, nodes: &mut Vec<N>) {
         nodes.extend(self.last(step.chain));
         for edge in step.edges.iter().filter(|edge| edge.force <= weakest) {
@@ -73,15 +72,15 @@ impl<N: Copy + PartialEq> Frontier<N> {
         }
     }
 
-    /// What the edges of a step name, for a question that nobody goes on from: not the end of its own
-    /// chain, and all else.
+    /// Adds to `nodes` what the edges of a step name, without the end of its own chain: for a query that no later step
+    /// continues from, so nothing is left out.
     pub fn asked(&self, step: &Step, weakest: Force, order: &Order, nodes: &mut Vec<N>) {
         for edge in step.edges.iter().filter(|edge| edge.force <= weakest) {
             self.edge(edge.after, order, 0, nodes);
         }
     }
 
-    /// The nodes of which a step stands behind one, whichever comes first; none for nearly every step.
+    /// Returns the nodes of which a step waits for the first to finish; empty for nearly every step.
     pub fn any_of(&self, step: &Step, weakest: Force) -> &[N] {
         let edges = step.edges.iter().filter(|edge| edge.force <= weakest);
         let mut several = edges.filter_map(|edge| match edge.after {
@@ -113,7 +112,7 @@ impl<N: Copy + PartialEq> Frontier<N> {
         }
     }
 
-    /// `node` is now the end of the step's chain, and of the record that the step freezes.
+    /// Makes `node` the end of the step's chain, and stores it in the record that the step freezes.
     pub fn advance(&mut self, step: &Step, node: N) {
         self.set_last(step.chain, node);
         if let Some(record) = step.freezes {
@@ -125,7 +124,7 @@ impl<N: Copy + PartialEq> Frontier<N> {
         }
     }
 
-    /// `node` is now the end of a chain, without being a step of the rule book: the time of a call.
+    /// Makes `node`, the time of a call, the end of a chain without a step of the rule book.
     pub(crate) fn set_last(&mut self, chain: Chain, node: N) {
         let (table, index) = match chain {
             Chain::Thread(t) => (&mut self.threads, t.0),

@@ -1,59 +1,58 @@
-//! The same rules for callers that hold one lock a stream.
+//! The ordering rules for concurrent callers that hold one lock per stream.
 //!
-//! [`Order`](super::Order) and [`Clocks`](super::Clocks) take all calls in one sequence. A running
-//! program has several threads that submit at once, and no lock that all of them take. This module
-//! has the rules for what a safe program can do, each as a function on the clocks of those who take
-//! part: non-blocking streams outside captures, records, waits and the host.
+//! [`Order`](super::Order) and [`Clocks`](super::Clocks) take all calls in one sequence. A running program has several
+//! threads that submit at the same time, without a common lock. This module has the rules for what a program of the safe
+//! API can do, each as a function on the clocks involved: non-blocking streams outside captures, records, waits and the
+//! host.
 //!
-//! The clock of a stream says, for every stream, how many of its steps are known to come before
-//! whatever the stream does next. The clock of a thread says how many are known to be over. Only
-//! streams have entries: a thread does no work that another has to wait for, it hands on what it
-//! knows (R3).
+//! The clock of a stream contains, for every stream, the number of its steps that are known to be ordered before whatever
+//! the stream does next. The clock of a thread contains the number of steps known to be complete. Only streams have
+//! entries: a thread does no work that others wait for, it only passes on what it knows (R3).
 //!
-//! A clock is frozen once an operation, so that has to cost little. A clock of few streams, which is
-//! the usual one, is a cache line that is copied. A clock of more is shared and copied on write: to
-//! freeze it costs one count, and only a stream that learns something pays for a copy.
+//! A clock is stored once per operation, so that must be cheap. A clock of few streams, which is the usual case, is one
+//! cache line that is copied. A clock of more streams is shared and copied on write: storing it increments a
+//! reference count, and only a stream whose clock grows pays for a copy.
 
 use std::sync::Arc;
 
 use super::Epoch;
 
-/// What is known of all streams at some point: by chain, how many steps.
+/// A clock at some point: by chain, the number of known steps.
 #[derive(Clone, Debug)]
 enum Known {
-    /// Of the first chains; nothing is known of the others.
+    /// The entries of the first chains; those of the others are zero.
     Few([u32; FEW]),
     Many(Arc<Vec<u32>>),
 }
 
-/// With its tag this fills a cache line.
+/// The number of entries that fill a cache line together with the tag.
 pub const FEW: usize = 15;
 
-/// No number is greater. Processors of the first generation of 64 bits compare four signed numbers at once, and unsigned
-/// ones one by one.
+/// The largest number of a step. It fits a signed number, since baseline x86-64 (SSE2) compares signed numbers four at a
+/// time, but unsigned ones only one by one.
 const MOST: u32 = i32::MAX as u32;
 
-/// The clock of a stream. The lock of the stream guards it.
+/// The clock of a stream, protected by the stream's lock.
 #[derive(Clone, Debug)]
 pub struct StreamClock {
     chain: u32,
     tick: u32,
-    /// Of the other chains; the entry of its own is not kept up.
+    /// The entries of the other chains; the one of its own chain is not updated.
     known: Known,
-    /// Which state of which thread it has joined already.
+    /// The thread, and the version of its clock, that it joined last.
     fed_by: (u32, u64),
 }
 
-/// The clock of a host thread. The thread owns it.
+/// The clock of a host thread, which owns it.
 #[derive(Debug)]
 pub struct ThreadClock {
     thread: u32,
-    /// Grows whenever it learns something.
+    /// Incremented whenever the clock grows.
     version: u64,
     known: Known,
 }
 
-/// A point of a stream, with all that was known there: what a record keeps (R5).
+/// A point of a stream with the clock at that point: the content of a record (R5).
 #[derive(Debug, Default)]
 pub struct Point {
     epoch: Epoch,
@@ -61,7 +60,7 @@ pub struct Point {
 }
 
 impl StreamClock {
-    /// The clock of a stream that has done nothing; `chain` is its own alone.
+    /// Returns the clock of a stream that has done nothing; `chain` belongs to this stream alone.
     pub fn new(chain: u32) -> StreamClock {
         StreamClock {
             chain,
@@ -71,8 +70,8 @@ impl StreamClock {
         }
     }
 
-    /// A call of `thread` puts something into the stream: it stands behind all that is there (R1)
-    /// and behind all that the thread knows to be over (R3).
+    /// Adds a step that a call of `thread` enqueues in the stream: it is ordered after everything in the stream (R1) and
+    /// after everything that the thread knows to be complete (R3).
     #[inline]
     pub fn submitted(&mut self, thread: &ThreadClock) -> Epoch {
         if !self.is_fed_by(thread) {
@@ -86,22 +85,21 @@ impl StreamClock {
         }
     }
 
-    /// Whether a call of `thread` would only count a step: the stream has learned before all that the
-    /// thread knows.
+    /// Whether a call of `thread` would only count a step, since the stream's clock already includes the thread's.
     #[inline]
     pub(crate) fn is_fed_by(&self, thread: &ThreadClock) -> bool {
         self.fed_by == (thread.thread, thread.version)
     }
 
-    /// The stream may have been given something of which no call says so: by one that was refused, in
-    /// case the device has seen some of it, or by other code. That is a step of its own, which nobody can
-    /// know before he waits for it, but the stream learns nothing by it.
+    /// Adds a step for work that may have been enqueued without a successful call: by a call that was refused after the device
+    /// received a part of it, or by other code. Nothing is ordered after that step without a wait for it, and the stream's
+    /// clock does not grow otherwise.
     pub fn unseen(&mut self) {
         self.tick += 1;
     }
 
-    /// A call of `thread` makes the stream wait for a point of a stream (R6, R40). That is a step of
-    /// its own, or one number would stand for two clocks.
+    /// Makes the stream wait for a point of a stream, by a call of `thread` (R6, R40). That is a separate step, since
+    /// otherwise one number would have two clocks.
     pub(crate) fn waits_for(&mut self, thread: &ThreadClock, point: &Point) {
         self.submitted(thread);
         if !self.knows(point.epoch) {
@@ -109,8 +107,8 @@ impl StreamClock {
         }
     }
 
-    /// A call of `thread` launches a graph whose last launch ended at `earlier`: without any wait it
-    /// stands behind that one, wherever it ran (R49), and so does what the stream does next.
+    /// Adds the launch of a graph whose last launch ended at `earlier`, by a call of `thread`: the launch, and whatever the
+    /// stream does next, is ordered after that one without any wait, wherever it ran (R49).
     pub fn launched(&mut self, thread: &ThreadClock, earlier: &Point) {
         if !self.knows(earlier.epoch) {
             self.known.learn(earlier);
@@ -118,7 +116,7 @@ impl StreamClock {
         self.submitted(thread);
     }
 
-    /// The end of the stream so far, as a record of it would keep it (R5).
+    /// Returns the current end of the stream, as a record would store it (R5).
     #[inline]
     pub fn point(&self) -> Point {
         Point {
@@ -130,7 +128,7 @@ impl StreamClock {
         }
     }
 
-    /// The same, in place of another point.
+    /// Like [`StreamClock::point`], but overwrites an existing point.
     #[inline]
     pub(crate) fn point_into(&self, point: &mut Point) {
         point.epoch = Epoch {
@@ -140,25 +138,25 @@ impl StreamClock {
         point.known.copy_from(&self.known);
     }
 
-    /// Whether a step lies before whatever the stream does next.
+    /// Whether a step is ordered before whatever the stream does next.
     #[inline]
     pub fn knows(&self, epoch: Epoch) -> bool {
         epoch.chain == self.chain || self.known.has(epoch)
     }
 
-    /// Which chain it counts on.
+    /// Returns the chain of the stream.
     pub fn chain(&self) -> u32 {
         self.chain
     }
 
-    /// Whether its numbers are nearly used up: then [`StreamClock::renew`] it. No call takes as many
-    /// as are left by then.
+    /// Whether its step numbers are nearly used up, so that [`StreamClock::renew`] must be called. More are left by then
+    /// than any call uses.
     #[inline]
     pub(crate) fn is_worn(&self) -> bool {
         self.tick > MOST - (1 << 20)
     }
 
-    /// The stream goes on as another chain, which stands behind the one that it was.
+    /// Continues the stream as another chain, which is ordered after the old one.
     pub(crate) fn renew(&mut self, chain: u32) {
         let last = Epoch {
             chain: self.chain,
@@ -170,7 +168,7 @@ impl StreamClock {
 }
 
 impl ThreadClock {
-    /// The clock of a thread that knows nothing. No two threads have the same number.
+    /// Returns the clock of a thread that knows nothing. Threads must have different numbers.
     pub fn new(thread: u32) -> ThreadClock {
         ThreadClock {
             thread,
@@ -179,7 +177,7 @@ impl ThreadClock {
         }
     }
 
-    /// The thread has waited for a point, or was told that it is over (R9, R10).
+    /// Notes that the thread has waited for a point, or that a query has reported it complete (R9, R10).
     pub fn saw(&mut self, point: &Point) {
         if !self.knows(point.epoch) {
             self.known.learn(point);
@@ -187,7 +185,7 @@ impl ThreadClock {
         }
     }
 
-    /// Whether the thread knows a step to be over.
+    /// Whether the thread knows a step to be complete.
     #[inline]
     pub fn knows(&self, epoch: Epoch) -> bool {
         self.known.has(epoch)
@@ -211,13 +209,13 @@ impl Clone for Point {
 }
 
 impl Point {
-    /// The step that it is.
+    /// Returns the step of the point.
     #[inline]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Whether a step is this one or lies before it: whoever waits for this point has waited for it.
+    /// Whether a step is this one or ordered before it: a wait for this point includes it.
     #[inline]
     pub fn covers(&self, epoch: Epoch) -> bool {
         let own = self.epoch.chain == epoch.chain && self.epoch.tick >= epoch.tick;
@@ -256,7 +254,7 @@ impl Known {
         }
     }
 
-    /// Learns a point, and all that was known there.
+    /// Joins a point and its clock.
     #[inline]
     fn learn(&mut self, point: &Point) {
         self.join(&point.known);
@@ -279,7 +277,7 @@ impl Known {
         match (&mut *self, other) {
             (Known::Few(mine), Known::Few(theirs)) => {
                 for (mine, theirs) in mine.iter_mut().zip(theirs) {
-                    // As signed numbers, which they are as well.
+                    // Compared as signed numbers, which is valid since no entry exceeds `MOST`.
                     *mine = (*mine)
                         .cast_signed()
                         .max((*theirs).cast_signed())
@@ -295,7 +293,7 @@ impl Known {
     fn join_many(&mut self, other: &Known) {
         let (mine, theirs) = (self.all(), other.all());
         let news = |(chain, tick): (usize, &u32)| mine.get(chain).copied().unwrap_or(0) < *tick;
-        // A copy is made only for news.
+        // The clock is copied only if an entry grows.
         if theirs.iter().enumerate().any(news) {
             super::clocks::join(self.many(), theirs);
         }
@@ -307,7 +305,7 @@ impl Known {
         *entry = (*entry).max(epoch.tick);
     }
 
-    /// The entries, of as many chains as there are.
+    /// Returns the entries, of as many chains as there are.
     #[inline(never)]
     fn many(&mut self) -> &mut Vec<u32> {
         if let Known::Few(known) = self {
@@ -315,7 +313,7 @@ impl Known {
         }
         match self {
             Known::Many(known) => Arc::make_mut(known),
-            Known::Few(_) => unreachable!("there are many"),
+            Known::Few(_) => unreachable!("this clock has many chains"),
         }
     }
 }

@@ -1,21 +1,21 @@
-//! Calls that CUDA refuses, with its codes.
+//! Calls that CUDA refuses, with its error codes.
 
 use std::fmt;
 
 use super::Rule;
 
-/// A call that fails: CUDA's code, the rule that says so, and the reason in one sentence.
+/// The error for a call that fails: CUDA's code, the rule, and the reason in one sentence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Misuse {
-    /// CUDA's error.
+    /// CUDA's error code.
     pub code: Code,
     /// The rule.
     pub rule: Rule,
-    /// Why, and what to do instead.
+    /// The reason, and the remedy.
     pub why: &'static str,
 }
 
-/// The codes of `cudaError_t` that a wrong order of calls can give.
+/// The codes of `cudaError_t` that a wrong order of calls can cause.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "the names are CUDA's own")]
 pub enum Code {
@@ -33,7 +33,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The name without its `cudaError` prefix.
+    /// Returns the name without its `cudaError` prefix.
     pub fn name(self) -> &'static str {
         match self {
             Code::InvalidValue => "InvalidValue",
@@ -50,7 +50,7 @@ impl Code {
         }
     }
 
-    /// The number in `driver_types.h`.
+    /// Returns the number in `driver_types.h`.
     pub fn number(self) -> u32 {
         match self {
             Code::InvalidValue => 1,

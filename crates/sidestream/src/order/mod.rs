@@ -1,24 +1,22 @@
-//! The rule book: which operation must finish before which may start.
+//! The rule book: which operation must complete before which may start.
 //!
-//! CUDA's rules of order follow from the order of submission alone. [`Order::push`] takes the
-//! operations in that order and says, for each, behind what it stands: symbolic [`Edge`]s, each
-//! with the rule that demands it. It holds neither clocks nor sets of operations, so that all its
-//! readers can use it: [`Clocks`] fold the edges into vector clocks and answer "is this ordered
-//! before that?"; a [`Frontier`] turns them into edges between nodes of a graph, for a simulator.
+//! CUDA's ordering rules depend on the order of submission alone. [`Order::push`] takes the operations in that order and
+//! returns what each is ordered after: symbolic [`Edge`]s, each with the rule that requires it. It stores neither clocks
+//! nor sets of operations, so that all its users can share it: [`Clocks`] turn the edges into vector clocks and answer
+//! "is this ordered before that?"; a [`Frontier`] turns them into edges between nodes of a graph, for a simulator.
 //!
-//! The rules R1 to R60 and where each is kept and tested are listed in `docs/explanation/order.md`. No other
-//! module may know a rule of CUDA's.
+//! `docs/explanation/order.md` lists the rules R1 to R60, with the place of their implementation and test. No other module may
+//! implement an ordering rule of CUDA.
 //!
 //! # How an operation becomes steps
-//! Things happen on *chains*: one for each host thread, one for each stream. A chain is in order by
-//! itself (R1). An operation is one or more [`Step`]s on chains: a kernel is one step on its stream,
-//! which stands behind the calling thread (R3); a synchronisation is one step on the thread, which
-//! stands behind a stream (R9); a blocking download is both, one after the other (R21).
+//! There is one *chain* for each host thread and for each stream; the steps of a chain are in order (R1). An operation is
+//! one or more [`Step`]s on chains: a kernel is one step on its stream, ordered after the calling thread (R3); a
+//! synchronize is one step on the thread, ordered after a stream (R9); a blocking download is both, one after the
+//! other (R21).
 //!
 //! # Promised and observed
-//! [`Force::Promised`] edges are what CUDA guarantees; nothing else proves a program right.
-//! [`Force::Observed`] edges are what devices were seen to do besides. A schedule for people may
-//! keep them, a proof may not.
+//! [`Force::Promised`] edges are guaranteed by CUDA; nothing else proves a program correct. [`Force::Observed`] edges are
+//! further orders that devices were seen to keep. A schedule that is shown to users may keep them, a proof may not.
 
 mod acted;
 mod capture;
@@ -42,9 +40,9 @@ pub use clocks::{Clocks, Epoch, Known, Near};
 pub use frontier::Frontier;
 pub use misuse::{Code, Misuse};
 pub use open::Open;
-pub use rules::may_hold_up;
+pub use rules::may_block;
 
-/// A rule of order, by its number in `docs/explanation/order.md`.
+/// An ordering rule, by its number in `docs/explanation/order.md`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Rule(pub u8);
 
@@ -54,7 +52,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Something whose steps are in order by themselves.
+/// A thread or a stream: its steps are in order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Chain {
     /// A host thread.
@@ -63,12 +61,12 @@ pub enum Chain {
     Stream(StreamId),
 }
 
-/// A place that keeps a frozen point of a chain: an event's last record, a raised flag, a graph's
-/// last launch. Freezing it again overwrites it (R5), unless the step says [`Step::beside`].
+/// A record that stores a point of a chain: an event's last record, a flag that was set, a graph's last launch. Storing
+/// another point overwrites it (R5), unless [`Step::beside`] is set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordId(pub u32);
 
-/// What a step stands behind.
+/// What a step is ordered after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
     /// All steps so far on this chain.
@@ -77,16 +75,16 @@ pub enum After {
     Blocking(DeviceId),
     /// All steps so far on every stream of the device (R9).
     Device(DeviceId),
-    /// What was frozen here last; of several points beside each other, what all of them stand behind.
+    /// The point stored last in this record; of several points beside each other, what all of them are ordered after.
     Record(RecordId),
 }
 
-/// Who says that an edge holds.
+/// How certain an edge is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Force {
-    /// CUDA's or PyTorch's documentation promises it.
+    /// The documentation of CUDA or PyTorch guarantees it.
     Promised,
-    /// Devices were seen to do it; nobody promises it.
+    /// Devices were seen to keep it, but it is not documented.
     Observed,
 }
 
@@ -95,18 +93,18 @@ pub enum Force {
 pub struct Edge {
     /// What it waits for.
     pub after: After,
-    /// The rule that says so.
+    /// The rule that requires it.
     pub rule: Rule,
-    /// How sure that is.
+    /// How certain it is.
     pub force: Force,
 }
 
-/// Which of its operation's accesses happen in a step.
+/// The accesses of its operation that a step performs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Performs {
-    /// None: the step is only a point in the order.
+    /// No access: the step is only a point in the order.
     Nothing,
-    /// All of them.
+    /// All accesses.
     All,
     /// The reads.
     Reads,
@@ -115,7 +113,7 @@ pub enum Performs {
 }
 
 impl Performs {
-    /// Whether `access` happens in such a step.
+    /// Whether such a step performs `access`.
     pub fn includes(self, access: &Access) -> bool {
         use crate::op::Mode;
         match self {
@@ -127,34 +125,34 @@ impl Performs {
     }
 }
 
-/// One point on a chain: what it waits for, what happens at it, what it freezes.
+/// One point on a chain: what it waits for, the accesses that it performs, and the record that stores it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
     /// The chain that it extends.
     pub chain: Chain,
-    /// What it stands behind, besides the earlier steps of its chain.
+    /// What it is ordered after, besides the earlier steps of its chain.
     pub edges: SmallVec<[Edge; 4]>,
-    /// The accesses that happen here.
+    /// The accesses that it performs.
     pub performs: Performs,
-    /// Observed, not promised: the driver reads the source away during the call (R22).
+    /// Whether the driver was observed to read the source during the call (R22), which is not guaranteed.
     pub staged: bool,
-    /// Where this point of the chain is kept for later edges.
+    /// The record that stores this point of the chain for later edges.
     pub freezes: Option<RecordId>,
-    /// Whether what is kept there already stays beside it: whoever waits goes on at one of them, and
-    /// nobody knows at which (R28).
+    /// Whether the record keeps its earlier points beside this one: a waiter is released by one of them, and
+    /// it is unknown by which (R28).
     pub beside: bool,
 }
 
-/// Whether the operation runs.
+/// Whether the operation runs or is captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Runs {
-    /// It does; its steps say when.
+    /// It runs; its steps determine when.
     Now,
     /// It became part of a graph under construction. There are no steps.
     Captured,
 }
 
-/// The state of the rule book: what streams, events and captures there are.
+/// The state of the rule book: its streams, events and captures.
 #[derive(Debug, Default)]
 pub struct Order {
     streams: Vec<Stream>,
@@ -164,24 +162,25 @@ pub struct Order {
     /// By thread: its current device.
     current: Vec<DeviceId>,
     flags: Vec<Flag>,
-    /// By graph: where its last launch is kept.
+    /// By graph: the record of its last launch.
     graphs: Vec<Option<RecordId>>,
-    /// By buffer: what the caching allocator knows of it.
+    /// By buffer: what the caching allocator knows about it.
     blocks: Vec<Block>,
     records: u32,
-    /// Of those, the ones that frees have made, and the ones of them that nobody needs any more.
+    /// The number of records made by frees.
     records_of_frees: u32,
+    /// Records made by frees that are no longer needed, to be reused.
     spare: Vec<RecordId>,
-    /// The call that is being taken, and which one it is.
+    /// The current call.
     present: OpId,
     calls: u64,
 }
 
 #[derive(Debug, Default)]
 struct Flag {
-    /// Where its raises are kept.
+    /// The record of the points at which it was set.
     record: Option<RecordId>,
-    /// It was raised, and nobody has waited for it since.
+    /// Whether it was set, and no thread has waited for it since.
     is_up: bool,
 }
 
@@ -190,23 +189,23 @@ struct Stream {
     kind: StreamKind,
     device: DeviceId,
     capture: Option<CaptureId>,
-    /// The call that made it take part in its present or last capture.
+    /// The call by which it joined its current or last capture.
     entered: OpId,
-    /// Its place among the streams of its device.
+    /// Its links in the list of streams of its device.
     link: Link,
 }
 
 #[derive(Debug)]
 struct Event {
     timing: bool,
-    /// The device it was created on, where that is known.
+    /// The device on which it was created, if known.
     device: Option<DeviceId>,
     last: Last,
-    /// Where its records are kept; one place for all of them, since only the last one counts (R7).
+    /// The record that stores its last point; one for all of them, since only the last one counts (R7).
     slot: Option<RecordId>,
 }
 
-/// What an event was last recorded in.
+/// Where an event was last recorded.
 #[derive(Debug)]
 enum Last {
     Never,
@@ -219,7 +218,7 @@ struct Device {
     legacy: Option<StreamId>,
     streams: Vec<StreamId>,
     acted: Acted,
-    /// How many of its blocking and of all its streams are being captured.
+    /// The numbers of its blocking streams and of all its streams that are being captured.
     capturing_blocking: u32,
     capturing: u32,
 }
@@ -228,22 +227,22 @@ struct Device {
 struct Block {
     home: Option<StreamId>,
     noted: SmallVec<[StreamId; 2]>,
-    /// The events that the free recorded.
+    /// The records that the free made.
     freed: SmallVec<[RecordId; 2]>,
 }
 
-/// The steps of one operation; reused from call to call.
+/// The steps of one operation; the vector is reused from call to call.
 pub type Steps = Vec<Step>;
 
 // ------------------------------------------------------------------ declarations
 
 impl Order {
-    /// An empty rule book: no stream, no event, every thread on device 0.
+    /// Returns a rule book without streams and events, and with every thread on device 0.
     pub fn new() -> Order {
         Order::default()
     }
 
-    /// Makes a stream known. A device has one legacy stream: asking for it again gives the same.
+    /// Declares a stream. A device has one legacy stream: a second declaration returns the first.
     pub fn add_stream(&mut self, kind: StreamKind, device: DeviceId) -> StreamId {
         let fresh = StreamId(self.streams.len() as u32);
         if kind == StreamKind::Legacy {
@@ -264,8 +263,8 @@ impl Order {
         fresh
     }
 
-    /// Makes an event known: whether it keeps times, and the device it was created on, if that is
-    /// to be held against later calls.
+    /// Declares an event: whether it records times, and the device on which it was created, if later calls are to be
+    /// checked against it.
     pub fn add_event(&mut self, timing: bool, device: Option<DeviceId>) -> EventId {
         self.events.push(Event {
             timing,
@@ -276,35 +275,35 @@ impl Order {
         EventId(self.events.len() as u32 - 1)
     }
 
-    /// The kind of a stream.
+    /// Returns the kind of a stream.
     pub fn kind_of(&self, stream: StreamId) -> StreamKind {
         self.streams[stream.0 as usize].kind
     }
 
-    /// The device of a stream.
+    /// Returns the device of a stream.
     pub fn device_of(&self, stream: StreamId) -> DeviceId {
         self.streams[stream.0 as usize].device
     }
 
-    /// All streams, in the order of their ids.
+    /// Returns all streams, in the order of their ids.
     pub fn streams(&self) -> impl ExactSizeIterator<Item = (StreamId, StreamKind, DeviceId)> {
         let numbered = self.streams.iter().enumerate();
         numbered.map(|(i, s)| (StreamId(i as u32), s.kind, s.device))
     }
 
-    /// The legacy default stream of a device; known from the first call on that uses it.
+    /// Returns the legacy default stream of a device, which is declared if it was not used before.
     pub fn legacy_stream(&mut self, device: DeviceId) -> StreamId {
         self.add_stream(StreamKind::Legacy, device)
     }
 
-    /// The current device of a thread.
+    /// Returns the current device of a thread.
     pub fn current_device(&self, thread: ThreadId) -> DeviceId {
         let known = self.current.get(thread.0 as usize);
         known.copied().unwrap_or(DeviceId(0))
     }
 
-    /// The stream in which an operation's work runs: the one it names, or the legacy stream of the
-    /// thread's device for the blocking calls.
+    /// Returns the stream in which an operation's work runs: the one it names, or for the blocking calls the legacy stream of
+    /// the thread's device.
     pub fn work_stream(&mut self, op: &Op) -> Option<StreamId> {
         match op.kind.stream() {
             None if op.kind.class().is_work() => {
@@ -314,8 +313,8 @@ impl Order {
         }
     }
 
-    /// Since which call a stream can be neither recorded nor waited for, if it cannot: because it
-    /// takes part in a capture, or is the legacy stream beside one (R45, R46).
+    /// Returns the call since which a stream can be neither recorded nor waited for, if so: because it takes part in a
+    /// capture, or is the legacy stream beside one (R45, R46).
     pub(crate) fn closed_since(&self, stream: StreamId) -> Option<OpId> {
         let Stream { kind, device, .. } = self.streams[stream.0 as usize];
         if self.devices[device.0 as usize].capturing == 0 {
@@ -330,20 +329,19 @@ impl Order {
         closed.map(|(_, other)| other.entered).min()
     }
 
-    /// What the caching allocator knows of a buffer that is handed out: its home stream, and the
-    /// other streams that were noted for its free (R53).
+    /// Returns what the caching allocator knows about an allocated buffer: its home stream, and the other streams that were
+    /// noted for its free (R53).
     pub fn known_uses(&self, buffer: BufferId) -> (Option<StreamId>, &[StreamId]) {
         let block = self.blocks.get(buffer.0 as usize);
         block.map_or((None, &[]), |block| (block.home, &block.noted))
     }
 
-    /// How many places are kept for what frees have recorded; one that no allocation can see any more
-    /// is used again.
+    /// Returns the number of records made by frees; one that no allocation can name any longer is reused.
     pub(crate) fn records_of_frees(&self) -> u32 {
         self.records_of_frees
     }
 
-    /// Whether the event has a record that a wait placed now would wait for.
+    /// Whether the event has a record that a wait enqueued now would wait for.
     pub(crate) fn is_recorded(&self, event: EventId) -> bool {
         !matches!(self.events[event.0 as usize].last, Last::Never)
     }
@@ -365,10 +363,10 @@ impl Order {
     }
 }
 
-// ------------------------------------------------------------------ small parts
+// ------------------------------------------------------------------ helper functions
 
 impl Step {
-    /// A point on a chain that waits for nothing and does nothing.
+    /// Returns a step on a chain that waits for nothing and performs nothing.
     pub fn on(chain: Chain) -> Step {
         Step {
             chain,
@@ -381,14 +379,14 @@ impl Step {
     }
 }
 
-/// A further step, which is filled in where it stands: moving one costs more than writing it.
+/// Appends a step and returns it, to be filled in place: moving a step costs more than writing it.
 #[inline]
 fn push_step(chain: Chain, steps: &mut Steps) -> &mut Step {
     steps.push(Step::on(chain));
     steps.last_mut().expect("it was pushed")
 }
 
-/// A step on the thread that waits.
+/// Returns a step on a thread, with an edge that the thread waits for.
 fn host_waits(thread: ThreadId, edge: Edge) -> Step {
     let mut step = Step::on(Chain::Thread(thread));
     step.edges.push(edge);
@@ -420,7 +418,7 @@ fn misuse(code: Code, rule: u8, why: &'static str) -> Misuse {
     Misuse { code, rule, why }
 }
 
-/// The entry of a table that grows with the ids it is asked for.
+/// Returns the entry of an id in a table, which grows as needed.
 #[inline]
 fn grow<T: Default>(table: &mut Vec<T>, index: u32) -> &mut T {
     let index = index as usize;
@@ -430,7 +428,7 @@ fn grow<T: Default>(table: &mut Vec<T>, index: u32) -> &mut T {
     &mut table[index]
 }
 
-/// Happens once an id, and its code would stand in the way of every look-up.
+/// Grows a table; separate, since it happens once per id and would slow down every look-up.
 #[cold]
 fn grow_to<T: Default>(table: &mut Vec<T>, len: usize) {
     table.resize_with(len, T::default);

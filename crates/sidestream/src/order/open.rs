@@ -1,19 +1,19 @@
-//! What CUDA's documents leave open of a call. The rules are about what is said; where nothing is, a checker warns.
+//! What CUDA's documentation leaves open about a call. The rules state what is documented; for what is not, a checker warns.
 
 use crate::op::{Class, Kind, Memory};
 
-/// What nobody says of a call.
+/// What is not documented about a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Open {
-    /// Whether it holds up its caller until it is done with memory of this kind.
-    HoldsUp(Memory),
-    /// Whether it waits for the work that is pending when it is called.
+    /// Whether it blocks its caller until it has finished with memory of this kind.
+    Blocks(Memory),
+    /// Whether it waits for the work that is pending at the call.
     Waits,
 }
 
 impl Open {
-    /// What is open of a call of this kind: of an asynchronous copy with pageable memory (R22), of a blocking one between
-    /// device memories where managed memory is one (R20, R26), and of `cudaFree` (R31).
+    /// Returns what is open about a call of this kind: an asynchronous copy with pageable memory (R22), a blocking copy
+    /// between device memories of which one is managed (R20, R26), or `cudaFree` (R31).
     #[inline]
     pub fn of(kind: &Kind) -> Option<Open> {
         if let Kind::CudaFree {
@@ -36,6 +36,6 @@ impl Open {
             true if from.is_host() || to.is_host() => return None,
             true => Memory::Managed,
         };
-        (from == memory || to == memory).then_some(Open::HoldsUp(memory))
+        (from == memory || to == memory).then_some(Open::Blocks(memory))
     }
 }

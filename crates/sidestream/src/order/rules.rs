@@ -1,4 +1,4 @@
-//! The rules themselves: what each call stands behind, and what it does to its caller.
+//! The rules themselves: what each call is ordered after, and whether it blocks its caller.
 
 use super::{
     After, Block, Chain, Code, Edge, Event, Last, Misuse, Order, Performs, RecordId, Runs, Step,
@@ -10,10 +10,10 @@ use crate::op::{
 };
 
 impl Order {
-    /// Takes the next call. `steps` is cleared and filled with what the call does.
+    /// Processes the next call. `steps` is cleared and filled with the steps of the call.
     ///
     /// # Errors
-    /// A call that CUDA refuses is a [`Misuse`] with CUDA's code; it changes nothing.
+    /// A call that CUDA refuses returns a [`Misuse`] with CUDA's code and changes nothing.
     pub fn push(&mut self, op: &Op, steps: &mut Steps) -> Result<Runs, Misuse> {
         steps.clear();
         self.present = op.id;
@@ -63,7 +63,7 @@ impl Order {
                     return Err(misuse(
                         Code::StreamCaptureUnsupported,
                         46,
-                        "a stream of the device is being captured; synchronise after the capture",
+                        "a stream of the device is being captured; synchronize after the capture",
                     ));
                 }
                 steps.push(host_waits(thread, promised(After::Device(device), 9)));
@@ -126,15 +126,15 @@ impl Order {
             }
             Kind::BeginCapture { stream } => self.begin_capture(stream, thread),
             Kind::EndCapture { stream } => self.end_capture(stream, thread),
-            // R13, R31: these give no order and wait for nothing.
+            // R13, R31: these add no order and wait for nothing.
             Kind::CudaMalloc | Kind::CreateStream { .. } | Kind::DestroyStream { .. } => {
                 Ok(Runs::Now)
             }
         }
     }
 
-    /// Work in a stream: behind the thread that submits it, and for a legacy or blocking stream
-    /// behind the other side of the legacy rule.
+    /// Work in a stream: ordered after the thread that submits it and, for a legacy or blocking stream, after the other
+    /// side of the legacy rule.
     fn work(
         &mut self,
         stream: StreamId,
@@ -248,7 +248,7 @@ impl Order {
         Ok(Runs::Now)
     }
 
-    /// R5, R38: the event takes the stream's content at the call.
+    /// R5, R38: the event captures the stream's content at the call.
     fn record(
         &mut self,
         event: EventId,
@@ -298,7 +298,7 @@ impl Order {
                 self.join_capture(stream, capture, &seen)?;
                 Ok(Runs::Captured)
             }
-            // R8: a wait for an event without a record is no action at all.
+            // R8: a wait for an event without a record has no effect.
             (None, Last::Never) => Ok(Runs::Now),
             (None, Last::Stream(_)) => {
                 let record = *slot;
@@ -330,7 +330,7 @@ impl Order {
         }
     }
 
-    /// R50: a record in `source` and a wait in `stream`, with an event of its own.
+    /// R50: a record in `source` and a wait in `stream`, with a separate event.
     fn wait_stream(
         &mut self,
         stream: StreamId,
@@ -367,7 +367,7 @@ impl Order {
         }
     }
 
-    /// R9, R10, R16, R46: the host waits for a stream, or learns that it is done.
+    /// R9, R10, R16, R46: the host waits for a stream, or a query reports that it is complete.
     fn sync_stream(
         &mut self,
         stream: StreamId,
@@ -394,7 +394,7 @@ impl Order {
         Ok(Runs::Now)
     }
 
-    /// R7 to R10, R39, R46: the host waits for an event, or learns that it is complete.
+    /// R7 to R10, R39, R46: the host waits for an event, or a query reports that it is complete.
     fn sync_event(
         &mut self,
         event: EventId,
@@ -421,8 +421,8 @@ impl Order {
         Ok(Runs::Now)
     }
 
-    /// R11, R43: what `cudaEventElapsedTime` refuses. Whether both are complete is a question of
-    /// order, which the checker asks.
+    /// R11, R43: the errors of `cudaEventElapsedTime`. Whether both events are complete depends on the order, which the
+    /// checker examines.
     fn elapsed(&self, from: EventId, to: EventId) -> Result<Runs, Misuse> {
         let device_of = |id: EventId| {
             let event = &self.events[id.0 as usize];
@@ -444,7 +444,7 @@ impl Order {
         Ok(Runs::Now)
     }
 
-    /// R52, R53: whoever saw the events of the free complete may count on it.
+    /// R52, R53: a thread that saw the events of the free complete is ordered after them.
     fn alloc(
         &mut self,
         buffer: BufferId,
@@ -463,16 +463,16 @@ impl Order {
             ..Block::default()
         };
         let before = std::mem::replace(grow(&mut self.blocks, buffer.0), fresh);
-        // The number of a buffer stands for its new tenancy, so nobody can name that free again.
+        // The buffer id now names the new allocation, so no later call can name the earlier free.
         self.spare.extend(before.freed);
     }
 
-    /// R53, R54: an event in every noted stream, with the work queued up to here.
+    /// R53, R54: a free records an event in every noted stream, after the work enqueued so far.
     fn free(&mut self, buffer: BufferId, thread: ThreadId, steps: &mut Steps) {
         let noted = std::mem::take(&mut grow(&mut self.blocks, buffer.0).noted);
         for stream in noted {
-            // The allocator records no events in a stream that is being captured. Where the legacy stream stands beside
-            // a capture it does so when that has ended, for the work up to here at least.
+            // The allocator records no events in a stream that is being captured. In the legacy stream beside a capture it
+            // records when the capture has ended, which covers at least the work up to here.
             if self.capture_of(stream).is_some() {
                 continue;
             }
@@ -482,7 +482,7 @@ impl Order {
         }
     }
 
-    /// R27, R31, R35: the life of memory ends at the call. Devices were seen to wait first.
+    /// R27, R31, R35: memory is freed at the call. Devices were observed to wait first.
     fn end_of_life(&mut self, thread: ThreadId, waits: bool, rule: u8, steps: &mut Steps) {
         let mut step = Step::on(Chain::Thread(thread));
         step.performs = Performs::All;
@@ -493,22 +493,21 @@ impl Order {
         steps.push(step);
     }
 
-    /// R28: from this step on the flag is up. If it was up before, whoever waits may go on at either
-    /// raise.
+    /// R28: the flag is set from this step on. If it was set before, a waiter may be released by either of the two.
     fn raise(&mut self, flag: FlagId, step: &mut Step) {
         step.freezes = Some(self.record_of(flag));
         let flag = &mut self.flags[flag.0 as usize];
         step.beside = std::mem::replace(&mut flag.is_up, true);
     }
 
-    /// R28: a thread has seen the flag up, and the next raise is another one.
+    /// R28: a thread has seen the flag set, which clears it.
     fn take(&mut self, flag: FlagId) -> RecordId {
         let record = self.record_of(flag);
         self.flags[flag.0 as usize].is_up = false;
         record
     }
 
-    /// Where the raises of a flag are kept.
+    /// Returns the record that stores the points at which a flag is set.
     fn record_of(&mut self, flag: FlagId) -> RecordId {
         if let Some(known) = grow(&mut self.flags, flag.0).record {
             return known;
@@ -519,7 +518,7 @@ impl Order {
     }
 }
 
-/// R22, R23: what an asynchronous copy that touches host memory does to its caller.
+/// R22, R23: adds the steps by which an asynchronous copy with host memory blocks its caller.
 fn async_copy_and_host(
     stream: StreamId,
     thread: ThreadId,
@@ -543,9 +542,9 @@ fn async_copy_and_host(
     }
 }
 
-/// Whether a call that puts work into a stream may hold up its caller until the device has come so far (R19, R21 to
+/// Whether a call that enqueues work in a stream may block its caller until the device has run that work (R19, R21 to
 /// R24).
-pub fn may_hold_up(call: Kind) -> bool {
+pub fn may_block(call: Kind) -> bool {
     match call {
         Kind::Copy { from, to, .. } => {
             from == Memory::Pageable || to == Memory::Pageable || from.is_host() && to.is_host()
@@ -556,6 +555,6 @@ pub fn may_hold_up(call: Kind) -> bool {
     }
 }
 
-/// R22: uploads from pageable memory were seen to return early below this size (4 MiB of staging
-/// room a stream), and to wait for the stream from it on.
+/// R22: uploads from pageable memory below this size (4 MiB of staging memory per stream) were observed to return early,
+/// and larger ones to wait for the stream.
 const STAGING_BYTES: u64 = 4 << 20;

@@ -1,4 +1,4 @@
-//! What the ring asks of its slots.
+//! The interface between the ring of a pipeline and its slots.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::event::{Event, TimedEvent};
 
-/// Slots, and how an item gets into one.
+/// The slots of a pipeline, and how an item is submitted to one.
 pub(super) trait Body {
     /// Pinned memory that the source fills.
     type Input: Send + 'static;
-    /// Pinned memory that the consumer gets.
+    /// Pinned memory that the consumer receives.
     type Output: Send + 'static;
-    /// Both, while the device uses them.
+    /// The input and the output while the device uses them.
     type Held;
 
     fn device(&self) -> &Device;
     fn rows(&self) -> usize;
-    /// The names of what an item goes through, with the copies.
+    /// Returns the names of the stages of an item, including the copies.
     fn stages(&self) -> Vec<String>;
-    /// One slot more, and memory to fill for it.
+    /// Adds a slot, and returns memory to fill for it.
     fn add_slot(&mut self) -> Result<Self::Input>;
-    /// Memory to fill while all slots are in use, if the slots can take any.
+    /// Returns memory to fill while all slots are in use, if the slots accept such memory.
     fn more_input(&mut self) -> Result<Option<Self::Input>>;
-    /// Memory for the results of the next item in this slot; none if the consumer still has it.
+    /// Returns memory for the results of the next item in this slot; `None` if the consumer still has it.
     fn output(&mut self, slot: usize, home: &Home<Self::Output>) -> Result<Option<Self::Output>>;
     fn submit(
         &mut self,
@@ -37,20 +37,20 @@ pub(super) trait Body {
         output: Self::Output,
         is_timed: bool,
     ) -> Result<Submitted<Self::Held>, Failed>;
-    /// What comes back once the event is over.
+    /// Returns the input and the output once the event is complete.
     fn finish(&mut self, slot: usize, held: Self::Held) -> Result<(Self::Input, Self::Output)>;
 }
 
 /// An item on the device.
 pub(super) struct Submitted<H> {
-    /// When it is over.
+    /// The event that completes when the item is done.
     pub event: Event,
     pub held: H,
-    /// If it is timed: its start, and the end of each stage.
+    /// The start, and the end of each stage; empty unless the item is timed.
     pub times: Vec<TimedEvent>,
 }
 
-/// Where outputs go when the consumer is done with them.
+/// The place to which outputs return when the consumer drops them.
 pub(super) struct Home<O> {
     spare: Arc<Mutex<Vec<(usize, O)>>>,
 }
@@ -74,7 +74,7 @@ impl<O> Home<O> {
         self.spare.lock().pop().map(|(_, output)| output)
     }
 
-    /// The output of this slot alone.
+    /// Takes the output that belongs to this slot.
     pub(super) fn of(&self, slot: usize) -> Option<O> {
         let mut spare = self.spare.lock();
         let at = spare.iter().position(|(of, _)| *of == slot)?;
@@ -86,11 +86,10 @@ impl<O> Home<O> {
     }
 }
 
-/// A finished item. It dereferences to its output: a [`Pinned`](crate::buffer::Pinned), or a tuple
-/// of them.
+/// A completed item. It dereferences to its output: a [`Pinned`](crate::buffer::Pinned), or a tuple of them.
 ///
-/// Dropped, it gives the output back to the pipeline for a later item. It may be kept, and sent to
-/// other threads: the pipeline takes new memory for the next one then.
+/// Dropping it returns the output to the pipeline for a later item. It may be kept, and sent to other threads: the
+/// pipeline then allocates new memory for the next item.
 pub struct Item<O> {
     index: u64,
     rows: usize,
@@ -110,12 +109,12 @@ impl<O> Item<O> {
         }
     }
 
-    /// Its number, from zero.
+    /// Returns its number, from zero.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// How many rows it has; what lies behind them in its output means nothing.
+    /// Returns the number of its rows; the rest of its output is unspecified.
     pub fn rows(&self) -> usize {
         self.rows
     }

@@ -1,4 +1,4 @@
-//! How an item fails.
+//! The error of an item that failed.
 
 use std::any::Any;
 use std::error::Error as StdError;
@@ -7,32 +7,32 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::Error;
 
-/// What sources and consumers may fail with. Stages give errors of the runtime, and by
-/// [`Error::other`] any others.
+/// The error type of sources and consumers. Stages return errors of the runtime, and any others through
+/// [`Error::other`].
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// An item that failed: where, which, and why.
+/// The failure of an item: its stage, its number and the cause.
 ///
-/// What comes before it is delivered first; nothing after it was started.
+/// The items before it are delivered first; no item after it is started.
 #[derive(Debug)]
 pub struct Failed {
-    /// The stage: its name, or `source`, `slot`, `upload`, `download`, `graph`, `consumer`; `device`
-    /// if the device was lost, which says in the cause what it was doing.
+    /// The stage: its name, or `source`, `slot`, `upload`, `download`, `graph`, `consumer`; `device` if the device
+    /// was lost, and then the cause names the work that failed.
     pub stage: String,
-    /// The item.
+    /// The number of the item.
     pub index: u64,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// Why an item failed.
+/// The cause of a failure.
 #[derive(Debug)]
 pub enum Cause {
-    /// A call of the runtime, or the work on the device.
+    /// A call of the runtime, or work on the device, failed.
     Runtime(Error),
-    /// The source, the consumer or the code of a stage said so.
+    /// The source, the consumer or the code of a stage returned this error.
     User(BoxError),
-    /// Code of the stage panicked, with this message.
+    /// The code of the stage panicked, with this message.
     Panicked(String),
 }
 
@@ -49,7 +49,7 @@ impl Failed {
     }
 }
 
-/// Runs code of the user's; a panic of it is a failure of the stage.
+/// Runs user code and converts a panic to a failure of the stage.
 pub(crate) fn guarded<R, E: Into<Cause>>(
     stage: &str,
     index: u64,
@@ -70,7 +70,7 @@ pub(crate) fn guarded<R, E: Into<Cause>>(
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "a value that is no text".to_owned())
+    text.unwrap_or_else(|| "a value that is not text".to_owned())
 }
 
 impl From<Error> for Cause {

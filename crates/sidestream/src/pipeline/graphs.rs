@@ -1,4 +1,4 @@
-//! Slots that are a graph each: an item is replayed by one call.
+//! Slots with one graph each: an item is submitted by one graph launch.
 
 use super::body::{Body, Home, Submitted};
 use super::failed::{Failed, guarded};
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::graph::{Graph, GraphBuilder};
 use crate::stream::Stream;
 
-/// Describes the graph of a slot, and says which of its pinned memory is input and which is output.
+/// Describes the graph of a slot, and returns which of its pinned memory is the input and which is the output.
 pub(super) type Describe<I, O> =
     Box<dyn FnMut(&Stream, &mut GraphBuilder) -> Result<(I, O)> + Send>;
 
@@ -28,7 +28,7 @@ pub(super) struct Slot<I: Layout, O: Layout> {
     graph: Graph,
     input: I::Keys,
     output: O::Keys,
-    /// Until it is used first.
+    /// The output memory, until its first use.
     unused: Option<O::Host>,
 }
 
@@ -67,7 +67,7 @@ impl<I: Layout, O: Layout> Body for OfGraphs<I, O> {
     }
 
     fn more_input(&mut self) -> Result<Option<I::Host>> {
-        // Each graph takes the memory that its nodes name, and no other.
+        // Each graph uses only the memory that its nodes name.
         Ok(None)
     }
 

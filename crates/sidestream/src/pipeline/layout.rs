@@ -1,4 +1,4 @@
-//! What an item consists of: buffers on the device, and their counterparts in pinned memory.
+//! The buffers of an item: on the device, and their counterparts in pinned memory.
 
 use std::marker::PhantomData;
 
@@ -8,8 +8,7 @@ use crate::error::{Error, Result};
 use crate::graph::{Graph, PinnedKey};
 use crate::stream::{Rows, Stream};
 
-/// One buffer of an item: so many values for each of its rows, or so many however many rows there
-/// are.
+/// One buffer of an item: a number of values for each row, or a number of values for the whole item.
 #[derive(Debug)]
 pub struct Values<T> {
     count: usize,
@@ -17,7 +16,7 @@ pub struct Values<T> {
     holds: PhantomData<fn() -> T>,
 }
 
-/// So many values for each row of an item. An item with fewer rows has fewer of them.
+/// Returns a buffer with `count` values for each row of an item. An item with fewer rows has fewer values.
 pub fn per_row<T: Pod>(count: usize) -> Values<T> {
     Values {
         count,
@@ -26,7 +25,7 @@ pub fn per_row<T: Pod>(count: usize) -> Values<T> {
     }
 }
 
-/// So many values for the whole item, however many rows it has: a sum, a header.
+/// Returns a buffer with `count` values for the whole item, independent of its rows, such as a sum or a header.
 pub fn per_item<T: Pod>(count: usize) -> Values<T> {
     Values {
         count,
@@ -45,13 +44,13 @@ impl<T> Copy for Values<T> {}
 
 /// The buffers of an item: one [`Values`], or a tuple of two to four.
 pub trait Layout: Clone + Send + 'static {
-    /// They on the device: [`DeviceBuf`]s.
+    /// The buffers on the device: [`DeviceBuf`]s.
     type Device: Send + 'static;
-    /// They on the host: [`Pinned`]s.
+    /// The buffers on the host: [`Pinned`]s.
     type Host: Send + 'static;
-    /// They as a graph knows them: [`PinnedKey`]s.
+    /// The keys of pinned memory that a graph owns: [`PinnedKey`]s.
     type Keys: Copy + Send + 'static;
-    /// They while they are copied.
+    /// The buffers while they are copied.
     #[doc(hidden)]
     type Sent: Send + 'static;
 
@@ -81,13 +80,13 @@ pub trait Layout: Clone + Send + 'static {
     fn lend(graph: &mut Graph, keys: Self::Keys) -> Result<Self::Host>;
     #[doc(hidden)]
     fn give_back(graph: &mut Graph, keys: Self::Keys, host: Self::Host) -> Result<()>;
-    /// Zeros behind the values of an item with fewer rows.
+    /// Fills the rest of the buffers of an item with fewer rows with zeros.
     #[doc(hidden)]
     fn pad(&self, rows: usize, host: &mut Self::Host);
 }
 
 impl<T> Values<T> {
-    /// How many values an item with this many rows has here.
+    /// Returns the number of values of an item with this many rows.
     pub fn of(self, rows: usize) -> usize {
         match self.is_per_row {
             true => rows.saturating_mul(self.count),
@@ -150,11 +149,11 @@ impl<T: Pod + Send + Sync> Layout for Values<T> {
     }
 }
 
-/// The first `len` values of both sides.
+/// Returns the copy of the first `len` values of both sides.
 fn part(call: &'static str, len: usize, from: usize, to: usize) -> Result<Rows> {
     let room = from.min(to);
     if len > room {
-        let why = format!("an item has {len} values here, and there is room for {room}");
+        let why = format!("an item has {len} values here, but the buffer has room for {room}");
         return Err(Error::Invalid { call, why });
     }
     Ok(Rows {
@@ -164,7 +163,7 @@ fn part(call: &'static str, len: usize, from: usize, to: usize) -> Result<Rows> 
     })
 }
 
-/// A macro, because Rust has no other word for "tuples of every length".
+/// Implements [`Layout`] for tuples: Rust has no generics over the length of a tuple.
 macro_rules! tuple {
     ($($part:ident $at:tt $one:ident $other:ident),+) => {
         impl<$($part: Layout),+> Layout for ($($part,)+) {
@@ -229,7 +228,7 @@ tuple!(A 0 a x, B 1 b y);
 tuple!(A 0 a x, B 1 b y, C 2 c z);
 tuple!(A 0 a x, B 1 b y, C 2 c z, D 3 d w);
 
-/// No buffers: of a pipeline that makes its data on the device, or leaves its results there.
+/// No buffers: for a pipeline that generates its data on the device, or leaves its results there.
 impl Layout for () {
     type Device = ();
     type Host = ();

@@ -1,9 +1,9 @@
-//! Pipelines: items flow from a source through stages on the device to a consumer, several at once.
+//! Pipelines: items pass from a source through stages on the device to a consumer, several at the same time.
 //!
-//! A pipeline has a ring of slots. A slot is the memory for one item and a stream, on which the item
-//! goes from its upload to its download; item `i` goes into slot `i mod depth`. Different items are
-//! on different streams, so that one is copied while another is computed. Within an item nothing
-//! waits for an event. Besides the calls of its stages, an item costs the host one record and one query.
+//! A pipeline has a ring of slots. A slot is the memory for one item and a stream for its work, from the upload to the
+//! download; item `i` uses slot `i mod depth`. Different items use different streams, so that one is copied while another
+//! is computed. Within an item no wait for an event is needed. Besides the calls of its stages, an item costs the
+//! host one event record and one query.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -35,10 +35,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What cannot be read too early
-//! A stage sees the buffers of the stages before it, because each adds its own to the slot's type.
-//! The host sees an input only while the source fills it, and an output only as an [`Item`], which
-//! exists when the download is over. This does not compile:
+//! # No access can be too early
+//! A stage can access only the buffers of the stages before it, because each adds its own to the slot's type. The
+//! host can access an input only while the source fills it, and an output only as an [`Item`], which exists once
+//! the download is complete. This does not compile:
 //!
 //! ```compile_fail
 //! # use sidestream::{device::Device, pipeline::{Pipeline, per_row}};
@@ -50,9 +50,9 @@
 //! ```
 //!
 //! # Failures
-//! An error or a panic of the source, of a stage or of the consumer ends the pipeline as a [`Failed`]
-//! with the stage's name and the item's number. The items before it are delivered first. Nothing
-//! after it is started; what the source had filled by then is dropped.
+//! An error or a panic of the source, of a stage or of the consumer ends the pipeline with a [`Failed`] that has the
+//! stage's name and the item's number. The items before it are delivered first. No item after it is started;
+//! items that the source has already filled are dropped.
 
 mod body;
 mod failed;
@@ -94,26 +94,26 @@ pub struct Pipeline {
     rows: usize,
 }
 
-/// A pipeline whose stages are being listed. `S` is what a slot holds so far.
+/// A pipeline whose stages are being added. `S` is the type of the buffers in a slot so far.
 pub struct Stages<I: Layout, S> {
     chain: Chain<I, S>,
 }
 
-/// A pipeline that lacks only its source.
+/// A complete pipeline except for its source.
 pub struct Ready<I, O, H> {
     body: Box<dyn Body<Input = I, Output = O, Held = H> + Send>,
     settings: Settings,
 }
 
 impl Pipeline {
-    /// A pipeline on this device, whose items have up to `rows` rows. What a row is, the layouts
-    /// say: a sample with its label, or just a number.
+    /// Returns a pipeline on this device, whose items have up to `rows` rows. The layouts define a row: a sample with
+    /// its label, or just a number.
     pub fn new(device: &Device, rows: usize) -> Pipeline {
         let device = device.clone();
         Pipeline { device, rows }
     }
 
-    /// What the source fills and each slot begins with.
+    /// Sets the buffers that the source fills and that are uploaded first in each slot.
     pub fn upload<I: Layout>(self, input: I) -> Stages<I, I::Device> {
         let Pipeline { device, rows } = self;
         let layout = input.clone();
@@ -129,12 +129,12 @@ impl Pipeline {
         }
     }
 
-    /// A graph for each slot, so that an item is one launch. `describe` is called once a slot: it
-    /// allocates on the slot's stream, gives the memory to the graph, adds the nodes, and names the
-    /// pinned memory that the source fills and the one that the consumer gets.
+    /// Makes a graph for each slot, so that an item is one launch. `describe` is called once for each slot: it
+    /// allocates on the slot's stream, gives the memory to the graph, adds the nodes, and returns the pinned
+    /// memory that the source fills and the one that the consumer receives.
     ///
-    /// An item with fewer rows is computed whole, with zeros in the rows that it lacks. The consumer
-    /// must drop an item before its slot comes round again.
+    /// An item with fewer rows is computed with zeros in the missing rows. The consumer must drop an item before its
+    /// slot is used again.
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -181,12 +181,12 @@ impl Pipeline {
 }
 
 impl<I: Layout, S: Send + 'static> Stages<I, S> {
-    /// A stage that writes buffers of its own: it gets what the slot holds so far, and these buffers.
-    /// Later stages see both as a pair.
+    /// Adds a stage that writes new buffers: it receives the slot's buffers so far, and the new ones. Later stages
+    /// receive both as a pair.
     ///
     /// # Ordering
-    /// Runs after the earlier stages of the same item. Stages of different items run side by
-    /// side.
+    /// The stage is ordered after the earlier stages of the same item. Stages of different items are unordered and may
+    /// overlap.
     pub fn stage<N: Layout>(
         self,
         name: &str,
@@ -197,10 +197,10 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
         Stages { chain }.apply(name, move |at, (slot, new)| act(at, slot, new))
     }
 
-    /// A stage that works in what the slot holds.
+    /// Adds a stage that works in the slot's existing buffers.
     ///
     /// # Ordering
-    /// As [`Stages::stage`].
+    /// Like [`Stages::stage`].
     pub fn apply(
         self,
         name: &str,
@@ -209,7 +209,7 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
         self.push(name, false, act)
     }
 
-    /// A stage that items pass in order, each when the one before has left it: for a stage that updates
+    /// Adds a stage that items pass in order, each after the previous item has completed it: for a stage that updates
     /// state of its own, such as weights.
     ///
     /// ```
@@ -240,8 +240,8 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
     /// ```
     ///
     /// # Ordering
-    /// Runs after the earlier stages of the same item and after this stage of the item before,
-    /// by an event: nothing else of that item is waited for.
+    /// The stage is ordered after the earlier stages of the same item and, by an event, after this stage of the previous
+    /// item; it waits for nothing else of that item.
     pub fn in_order(
         self,
         name: &str,
@@ -250,11 +250,11 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
         self.push(name, true, act)
     }
 
-    /// What the consumer gets of each slot; the layout is that of the buffers that `of` names. Name
-    /// the input for a pipeline that works in place; `()` for one whose results stay on the device.
+    /// Sets the buffers of each slot that the consumer receives: `of` returns them, and `layout` is their layout. Return the
+    /// input for a pipeline that works in place; `()` for one whose results stay on the device.
     #[expect(
         clippy::type_complexity,
-        reason = "three types that the layouts decide"
+        reason = "its three type parameters are determined by the layouts"
     )]
     pub fn download<O: Layout>(
         self,
@@ -293,45 +293,44 @@ impl<I: Send + 'static, O: Send + 'static, H> Ready<I, O, H> {
         }
     }
 
-    /// How many slots; at least one. If it is not set, the first three items go through one slot
-    /// alone, are timed, and decide ([`Running::plan`]).
+    /// Sets the number of slots, at least one. If it is not set, the first three items pass through a single slot and
+    /// are timed, and their times determine it ([`Running::plan`]).
     pub fn depth(mut self, slots: usize) -> Self {
         self.settings.depth = Some(slots.max(1));
         self
     }
 
-    /// The depth that an earlier run has chosen.
+    /// Sets the depth that an earlier run has chosen.
     pub fn plan(self, plan: &Plan) -> Self {
         self.depth(plan.depth)
     }
 
-    /// Times every stage of every item, for the [`Report`]. Each timed point costs the device some
-    /// microseconds.
+    /// Times every stage of every item, for the [`Report`]. Each timed event costs the device some microseconds.
     pub fn timed(mut self) -> Self {
         self.settings.is_timed = true;
         self
     }
 
-    /// Waits for a source on threads before it waits for a result. What is submitted then does not
-    /// depend on how fast the source is, so a run can be repeated. A source that itself waits for a
-    /// result hangs.
+    /// Makes the pipeline wait for a source on threads before it waits for a result. The order of submission then does not
+    /// depend on the speed of the source, so a run can be repeated exactly. A source that itself waits for a result
+    /// deadlocks.
     pub fn lockstep(mut self) -> Self {
         self.settings.is_lockstep = true;
         self
     }
 
-    /// Calls this with the number of delivered items, after each.
+    /// Calls this function after each item is delivered, with the number of items delivered so far.
     pub fn progress(mut self, told: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.progress = Some(Box::new(told));
         self
     }
 
-    /// Starts it, with a source on the consumer's own thread: while the source fills an item, nothing is
+    /// Starts the pipeline with a source on the consumer's own thread: while the source fills an item, nothing is
     /// submitted or delivered. A run can be repeated exactly.
     ///
-    /// `fill` gets the number of the item and its memory, which holds what an earlier item left, and
-    /// says how many rows there are; `None` after the last item. It may replace the memory that it got
-    /// with its own, which then comes to a later call.
+    /// `fill` receives the number of the item and its memory, which contains data of an earlier item, and returns the
+    /// number of rows; `None` after the last item. It may replace the memory with its own, which a later call then
+    /// receives.
     pub fn fill(
         self,
         fill: impl FnMut(u64, &mut I) -> Result<Option<usize>, BoxError> + Send + 'static,
@@ -339,11 +338,11 @@ impl<I: Send + 'static, O: Send + 'static, H> Ready<I, O, H> {
         Running::new(self.body, Source::here(Box::new(fill)), self.settings)
     }
 
-    /// The same with a source on a thread of its own: it reads the next items while the device works
-    /// and the consumer consumes.
+    /// Like [`Ready::fill`], but with the source on a separate thread: it fills the next items while the device and
+    /// the consumer work.
     ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If the system cannot start another thread.
     pub fn fill_on_thread(
         self,
         fill: impl FnMut(u64, &mut I) -> Result<Option<usize>, BoxError> + Send + 'static,
@@ -351,12 +350,11 @@ impl<I: Send + 'static, O: Send + 'static, H> Ready<I, O, H> {
         self.fill_by(vec![Box::new(fill)])
     }
 
-    /// The same on several threads, each with an item of its own: for sources that find an item by
-    /// its number. Items are delivered in their order all the same; the first number without an item
-    /// is the end.
+    /// Like [`Ready::fill_on_thread`], but on several threads, each with a different item: for sources that can produce
+    /// an item from its number. Items are still delivered in order; the smallest number without an item is the end.
     ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If the system cannot start another thread.
     pub fn fill_on_threads(
         self,
         threads: usize,

@@ -1,30 +1,30 @@
-//! How many slots a pipeline needs, from what its stages take.
+//! Chooses the number of slots of a pipeline from the times of its stages.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A depth, and the measured times that it was chosen from. Its text can be kept and parsed again.
+/// A depth, and the measured times from which it was chosen. Its text form can be stored and parsed again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// How many slots.
+    /// The number of slots.
     pub depth: usize,
-    /// From the start of an item that is alone on the device to its end.
+    /// The time from the start to the end of an item that runs alone on the device.
     pub item: Duration,
-    /// What each stage takes then.
+    /// The time of each stage of that item.
     pub stages: Vec<(String, Duration)>,
 }
 
-/// With fewer than two nothing overlaps.
+/// The smallest depth chosen: with fewer than two slots nothing overlaps.
 const LEAST: usize = 2;
-/// More gained nothing on any device that was measured.
+/// The largest depth chosen: more gained nothing on any device that was measured.
 const MOST: usize = 8;
-/// What the host takes at least to submit an item: three calls of 1.5 to 3 us, measured on an H200.
+/// The least host time to submit an item: three calls of 1.5 to 3 µs, measured on an H200.
 const HOST: Duration = Duration::from_micros(6);
 
 impl Plan {
-    /// Enough slots that the longest stage never waits for the others: as many as an item is longer
-    /// than that stage, and one that the host refills.
+    /// Returns a plan with enough slots that the longest stage never waits for the others: the time of an item divided by the
+    /// time of that stage, and one slot that the host refills.
     pub fn from_times(stages: Vec<(String, Duration)>, item: Duration) -> Plan {
         let longest = stages.iter().map(|(_, time)| *time).max();
         let longest = longest.unwrap_or_default().max(HOST);
@@ -41,7 +41,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "depth {}; item {} ns", self.depth, self.item.as_nanos())?;
         for (name, time) in &self.stages {
-            // A name may hold what parts are separated by.
+            // A name may contain the separator of the parts.
             let name = name.replace("; ", ", ");
             write!(f, "; {name} {} ns", time.as_nanos())?;
         }
@@ -53,7 +53,8 @@ impl FromStr for Plan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Plan, String> {
-        let wrong = || format!("{text:?} is no plan; one starts like `depth 4; item 325000 ns`");
+        let wrong =
+            || format!("{text:?} is not a plan; a plan starts like `depth 4; item 325000 ns`");
         let mut parts = text.trim().split("; ");
         let depth = parts.next().and_then(|part| part.strip_prefix("depth "));
         let depth: usize = depth.and_then(|n| n.parse().ok()).ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! How a pipeline went: where its time is spent, and how near that is to what is possible.
+//! Reports where a pipeline spends its time, and how close it is to its lower bound.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,11 +8,11 @@ use super::plan::Plan;
 use crate::error::Result;
 use crate::event::TimedEvent;
 
-/// When the stages of the items that were timed ran.
+/// The times of the stages of timed items.
 pub(super) struct Times {
     stages: Vec<String>,
     start: Option<TimedEvent>,
-    /// The newest items.
+    /// The times of the newest items, for the timeline.
     kept: VecDeque<TimedItem>,
     /// By stage: the sum over all timed items.
     sums: Vec<Duration>,
@@ -22,48 +22,48 @@ pub(super) struct Times {
     plan: Option<Plan>,
 }
 
-/// An item: when it started, and when each stage was over.
+/// The times of an item: its start, and the end of each stage.
 #[derive(Clone, Debug)]
 struct TimedItem {
     index: u64,
     points: Vec<Duration>,
 }
 
-/// So many of the newest items are drawn.
+/// The number of newest items that are drawn.
 const KEPT: usize = 64;
 
-/// How a pipeline has gone.
+/// The statistics of a pipeline so far.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The device.
+    /// The name of the device.
     pub device: String,
-    /// How many slots.
+    /// The number of slots.
     pub depth: usize,
-    /// Items that were delivered.
+    /// The number of items delivered.
     pub delivered: u64,
-    /// What the stages took, if items were timed.
+    /// The times of the stages, if items were timed.
     pub timed: Option<Timed>,
     items: Vec<TimedItem>,
 }
 
-/// What the stages took, on the device.
+/// The times of the stages on the device.
 #[derive(Clone, Debug)]
 pub struct Timed {
-    /// How many items were timed.
+    /// The number of items timed.
     pub items: u32,
-    /// By stage: its name, and its time an item while others ran too.
+    /// The name of each stage, and its mean time per item while other items ran too.
     pub stages: Vec<(String, Duration)>,
-    /// From the start of the first item to the end of the last.
+    /// The time from the start of the first item to the end of the last.
     pub elapsed: Duration,
-    /// The time of all stages of all items, divided by `elapsed`: 1 if nothing overlapped.
+    /// The total time of all stages of all items, divided by `elapsed`: 1 if nothing overlapped.
     pub overlap: f64,
-    /// The least time: all items one after the other through the longest of upload, kernels and
-    /// download, with the times of an item that was alone if they were measured.
+    /// The lower bound on the time: all items one after the other through the longest of upload, kernels and
+    /// download, with the times of an item that ran alone if they were measured.
     pub limit: Duration,
-    /// Which stage sets the limit.
+    /// The stage that determines the limit.
     pub binds: String,
-    /// Whether even that stage was idle for more than half of the time: the host, the source or the
-    /// consumer held it up.
+    /// Whether even that stage was idle for more than half of the time, so that the host, the source or the
+    /// consumer is the bottleneck.
     pub is_host_bound: bool,
 }
 
@@ -85,7 +85,7 @@ impl Times {
         self.plan.clone()
     }
 
-    /// An item is over.
+    /// Adds the times of a completed item.
     pub(super) fn note(&mut self, index: u64, events: &[TimedEvent]) -> Result<()> {
         self.delivered += 1;
         let Some(first) = events.first() else {
@@ -106,7 +106,7 @@ impl Times {
         Ok(())
     }
 
-    /// A plan from the newest item, which was alone.
+    /// Returns a plan from the newest item, which ran alone.
     pub(super) fn choose(&mut self) -> &Plan {
         let points = self.kept.back().map(|item| &item.points[..]).unwrap_or(&[]);
         let took = points
@@ -151,8 +151,8 @@ impl Times {
     }
 }
 
-/// Copies up, kernels, copies down: three engines, each of which takes one item after the other. All
-/// between the first stage and the last is kernels.
+/// Returns the lower bound and its stage. Uploads, kernels and downloads use three engines, each of which processes one
+/// item after the other; all stages between the first and the last count as kernels.
 fn limit(stages: &[(String, Duration)], items: u32) -> (Duration, String) {
     let engines: Vec<(String, Duration)> = match stages {
         [up, kernels @ .., down] if !kernels.is_empty() => {
@@ -170,7 +170,7 @@ fn limit(stages: &[(String, Duration)], items: u32) -> (Duration, String) {
 }
 
 impl Report {
-    /// The newest items as lines of text: a line a slot, a letter for each stage.
+    /// Returns the newest items as text: one line for each slot, with a letter for each stage.
     pub fn timeline(&self, columns: usize) -> String {
         let columns = columns.max(20);
         let shown = self.items.len().min(4 * self.depth);
@@ -205,7 +205,7 @@ impl Report {
 }
 
 impl Timed {
-    /// The limit divided by the time.
+    /// Returns the limit divided by the elapsed time.
     pub fn share(&self) -> f64 {
         self.limit.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-12)
     }
@@ -243,7 +243,7 @@ impl fmt::Display for Report {
             timed.binds,
             100.0 * timed.share(),
             if timed.is_host_bound {
-                "; the host holds it up"
+                "; the host is the bottleneck"
             } else {
                 ""
             }

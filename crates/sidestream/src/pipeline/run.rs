@@ -1,4 +1,4 @@
-//! The ring: items go into slots in turn, and come out in the same sequence.
+//! The ring: items are submitted to the slots in turn, and delivered in the same order.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -10,38 +10,37 @@ use super::report::{Report, Times};
 use super::source::{Cancel, Next, Source};
 use crate::error::{Error, Result};
 
-/// A pipeline that runs. It is an iterator over finished items, in the order of the source.
+/// A running pipeline: an iterator over completed items, in the order of the source.
 ///
-/// Everything is submitted from whichever thread asks for the next item, while it asks.
+/// All work is submitted by the thread that requests the next item, during that call.
 ///
 /// # Ordering
-/// At most as many items as there are slots are between the source and the consumer, beside those
-/// that the source fills. Dropping it does not wait: what was submitted still runs, on memory that
-/// goes to nobody else before.
+/// At most one item per slot is between the source and the consumer, besides those that the source fills. Dropping
+/// the pipeline does not block: submitted work still runs, and its memory is not reused before it is complete.
 pub struct Running<I, O, H> {
     body: Box<dyn Body<Input = I, Output = O, Held = H> + Send>,
     source: Source<I>,
     settings: Settings,
     home: Home<O>,
     flights: VecDeque<Flight<H>>,
-    /// How many slots there are to be by now.
+    /// The number of slots wanted now.
     depth: usize,
     slots: usize,
-    /// The item that went into the first slot when there were as many as now.
+    /// The number of the item that used the first slot after the last change of the depth.
     first: u64,
-    /// Inputs beyond one a slot.
+    /// The number of inputs beyond one for each slot.
     more_inputs: usize,
     submitted: u64,
     state: State,
     times: Times,
 }
 
-/// How a pipeline is run.
+/// The settings of a pipeline.
 pub(super) struct Settings {
     pub depth: Option<usize>,
     pub is_timed: bool,
     pub is_lockstep: bool,
-    /// How many items are filled ahead.
+    /// The number of items filled ahead.
     pub ahead: usize,
     pub progress: Option<Progress>,
 }
@@ -56,27 +55,27 @@ struct Flight<H> {
     submitted: Submitted<H>,
 }
 
-/// When slots are filled.
+/// The occasion on which slots are filled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum When {
     /// The consumer waits for an item.
     Waited,
-    /// It asks for one and does not wait.
+    /// The consumer polls for an item.
     Asked,
-    /// It is about to be given one.
+    /// An item is about to be delivered to the consumer.
     Ahead,
 }
 
 enum State {
     /// Items are taken from the source.
     Open,
-    /// There are no more, or something failed: that comes last.
+    /// There are no more items, or one failed; the failure is delivered last.
     Ending(Option<Failed>),
-    /// The consumer has it all.
+    /// Everything was delivered.
     Ended,
 }
 
-/// Items that are measured before the depth is chosen; the first of them warms up.
+/// The number of items measured before the depth is chosen; the first of them is a warm-up.
 const MEASURED: u64 = 3;
 
 impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
@@ -102,10 +101,10 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
         }
     }
 
-    /// Gives every item to `consume`, and says how it went.
+    /// Passes every item to `consume`, and returns the report.
     ///
     /// # Ordering
-    /// Holds up the host until all is over.
+    /// Blocks the host until all items are complete.
     ///
     /// # Errors
     /// The first failure; a failure or a panic of `consume` is one of the stage `consumer`.
@@ -120,15 +119,15 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
         Ok(self.report())
     }
 
-    /// The next item, without holding up the thread: `while let Some(item) = running.next_async().await`.
+    /// Returns the next item without blocking the thread: `while let Some(item) = running.next_async().await`.
     ///
     /// # Errors
-    /// As the iterator.
+    /// Like the iterator.
     pub async fn next_async(&mut self) -> Option<Result<Item<O>, Failed>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The same as a function that is polled.
+    /// Like [`Running::next_async`], but as a function to poll.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -146,26 +145,25 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
         }
     }
 
-    /// Ends it from elsewhere.
+    /// Returns a handle that ends the pipeline from another place.
     pub fn cancel(&self) -> Cancel {
         self.source.cancel()
     }
 
-    /// The depth that it runs at, with the times that it was chosen from. None as long as they are
-    /// being measured, or if the depth was given.
+    /// Returns the chosen depth, with the times from which it was chosen. `None` while they are being measured, or if
+    /// the depth was set.
     pub fn plan(&self) -> Option<Plan> {
         self.times.plan()
     }
 
-    /// How it has gone so far.
+    /// Returns the report so far.
     pub fn report(&self) -> Report {
         self.times.report(self.depth, self.body.device().name())
     }
 
     // ---------------------------------------------------------------- items in and out
 
-    /// Puts items into all slots that are free. Waits for the source only if nothing else is left to
-    /// wait for.
+    /// Submits items to all free slots. Waits for the source only if there is nothing else to wait for.
     fn fill(&mut self, when: When, waker: Option<&Waker>) {
         while matches!(self.state, State::Open) && self.flights.len() < self.depth {
             if let Err(error) = self.make_slots() {
@@ -176,7 +174,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
             let slot = ((self.submitted - self.first) % self.slots as u64) as usize;
             let output = match self.body.output(slot, &self.home) {
                 Ok(Some(output)) => output,
-                // It comes back when the consumer drops the item that has it: the older ones first.
+                // The memory comes back when the consumer drops the item that has it; deliver older items first.
                 Ok(None) if when == When::Ahead || !self.flights.is_empty() => return,
                 Ok(None) => {
                     let failed = Failed::new("slot", self.submitted, still_held());
@@ -229,8 +227,8 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
         }
     }
 
-    /// What became of the oldest item on the device, which is over. Its slot gets the next one
-    /// before the consumer gets this one.
+    /// Delivers the oldest item on the device, which has completed. Its slot gets the next item before the consumer
+    /// receives this one.
     fn deliver(
         &mut self,
         over: Result<()>,
@@ -282,8 +280,8 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
 
     // ---------------------------------------------------------------- slots
 
-    /// Slots are made when they are first needed. There are as many as items on the device, and the
-    /// depth changes only while there are none, so that item and slot keep step.
+    /// Makes slots when they are first needed, one for each item on the device. The depth changes only while no item is
+    /// there, so that items and slots stay in step.
     fn make_slots(&mut self) -> Result<()> {
         if self.slots < self.depth {
             self.first = self.submitted;
@@ -318,15 +316,15 @@ impl<I: Send + 'static, O: Send + 'static, H> Iterator for Running<I, O, H> {
     type Item = Result<Item<O>, Failed>;
 
     /// # Ordering
-    /// Holds up the host until the item is there. Items before a failed one come before the failure,
-    /// which is the last; if the device is lost, each item that was on it fails.
+    /// Blocks the host until the item is complete. Items before a failed one are delivered first, and the failure
+    /// last; if the device is lost, each item that was on it fails.
     fn next(&mut self) -> Option<Result<Item<O>, Failed>> {
         self.fill(When::Waited, None);
         match self.flights.front() {
             Some(oldest) => {
-                // To ask costs less than to wait, and mostly the answer is yes.
+                // A query costs less than a wait, and usually the event is complete.
                 let event = &oldest.submitted.event;
-                let over = event.query().and_then(|is_over| match is_over {
+                let over = event.query().and_then(|is_complete| match is_complete {
                     true => Ok(()),
                     false => event.synchronize(),
                 });
@@ -341,8 +339,8 @@ fn still_held() -> Error {
     Error::Invalid {
         call: "pipeline",
         why:
-            "the item that the slot did last is still held, and a graph writes to no other memory; \
-              drop items before the pipeline has gone once around its slots, or copy them"
+            "the last item of this slot was not dropped yet, and a graph writes to no other memory; \
+              drop each item before its slot is used again, or copy it"
                 .into(),
     }
 }
@@ -351,6 +349,6 @@ fn check_rows(index: u64, rows: usize, most: usize) -> Result<(), Failed> {
     if (1..=most).contains(&rows) {
         return Ok(());
     }
-    let why = format!("it said that the item has {rows} rows; an item has 1 to {most}");
+    let why = format!("the source returned {rows} rows; an item has 1 to {most}");
     Err(Failed::new("source", index, BoxError::from(why)))
 }

@@ -1,5 +1,4 @@
-//! Where items come from: code of the user's that fills pinned memory, on threads of its own or on
-//! the consumer's.
+//! The source of items: user code that fills pinned memory, on separate threads or on the consumer's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,70 +9,70 @@ use parking_lot::{Condvar, Mutex};
 
 use super::failed::{BoxError, Cause, Failed, guarded};
 
-/// Fills the pinned memory of an item, and says how many rows it has; none at the end.
+/// Fills the pinned memory of an item, and returns its number of rows; `None` after the last item.
 pub(super) type Fill<H> = Box<dyn FnMut(u64, &mut H) -> Result<Option<usize>, BoxError> + Send>;
 
-/// The source of a pipeline that runs.
+/// The source of a running pipeline.
 pub(super) struct Source<H> {
-    /// On the consumer's thread.
+    /// The function that fills on the consumer's thread, if it does.
     here: Option<Fill<H>>,
-    /// Memory to be filled, if it is filled here.
+    /// Memory to fill on the consumer's thread.
     empty: VecDeque<H>,
-    /// The next item that is asked for.
+    /// The number of the next item.
     next: u64,
     shared: Arc<Shared<H>>,
 }
 
-/// What the source has for the next item.
+/// The answer of the source for the next item.
 pub(super) enum Next<H> {
     Filled(Filled<H>),
-    /// There are no more.
+    /// There are no more items.
     End,
     Failed(Failed),
-    /// Nothing yet.
+    /// The next item is not filled yet.
     NotYet,
 }
 
-/// An item on its way to the device.
+/// A filled item that was not submitted yet.
 pub(super) struct Filled<H> {
     pub index: u64,
     pub rows: usize,
     pub host: H,
 }
 
-/// What the consumer shares with the threads that fill.
+/// The state that the consumer shares with the filling threads.
 struct Shared<H> {
     state: Mutex<State<H>>,
-    /// There is memory to fill, or nothing more to do.
+    /// Signalled when there is memory to fill, or nothing more to do.
     to_fill: Condvar,
-    /// An item was filled, or the source has ended.
+    /// Signalled when an item was filled, or the source has ended.
     filled: Condvar,
 }
 
 struct State<H> {
     empty: VecDeque<H>,
-    /// The next item that a thread begins.
+    /// The number of the next item that a thread begins.
     next: u64,
     filled: BTreeMap<u64, Result<Filled<H>, Failed>>,
-    /// The first item that there is not.
+    /// The number of items, once the end is known.
     end: Option<u64>,
     is_closed: bool,
     waker: Option<Waker>,
 }
 
-/// Ends a pipeline from elsewhere: nothing more is started, what was started is delivered.
+/// A handle that ends a pipeline from another place: no further item is started; the items already started are delivered.
 #[derive(Clone)]
 pub struct Cancel {
     shared: Arc<dyn Close>,
 }
 
-/// A `Shared` of any type.
+/// `Shared` with its type erased.
 trait Close: Send + Sync {
     fn close(&self);
 }
 
 impl Cancel {
-    /// Nothing more is started. Whoever waits for the source is woken.
+    /// Ends the source: no further item is started, and a thread or task that waits for the source is woken.
     pub fn cancel(&self) {
         self.shared.close();
     }
@@ -94,7 +93,7 @@ impl<H: Send> Close for Shared<H> {
 }
 
 impl<H: Send + 'static> Source<H> {
-    /// One that fills on the thread that asks.
+    /// Returns a source that fills on the consumer's thread.
     pub(super) fn here(fill: Fill<H>) -> Source<H> {
         Source {
             here: Some(fill),
@@ -104,10 +103,10 @@ impl<H: Send + 'static> Source<H> {
         }
     }
 
-    /// One that fills on threads of its own, one for each function.
+    /// Returns a source that fills on separate threads, one for each function.
     ///
     /// # Errors
-    /// If the system has no more threads.
+    /// If the system cannot start another thread.
     pub(super) fn on_threads(fills: Vec<Fill<H>>) -> Result<Source<H>, Failed> {
         let shared: Arc<Shared<H>> = Arc::default();
         let source = Source {
@@ -133,7 +132,7 @@ impl<H: Send + 'static> Source<H> {
         }
     }
 
-    /// Memory that may be filled again.
+    /// Returns memory to the source, to be filled again.
     pub(super) fn give(&mut self, host: H) {
         match self.here {
             Some(_) => self.empty.push_back(host),
@@ -144,7 +143,7 @@ impl<H: Send + 'static> Source<H> {
         }
     }
 
-    /// The next item. Waits for it if it may, and wakes the task later if there is one.
+    /// Returns the next item. Blocks until it is filled if `may_wait`; otherwise wakes the task, if one is given, when it is.
     pub(super) fn next(&mut self, may_wait: bool, waker: Option<&Waker>) -> Next<H> {
         let next = match &mut self.here {
             Some(fill) if !self.shared.state.lock().is_closed => {
@@ -172,8 +171,7 @@ impl<H: Send + 'static> Source<H> {
 }
 
 impl<H> Drop for Source<H> {
-    /// Threads that fill are not waited for: a source may block forever. Each ends when its
-    /// function returns.
+    /// Does not wait for the filling threads, since a source may block forever. Each ends when its function returns.
     fn drop(&mut self) {
         self.shared.state.lock().is_closed = true;
         self.shared.to_fill.notify_all();
@@ -217,7 +215,7 @@ impl<H> Shared<H> {
         }
     }
 
-    /// The next item to be filled, with its memory. None when there is nothing more to do.
+    /// Returns the next item to fill, with its memory; `None` when there is nothing more to do.
     fn begin(&self) -> Option<(u64, H)> {
         let mut state = self.state.lock();
         loop {
@@ -240,7 +238,7 @@ impl<H> Shared<H> {
             state.filled.insert(index, filled);
         }
         if is_last {
-            // Of several threads that find the end the first item counts.
+            // If several threads find the end, the smallest number counts.
             let end = state.end.map_or(index, |end| end.min(index));
             state.end = Some(end);
             self.to_fill.notify_all();
@@ -249,13 +247,13 @@ impl<H> Shared<H> {
         drop(state);
         self.filled.notify_all();
         if let Some(waker) = waker {
-            // A panic in it is the program's, which has been told of it; the thread has more items to fill.
+            // A panic in the waker is the program's and was reported by its hook; this thread has more items to fill.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 }
 
-/// The life of a thread that fills.
+/// Runs a filling thread.
 fn fill_all<H>(shared: &Shared<H>, mut fill: Fill<H>) {
     while let Some((index, mut host)) = shared.begin() {
         let filled = match fill_one(&mut fill, index, &mut host) {

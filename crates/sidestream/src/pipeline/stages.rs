@@ -1,4 +1,4 @@
-//! The usual slots: a stream each, on which an item goes through all stages.
+//! Slots with one stream each, on which an item passes through all stages.
 
 use super::body::{Body, Home, Submitted};
 use super::failed::{Failed, guarded};
@@ -9,40 +9,40 @@ use crate::error::{Error, Result};
 use crate::event::{Event, TimedEvent};
 use crate::stream::Stream;
 
-/// Where a stage is: which item, and on which stream it goes.
+/// The context of a stage: its item and stream.
 pub struct At<'a> {
     index: u64,
     rows: usize,
     stream: &'a Stream,
     branches: &'a mut Vec<Stream>,
-    /// By branch: whether this stage has used it.
+    /// By branch: whether this stage has used the branch.
     forked: Vec<bool>,
 }
 
 impl At<'_> {
-    /// The number of the item, from zero.
+    /// Returns the number of the item, from zero.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// How many rows the item has.
+    /// Returns the number of rows of the item.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The stream of the item.
+    /// Returns the stream of the item.
     pub fn stream(&self) -> &Stream {
         self.stream
     }
 
-    /// Another stream of the same slot, for work that runs beside the rest of this stage.
+    /// Returns another stream of the same slot, for work that is concurrent with the rest of this stage.
     ///
     /// # Ordering
-    /// What it is given runs after all that the item's stream had been given when the stage first
-    /// asked for this branch. The next stage waits for it.
+    /// Work in the branch is ordered after the work that was in the item's stream when the stage first called this for
+    /// the branch. The next stage is ordered after the branch.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// An error of the driver.
     pub fn branch(&mut self, number: usize) -> Result<Stream> {
         while self.branches.len() <= number {
             let name = format!("{}+{}", self.stream.name(), self.branches.len() + 1);
@@ -68,19 +68,19 @@ impl At<'_> {
 
 type Act<S> = Box<dyn FnMut(&mut At<'_>, &mut S) -> Result<()> + Send>;
 type Make<S> = Box<dyn Fn(&Stream) -> Result<S> + Send>;
-/// What the consumer gets of a slot.
+/// Selects the buffers of a slot that the consumer receives.
 pub(super) type Find<S, P> = Box<dyn Fn(&S) -> &P + Send>;
-/// Where something lies in a slot.
+/// Selects a part of a slot.
 type Within<S, P> = Box<dyn Fn(&mut S) -> &mut P + Send>;
 
-/// Something that is done with every item.
+/// A stage: a function that is called for every item.
 pub(super) struct Stage<S> {
     pub name: String,
     pub act: Act<S>,
     pub is_in_order: bool,
 }
 
-/// What a slot is made of, and what is done in it.
+/// The description of the slots and the stages.
 pub(super) struct Chain<I: Layout, S> {
     pub device: Device,
     pub rows: usize,
@@ -91,7 +91,7 @@ pub(super) struct Chain<I: Layout, S> {
 }
 
 impl<I: Layout, S: Send + 'static> Chain<I, S> {
-    /// The same with more buffers in each slot.
+    /// Adds buffers to each slot.
     pub(super) fn with<N: Layout>(self, layout: N) -> Chain<I, (S, N::Device)> {
         let (rows, make, input_of) = (self.rows, self.make, self.input_of);
         let widened = |mut act: Act<S>| -> Act<(S, N::Device)> {
@@ -113,13 +113,13 @@ impl<I: Layout, S: Send + 'static> Chain<I, S> {
     }
 }
 
-/// A chain with its slots.
+/// A [`Chain`] with its slots.
 pub(super) struct OnStreams<I: Layout, O: Layout, S> {
     chain: Chain<I, S>,
     output: O,
     output_of: Find<S, O::Device>,
     slots: Vec<Slot<S>>,
-    /// By stage that keeps the order of the items: where the last item left it.
+    /// By in-order stage: the event that the last item recorded at its end.
     links: Vec<Option<Event>>,
 }
 
@@ -283,7 +283,7 @@ fn time(
     Ok(())
 }
 
-/// Names what the program's code submits, in traces and reports.
+/// Runs code of the program in a span named after the stage, for traces and reports.
 fn named<R>(device: &Device, stage: &str, submit: impl FnOnce() -> R) -> R {
     #[cfg(feature = "observe")]
     let _span = device.span(stage);
@@ -292,7 +292,7 @@ fn named<R>(device: &Device, stage: &str, submit: impl FnOnce() -> R) -> R {
     submit()
 }
 
-/// The same for what is submitted here, which costs less while nobody listens.
+/// Like [`named`], but for calls of this module, and without the cost of a span while no sink is attached.
 pub(super) fn named_own<R>(device: &Device, stage: &str, submit: impl FnOnce() -> R) -> R {
     #[cfg(feature = "observe")]
     let _span = device.own_span(stage);

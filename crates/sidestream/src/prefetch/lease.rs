@@ -1,4 +1,4 @@
-//! A batch on the device, as long as somebody holds it.
+//! A lease: the right to use a batch on the device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::error::Result;
 use crate::explicit::{HostMemory, Region, Stream};
 use crate::tracker::{drop_elsewhere, outside_callbacks};
 
-/// A batch, for work on the streams that it notes: the one that it was handed over on, and those that were
+/// The right to use a batch on the noted streams: the one on which it was handed over, and those that were
 /// [noted](Lease::note) later.
 ///
-/// Dropping it ends the batch: what these streams were given until then still finds it. The drop records an event on each of
-/// them, from any thread. It waits neither for them nor for anything else of the device.
+/// Dropping it ends the use of the batch: work that is already enqueued in these streams still finds it. The drop records an
+/// event on each of them, from any thread. It waits neither for them nor for anything else of the device.
 pub struct Lease {
     shared: Arc<Shared>,
-    /// There until the drop.
+    /// `Some` until the drop.
     slot: Option<Slot>,
     layout: Arc<[(u64, u64)]>,
     streams: Mutex<Streams>,
-    /// The slot is not one of the ring's.
+    /// Whether the slot is a copy that does not belong to the ring.
     is_copy: bool,
 }
 
@@ -46,33 +46,33 @@ impl Lease {
         }
     }
 
-    /// How many leaves it has.
+    /// Returns the number of leaves.
     pub fn leaves(&self) -> usize {
         self.layout.len()
     }
 
-    /// One of its leaves.
+    /// Returns one of its leaves.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer leaves.
     #[track_caller]
     pub fn leaf(&self, index: usize) -> Region<'_> {
         let (start, bytes) = self.layout[index];
         self.memory().bytes(start..start + bytes)
     }
 
-    /// The address of its memory, and how many bytes that has.
+    /// Returns the address and the size in bytes of its memory.
     pub fn address(&self) -> (u64, u64) {
         let all = self.memory().all();
         (all.address(), all.size_bytes())
     }
 
-    /// PyTorch's `record_stream`: the batch is used on this stream too. Its memory goes to another batch only behind
-    /// all that the stream is given until the lease ends (R54).
+    /// Notes that the batch is used on this stream too, like PyTorch's `record_stream`. Its memory is reused for another batch
+    /// only after all work that is enqueued in the stream before the lease ends (R54).
     ///
     /// # Ordering
-    /// None: the stream has to be made to wait for the one that it was handed over on, or for whatever wrote the
-    /// batch last.
+    /// None: the caller must make the stream wait for the one on which the batch was handed over, or for the work that wrote
+    /// the batch last.
     pub fn note(&self, stream: &Stream) {
         if !self.shared.is_this_process() {
             return;
@@ -83,14 +83,14 @@ impl Lease {
         }
     }
 
-    /// The bytes of a leaf, behind all that the noted streams were given so far.
+    /// Reads the bytes of a leaf, after all work enqueued in the noted streams so far.
     ///
     /// # Ordering
-    /// Holds up the host until these streams have come so far and the bytes are there.
+    /// Blocks the host until that work and the copy are complete.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::error::Error::Invalid) if `into` has another length or a noted stream is being
-    /// captured, or what the driver answers.
+    /// captured, or an error of the driver.
     ///
     /// # Panics
     /// If there are fewer leaves.
@@ -100,7 +100,7 @@ impl Lease {
         if leaf.size_bytes() != into.len() as u64 {
             return Err(invalid(
                 "read",
-                "the leaf has another number of bytes than there is room for; give it exactly that room",
+                "the target has another size than the leaf; give it the size of the leaf",
             ));
         }
         if into.is_empty() {
@@ -110,15 +110,15 @@ impl Lease {
         device.runtime.check()?;
         let _relaxed = Relaxed::on(device);
         let down = self.shared.download()?;
-        self.stand_behind("read", &down)?;
-        // Not pinned memory: giving that back waits for the device, which ends captures of other threads.
+        self.wait_for_uses("read", &down)?;
+        // Not pinned memory: freeing that waits for the device, which invalidates captures of other threads.
         let host = HostMemory::pageable(device, leaf.size_bytes())?;
-        // SAFETY: the stream waits for all that may write the leaf, the lease keeps it until its stream
-        // has come so far, and the host waits below before it reads or drops its own memory.
+        // SAFETY: the stream waits for everything that may write the leaf, the lease keeps the leaf valid until
+        // the copy is complete, and the host waits below before it reads or drops its own memory.
         let copied = unsafe { down.memcpy(leaf, host.all()) };
         let waited = down.synchronize();
         if waited.is_err() {
-            // The device may still write it.
+            // The device may still write this memory, so it is leaked.
             std::mem::forget(host);
             return waited;
         }
@@ -127,32 +127,32 @@ impl Lease {
         Ok(())
     }
 
-    /// The same batch in memory of its own, copied on this stream: this lease can go, and its slot to another
-    /// batch. The copy's memory goes when its own lease has ended and the uses are over.
+    /// Copies the batch on this stream to separate memory, so that this lease can be dropped and its slot reused for another
+    /// batch. The memory of the copy is freed when its own lease has ended and the uses are complete.
     ///
     /// # Ordering
-    /// As a copy on the stream, which waits for all that the noted streams were given so far, and is noted itself.
-    /// Does not hold up the host, but for the allocation.
+    /// The copy is on the stream, which waits for all work enqueued in the noted streams so far, and is noted itself. Does
+    /// not block the host, except for the allocation.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::error::Error::Invalid) if the stream or a noted one is being captured,
-    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory), or what the driver answers.
+    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory), or an error of the driver.
     #[track_caller]
     pub fn copied(&self, stream: &Stream) -> Result<Lease> {
         let device = &self.shared.device;
         device.runtime.check()?;
         let _relaxed = Relaxed::on(device);
-        self.stand_behind("copied", stream)?;
+        self.wait_for_uses("copied", stream)?;
         let mut slot = Slot::new(device)?;
         let from = self.memory().all();
         let shared = &self.shared;
         shared.with_memory(|| slot.make_room(device, from.size_bytes()))?;
         let memory = slot.memory_for(stream)?;
-        // SAFETY: the stream stands behind all that writes the source. It is noted in the lease of the source,
-        // and in that of the copy, whose memory is new.
+        // SAFETY: the stream is ordered after everything that writes the source. It is noted in the lease of the
+        // source, and in that of the copy, whose memory is new.
         unsafe { stream.memcpy(from, memory.all())? };
         if let Err(error) = stream.record(&slot.uploaded) {
-            // The copy is under way: the memory goes when that is over, or never if nobody can tell.
+            // The copy is in flight: the memory is freed when it is complete, or leaked if that cannot be known.
             let _ = slot.end_uses(device, [stream.clone()]);
             drop_elsewhere(Box::new(slot));
             return Err(error);
@@ -163,18 +163,18 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Notes the stream, and makes it wait for all that the others were given. So it stands behind the upload too:
-    /// the first of them waited for that when the batch was handed over, and a copy was made on it.
+    /// Notes the stream, and makes it wait for all work enqueued in the others. So it is ordered after the upload too: the
+    /// first of them waited for the upload when the batch was handed over, and a copy of a batch was made on it.
     ///
     /// # Errors
-    /// If one of them is being captured, which the wait would become a part of; or what the driver answers.
-    fn stand_behind(&self, call: &'static str, stream: &Stream) -> Result<()> {
+    /// If one of them is being captured, since the wait would become part of the capture; or an error of the driver.
+    fn wait_for_uses(&self, call: &'static str, stream: &Stream) -> Result<()> {
         let noted = self.streams.lock().clone();
         if noted.iter().chain([stream]).any(Stream::is_captured) {
             return Err(invalid(
                 call,
-                "a stream that uses the batch is being captured, or is the legacy stream beside a capture, and this \
-                 lies outside of the capture; do it before the capture begins, or when the capture has ended",
+                "a stream that uses the batch is being captured, or is the legacy stream beside a capture, and this call is \
+                 outside the capture; make it before the capture begins, or when the capture has ended",
             ));
         }
         for other in noted.iter().filter(|other| !other.is(stream)) {
@@ -187,7 +187,9 @@ impl Lease {
     fn memory(&self) -> &crate::explicit::DeviceMemory {
         match self.slot.as_ref().and_then(Slot::memory) {
             Some(memory) => memory,
-            None => unreachable!("a slot is handed over with its memory, and stays until the drop"),
+            None => {
+                unreachable!("a slot is handed over with its memory, and is kept until the drop")
+            }
         }
     }
 }
@@ -197,7 +199,7 @@ impl Drop for Lease {
         let Some(slot) = self.slot.take() else {
             return;
         };
-        // A child of a fork has the memory of its parent's objects, and none of its device.
+        // A child of a fork has a copy of the objects of its parent, but not its device.
         let (shared, streams) = (
             Arc::clone(&self.shared),
             std::mem::take(self.streams.get_mut()),
@@ -207,12 +209,12 @@ impl Drop for Lease {
             return;
         }
         let is_copy = self.is_copy;
-        // It calls the driver.
+        // Outside host functions, since it calls the driver.
         outside_callbacks(move || end(&shared, slot, streams, is_copy));
     }
 }
 
-/// The end of a lease.
+/// Ends a lease.
 fn end(shared: &Shared, mut slot: Slot, streams: Streams, is_copy: bool) {
     let ended = slot.end_uses(&shared.device, streams);
     match (ended, is_copy) {

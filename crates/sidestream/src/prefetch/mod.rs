@@ -1,10 +1,10 @@
-//! Batches of host memory that are on the device before they are asked for: a ring of slots of device
-//! memory, filled by one thread and handed to the streams of another.
+//! Prefetches batches from host memory to the device: a ring of slots of device memory, filled by one thread and
+//! handed to the streams of another.
 //!
-//! A feeder [puts](Ring::put) batches: each takes a free slot, is packed into pinned memory and copied
-//! on the ring's own stream. A consumer [takes](Ticket::hand_over) them: its stream waits for the copy,
-//! and it gets a [`Lease`]. As long as the lease lives, the memory holds the batch. When it is dropped,
-//! whatever the noted streams were given until then still finds the batch; the next batch waits for it.
+//! A feeder [puts](Ring::put) batches: each takes a free slot, is packed into pinned memory and copied on the ring's
+//! own stream. A consumer [takes](Ticket::hand_over) them: its stream waits for the copy, and it receives a [`Lease`]. As long
+//! as the lease exists, the memory contains the batch. Work that was enqueued in the noted streams before the lease is
+//! dropped still finds the batch; the copy of the next batch waits for that work.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -15,7 +15,7 @@
 //! let ring = Ring::new(&device, 2)?;
 //! let consumer = Stream::non_blocking(&device, "consumer", 0)?;
 //! let batch = vec![7u8; 1000];
-//! // SAFETY: the vector is there and unchanged during the call.
+//! // SAFETY: the vector is valid and unchanged during the call.
 //! let ticket = unsafe { ring.put(&[Leaf::of(&batch)])? }.expect("the ring is open");
 //! let lease = ticket.hand_over(&consumer)?;
 //! let mut back = vec![0; 1000];
@@ -25,36 +25,36 @@
 //! ```
 //!
 //! # Why no batch is ever overwritten
-//! Write *U* for the upload stream, *s* for a slot, and look at two batches *a* and *b* that follow each
-//! other in *s*. To show: every access to *a* in *s* is over before the copy of *b* into *s* begins.
+//! Let *U* be the upload stream, *s* a slot, and *a* and *b* two consecutive batches in *s*. Claim: every access to *a*
+//! in *s* is complete before the copy of *b* into *s* begins.
 //!
 //! 1. A slot is a value that is moved: from the free slots into a [`put`](Ring::put), into its ticket, into its
-//!    lease, and back. So it holds one batch at a time, and *b* is put after the end of *a*'s lease, or
-//!    of *a*'s ticket if nobody took it.
-//! 2. *a*'s copies are on *U*, and so are *b*'s: they come one after the other (R1). This is all there is if
-//!    nobody took the ticket.
-//! 3. Else the accesses to *a* are on streams that the lease notes: the one that it was handed over on,
-//!    and those that [`Lease::note`] named. The caller promises that there are no others, and that
-//!    none is submitted after the lease has ended. The end records an event on each of them, behind all these
-//!    accesses (R5), before the slot is among the free ones.
-//! 4. `put` makes *U* wait for each of these events before it copies (R6). The waits keep to these records,
-//!    since an event is recorded again only when the slot ends its next lease, which comes later (R7).
-//! 5. Where *b*'s ring is another one, which took *s* from the [`Spares`] that *a*'s ring left it to, *U* is another stream in 2. So
-//!    before anything else the new *U* waits for the event behind *a*'s copies. The events of 3 come along with the slot, and 4 holds.
-//! 6. Where an event cannot be recorded, because the stream is being captured or the device is lost, the
-//!    slot is *retired*: it is never free again, and its memory goes after all work of the device is over.
+//!    lease, and back. So it contains one batch at a time, and *b* is put after the end of *a*'s lease, or
+//!    of *a*'s ticket if the batch was never taken.
+//! 2. The copies of both *a* and *b* are on *U*, so they are in order (R1). If the batch was never taken, there are no
+//!    other accesses.
+//! 3. Otherwise the accesses to *a* are on streams that the lease notes: the one on which it was handed over,
+//!    and those passed to [`Lease::note`]. The caller guarantees that there are no others, and that none is enqueued
+//!    after the lease has ended. The end of the lease records an event on each of them, after all these accesses
+//!    (R5), before the slot becomes free.
+//! 4. `put` makes *U* wait for each of these events before it copies (R6). The waits refer to these records,
+//!    since an event is recorded again only at the end of the slot's next lease, which comes later (R7).
+//! 5. If *b* belongs to another ring, which took *s* from the [`Spares`] to which *a*'s ring returned it, *U* is another stream
+//!    in 2. So the new *U* first waits for the event after *a*'s copies. The events of 3 stay with the slot, so 4 applies.
+//! 6. If an event cannot be recorded, because the stream is being captured or the device is lost, the slot is
+//!    *retired*: it never becomes free again, and its memory is freed after all work of the device is complete.
 //!
-//! Pinned memory is reused in the same way: the host waits for the event behind the last copy out of it.
-//! The memory of a slot that is too small is given back once the host has waited for all its events.
+//! Pinned memory is reused in the same way: the host waits for the event after the last copy from it. The memory
+//! of a slot that is too small is freed once the host has waited for all its events.
 //!
-//! The consumer never reads too early: its stream waits for the event behind the copies (R6), and a
-//! stream that is noted later stands behind the consumer's by the caller's promise.
+//! The consumer never reads too early: its stream waits for the event after the copies (R6), and the caller guarantees
+//! that a stream noted later is ordered after the consumer's.
 //!
-//! # Why nothing hangs
-//! `put` waits for a slot only, and what ends the wait is the end of a lease, [`Ring::ask`],
-//! [`Ring::pause`] or [`Ring::close`]. A consumer that holds all slots and waits for the next batch would wait forever, so it announces that
-//! with `ask`, and `put` adds a slot as soon as no batch is on its way to it. The end of a lease records events under the ring's
-//! lock, under which nobody waits for anything else; it never waits for the device.
+//! # Why nothing deadlocks
+//! `put` blocks only for a slot, and the wait ends with the end of a lease, [`Ring::ask`], [`Ring::pause`] or
+//! [`Ring::close`]. A consumer that keeps all slots and waits for the next batch would wait forever, so it announces its
+//! wait with `ask`, and `put` adds a slot when no other batch is on its way. The end of a lease records events under the
+//! ring's lock, under which no thread waits for anything else; it never waits for the device.
 
 mod lease;
 mod pack;
@@ -78,41 +78,41 @@ use slot::{Relaxed, Shared, Slot, Staging};
 pub use spares::Spares;
 use spares::{Kept, Worker};
 
-/// Leaves begin at multiples of this, as allocations of the driver do; kernels may rely on it.
+/// The alignment of leaves, as of driver allocations; kernels may rely on it.
 const ALIGN_BYTES: u64 = 512;
-/// Pinned memory to pack into: while one is copied to the device, the next is packed.
+/// The number of pinned buffers: while one is copied to the device, the next batch is packed into another.
 const STAGINGS: usize = 2;
 
-/// Slots of device memory that batches go through. See [the module](self).
+/// A ring of slots of device memory for batches. See [the module](self).
 pub struct Ring {
     shared: Arc<Shared>,
     filling: Mutex<Filling>,
 }
 
-/// What only the feeder uses.
+/// The state that only the feeder uses.
 #[derive(Default)]
 struct Filling {
     staging: Vec<Staging>,
     next: usize,
-    /// How many bytes of pinned memory there may be, if that is limited.
+    /// The limit on the bytes of pinned memory, if there is one.
     most_bytes: Option<u64>,
-    /// Absent once the ring is closed.
+    /// `None` once the ring is closed.
     worker: Option<Worker>,
 }
 
-/// Host memory that becomes one part of a batch on the device.
+/// Host memory that becomes one part (leaf) of a batch on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leaf {
-    /// Its first byte.
+    /// The address of its first byte.
     pub address: u64,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
-    /// It is page-locked, and so large that it is copied from where it is instead of being packed.
+    /// Whether it is page-locked and large, so that it is copied directly instead of being packed.
     pub direct: bool,
 }
 
 impl Leaf {
-    /// The bytes of a slice, to be packed.
+    /// Returns the leaf of a slice, which is packed.
     pub fn of(bytes: &[u8]) -> Leaf {
         Leaf {
             address: bytes.as_ptr().expose_provenance() as u64,
@@ -122,35 +122,35 @@ impl Leaf {
     }
 }
 
-/// A batch on its way to the device. Dropped, its slot goes to the next batch.
+/// A batch on its way to the device. Dropping it frees its slot for the next batch.
 pub struct Ticket {
     shared: Arc<Shared>,
     uploaded: Arc<crate::explicit::Event>,
-    /// Absent once it was handed over.
+    /// `None` once it was handed over.
     slot: Mutex<Option<Slot>>,
-    /// Where each leaf lies: its first byte in the slot, and how many.
+    /// By leaf: its offset in the slot, and its size in bytes.
     layout: Arc<[(u64, u64)]>,
     is_direct: bool,
 }
 
-/// What a ring has done so far.
+/// The statistics of a ring.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// Batches that were put.
+    /// The number of batches put.
     pub batches: u64,
-    /// Their bytes.
+    /// Their total size in bytes.
     pub bytes: u64,
-    /// How many of them were copied from where they were.
+    /// The bytes of them that were copied directly, without packing.
     pub direct_bytes: u64,
-    /// The slots that there are now, with those that batches are in.
+    /// The number of slots now, including those in use.
     pub slots: usize,
-    /// How many were added because the consumer held all of them.
+    /// The number of slots added because the consumer kept all of them.
     pub grown: u64,
-    /// How many are not used again, because the end of a use could not be recorded.
+    /// The number of slots that are not used again, because the end of a use could not be recorded.
     pub retired: u64,
-    /// Pinned memory that it packs batches into, in bytes.
+    /// The size of the pinned memory into which batches are packed, in bytes.
     pub pinned_bytes: u64,
-    /// What a person should know about that.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} batches, {}, of it {} copied from where they were; {} slots, {} added, {} retired; {} pinned",
+            "{} batches, {}, of these {} copied without packing; {} slots, {} added, {} retired; {} pinned",
             self.batches,
             Size(self.bytes),
             Size(self.direct_bytes),
@@ -173,20 +173,20 @@ impl fmt::Display for Statistics {
 }
 
 impl Ring {
-    /// A ring of this many slots, with a stream of its own. The memory comes with the first batches: each slot
-    /// is as large as its batch, with every leaf at a multiple of 512 bytes.
+    /// Returns a ring of this many slots, with its own stream. Memory is allocated with the first batches: each slot is as
+    /// large as its batch, with every leaf at a multiple of 512 bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a depth of 0, or what the driver answers.
+    /// [`Error::Invalid`] for a depth of 0, or an error of the driver.
     #[track_caller]
     pub fn new(device: &Device, depth: usize) -> Result<Ring> {
         Ring::made(device, depth, None, None)
     }
 
-    /// The same with this many threads that pack, including the calling one.
+    /// Like [`Ring::new`], but with this many packing threads, including the calling one.
     ///
     /// # Errors
-    /// As [`Ring::new`].
+    /// Like [`Ring::new`].
     #[track_caller]
     pub fn with_threads(device: &Device, depth: usize, threads: usize) -> Result<Ring> {
         let upload = Stream::non_blocking(device, "prefetch", 0)?;
@@ -204,7 +204,7 @@ impl Ring {
         if depth == 0 {
             return Err(invalid(
                 "prefetch",
-                "a ring without slots holds no batch; give a depth of 1 or more",
+                "a ring needs at least one slot; give a depth of 1 or more",
             ));
         }
         let worker = match worker {
@@ -222,9 +222,9 @@ impl Ring {
         Ok(Ring { shared, filling })
     }
 
-    /// The same ring with at most so many bytes of pinned memory to pack into. Without a limit it takes the largest batch twice, and
-    /// some more where batches grow: while one is copied to the device, the next is packed. Where there is room for one alone,
-    /// packing waits for the copy.
+    /// Limits the pinned memory for packing to `most_bytes`. Without a limit it is twice the largest batch, and somewhat more
+    /// where batches grow: while one is copied to the device, the next is packed. If only one batch fits, packing
+    /// waits for the copy.
     ///
     /// # Errors
     /// A [`put`](Ring::put) of a batch that does not fit is refused with [`Error::Invalid`].
@@ -234,20 +234,19 @@ impl Ring {
         self
     }
 
-    /// Packs a batch and copies it to the device, in a slot that is free. Nothing if the ring is
-    /// paused or closed.
+    /// Packs a batch and copies it to the device, into a free slot. Returns `None` if the ring is paused or closed.
     ///
     /// # Ordering
-    /// Holds up the host until a slot is free, until the pinned memory that it packs into was copied, and
-    /// while it packs. On the device the copies come behind the uses of the batch that was in the slot.
+    /// Blocks the host until a slot is free, until the last copy from the pinned memory is complete, and while it packs. On
+    /// the device the copies are ordered after the uses of the slot's previous batch.
     ///
     /// # Safety
-    /// The memory of each leaf is there and is not written during the call; of a leaf that is
-    /// [`direct`](Leaf::direct) it is page-locked memory that this device can read, until
+    /// The memory of each leaf must be valid and must not be written during the call. The memory of a
+    /// [`direct`](Leaf::direct) leaf must be page-locked memory that this device can read, and stay so until
     /// [`Ticket::wait_source`] has returned.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver answers. Then the memory of all leaves is free again.
+    /// [`Error::OutOfMemory`], or an error of the driver. The memory of all leaves is then no longer in use.
     #[track_caller]
     pub unsafe fn put(&self, leaves: &[Leaf]) -> Result<Option<Ticket>> {
         self.refuse_child("put")?;
@@ -258,11 +257,11 @@ impl Ring {
         let Some(mut slot) = self.shared.take(plan.total_bytes)? else {
             return Ok(None);
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let filled = unsafe { self.fill(&mut filling, &mut slot, leaves, &plan) };
         if let Err(error) = filled {
-            // What was submitted by then has no event behind it, and may read memory that the caller
-            // takes back. If this fails too, the device is lost and runs nothing.
+            // No event follows the work submitted so far, which may read memory that the caller takes
+            // back. If this fails too, the device is lost and runs nothing.
             let _ = self.shared.upload.synchronize();
             self.shared.give_back(slot);
             return Err(error);
@@ -283,7 +282,7 @@ impl Ring {
     }
 
     /// # Safety
-    /// As [`Ring::put`].
+    /// As for [`Ring::put`].
     #[track_caller]
     unsafe fn fill(
         &self,
@@ -301,12 +300,12 @@ impl Ring {
             let (staging, most_bytes) = filling.next_of(shared, plan.staged_bytes)?;
             shared.with_memory(|| staging.make_room(device, plan.staged_bytes, most_bytes))?;
             let (host, packed) = (staging.memory(), 0..plan.staged_bytes);
-            // SAFETY: nobody else has the pinned memory, since its last copy is over and the ring is locked.
-            // The uses of the batch before are waited for. Both stay: slots and pinned memory go when
-            // their events are over.
+            // SAFETY: nothing else uses the pinned memory, since its last copy is complete and the ring is locked.
+            // The stream waits for the uses of the previous batch. Both stay valid: slots and pinned memory are
+            // freed only when their events are complete.
             unsafe {
                 host.write_by(packed.clone(), |to| {
-                    let copiers = copiers.expect("a ring that is open has its worker");
+                    let copiers = copiers.expect("an open ring has its worker");
                     copiers.copy(&plan.pieces(leaves, to));
                 });
                 upload.memcpy(host.bytes(packed.clone()), memory.bytes(packed))?;
@@ -316,7 +315,7 @@ impl Ring {
         }
         for (leaf, &(start, bytes)) in leaves.iter().zip(&plan.layout) {
             if leaf.direct && bytes > 0 {
-                // SAFETY: the caller promises page-locked memory that stays until the copy is over.
+                // SAFETY: the caller guarantees page-locked memory that stays valid until the copy is complete.
                 unsafe {
                     let source = HostMemory::from_raw(device, leaf.address, bytes);
                     upload.memcpy(source.all(), memory.bytes(start..start + bytes))?;
@@ -326,36 +325,37 @@ impl Ring {
         upload.record(&slot.uploaded)
     }
 
-    /// The consumer waits for the next batch without giving one back (`true`), or waits no longer. While it waits,
-    /// a [`put`](Ring::put) that finds no free slot adds one, unless a batch is on its way to the consumer.
+    /// Announces that the consumer waits for the next batch without returning one (`true`), or waits no longer (`false`). While
+    /// it waits, a [`put`](Ring::put) that finds no free slot adds one, unless a batch is on its way to the consumer.
     pub fn ask(&self, waits: bool) {
         self.shared.ask(waits);
     }
 
-    /// While it is paused (`true`), a [`put`](Ring::put) returns nothing, even one that waits for a slot.
+    /// Pauses the ring (`true`) or resumes it. While it is paused, [`put`](Ring::put) returns `None`, even one that waits for a
+    /// slot.
     pub fn pause(&self, pauses: bool) {
         self.shared.pause(pauses);
     }
 
-    /// What it has done so far.
+    /// Returns the statistics so far.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
     }
 
-    /// Ends the ring: a [`put`](Ring::put) that waits for a slot returns nothing, and so does every later one. Batches
-    /// that were put stay what they are as long as their tickets and leases are there.
+    /// Ends the ring: a [`put`](Ring::put) that waits for a slot returns `None`, and so does every later one. Batches that
+    /// were put stay valid as long as their tickets and leases exist.
     ///
     /// # Ordering
-    /// Holds up the host until the uses of the slots that are free are over, and gives back their memory. What is
-    /// leased gives back its own when it ends, without holding up anybody. In a function on the host, which may not
-    /// wait for the device, nothing is waited for here: the memory goes on another thread. A ring of [`Spares`] leaves its memory
-    /// there, and waits for nothing.
+    /// Blocks the host until the uses of the free slots are complete, and frees their memory. The memory of a leased slot is
+    /// freed when the lease ends, without blocking. In a host function, which may not wait for the device, this does
+    /// not block: the memory is freed on another thread. A ring of [`Spares`] returns its memory there, and does not
+    /// block.
     pub fn close(&self) {
         if !self.shared.is_this_process() {
             return;
         }
         let (free, retired) = self.shared.close();
-        // A put that runs has ended when this lock is had.
+        // A running put has ended once this lock is acquired.
         let filling = std::mem::take(&mut *self.filling.lock());
         self.shared.state.lock().statistics.pinned_bytes = 0;
         let left = Kept::of(free, filling.staging, filling.worker);
@@ -368,20 +368,20 @@ impl Ring {
         }
     }
 
-    /// After a fork the child has neither the threads nor the device.
+    /// Refuses a call in a child of a fork, which has neither the threads nor the device.
     fn refuse_child(&self, call: &'static str) -> Result<()> {
         match self.shared.is_this_process() {
             true => Ok(()),
             false => Err(invalid(
                 call,
-                "the ring belongs to the process that this one was forked from; make one here",
+                "the ring belongs to the parent of this forked process; make a new one here",
             )),
         }
     }
 }
 
 impl Drop for Ring {
-    /// Never waits: what is in use goes on another thread.
+    /// Never blocks: memory in use is freed on another thread.
     fn drop(&mut self) {
         let filling = std::mem::take(self.filling.get_mut());
         if !self.shared.is_this_process() {
@@ -398,13 +398,13 @@ impl Drop for Ring {
 }
 
 impl Filling {
-    /// The one whose last copy is the oldest, and how many bytes it may have, which are enough.
+    /// Returns the pinned memory whose last copy is the oldest, and the size that it may have, which is sufficient.
     #[track_caller]
     fn next_of(&mut self, shared: &Shared, bytes: u64) -> Result<(&mut Staging, u64)> {
         let most_bytes = self.most_bytes.unwrap_or(u64::MAX);
         if bytes > most_bytes {
             let why = format!(
-                "a batch of {} is packed into pinned memory, of which there may be {} (max_pinned, limit_pinned); raise that, give more, \
+                "a batch of {} does not fit into {} of pinned memory (max_pinned, limit_pinned); raise the limit, give more, \
                  smaller batches, or tensors that are pinned already, which are copied from where they are",
                 Size(bytes),
                 Size(most_bytes)
@@ -422,7 +422,7 @@ impl Filling {
         self.next = at + 1;
         let mut others = self.pinned_bytes() - self.staging[at].size_bytes();
         if bytes > most_bytes.saturating_sub(others) {
-            // One alone: it is packed into again when its copy is over.
+            // Only one fits: it is packed into again when its copy is complete.
             for (_, other) in self
                 .staging
                 .iter_mut()
@@ -442,14 +442,14 @@ impl Filling {
 }
 
 impl Ticket {
-    /// The batch for work on this stream, which waits for its copy.
+    /// Hands the batch over for work on this stream, which waits for the copy.
     ///
     /// # Ordering
-    /// The consumer's stream waits for the copy. Does not hold up the host.
+    /// The consumer's stream waits for the copy. Does not block the host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it was handed over before, or the stream is being captured; or what the driver answers.
-    /// Then the ticket is as it was.
+    /// [`Error::Invalid`] if it was handed over before, or the stream is being captured; or an error of the driver. The ticket
+    /// then stays unchanged.
     #[track_caller]
     pub fn hand_over(&self, consumer: &Stream) -> Result<Lease> {
         self.shared.device.runtime.check()?;
@@ -457,32 +457,32 @@ impl Ticket {
         if held.is_none() {
             return Err(invalid(
                 "hand_over",
-                "the batch was handed over before; there is one lease of it",
+                "the batch was handed over before; each batch has one lease",
             ));
         }
         if consumer.is_captured() {
             return Err(invalid(
                 "hand_over",
-                "the stream is being captured, or is the legacy stream beside a capture, and the copy lies outside of \
+                "the stream is being captured, or is the legacy stream beside a capture, and the copy is outside \
                  the capture; take the batch before the capture begins",
             ));
         }
         consumer.wait(&self.uploaded)?;
         let Some(slot) = held.take() else {
-            unreachable!("it was seen above, and is locked")
+            unreachable!("its presence was checked above, under the lock")
         };
         self.shared.handed_over();
         let (shared, layout) = (Arc::clone(&self.shared), Arc::clone(&self.layout));
         Ok(Lease::new(shared, slot, layout, consumer))
     }
 
-    /// Waits until the memory of the [direct](Leaf::direct) leaves was read. At once if there are none.
+    /// Blocks until the memory of the [direct](Leaf::direct) leaves was read. Returns at once if there are none.
     ///
     /// # Ordering
-    /// Holds up the host.
+    /// Blocks the host.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// An error of the device.
     #[track_caller]
     pub fn wait_source(&self) -> Result<()> {
         match self.is_direct {
@@ -497,7 +497,7 @@ impl Ticket {
     /// Whether [`Ticket::wait_source`] would return at once.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// An error of the device.
     #[track_caller]
     pub fn is_source_free(&self) -> Result<bool> {
         match self.is_direct {
@@ -509,7 +509,7 @@ impl Ticket {
         }
     }
 
-    /// Whether some leaves are copied from where they are.
+    /// Whether some leaves are copied directly.
     pub fn is_direct(&self) -> bool {
         self.is_direct
     }
@@ -521,7 +521,7 @@ impl Drop for Ticket {
             return;
         };
         match self.shared.is_this_process() {
-            // Nobody used it, and the next copy is on the same stream as this one.
+            // The batch was not used, and the next copy is on the same stream as this one.
             true => {
                 self.shared.handed_over();
                 self.shared.give_back(slot);
@@ -531,11 +531,11 @@ impl Drop for Ticket {
     }
 }
 
-/// Where the leaves of a batch go.
+/// The layout of the leaves of a batch in a slot.
 struct Plan {
-    /// First byte in the slot, and how many.
+    /// By leaf: its offset in the slot, and its size in bytes.
     layout: Vec<(u64, u64)>,
-    /// What is packed lies in front, so that it is one copy.
+    /// The size of the packed leaves, which come first, so that they are one copy.
     staged_bytes: u64,
     direct_bytes: u64,
     total_bytes: u64,
@@ -558,7 +558,7 @@ impl Plan {
                     false => plan.staged_bytes = end,
                     true => plan.direct_bytes += leaf.bytes,
                 }
-                // More than there is: the allocation refuses it.
+                // On overflow the size is larger than any memory, and the allocation fails.
                 plan.total_bytes = end.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(end);
             }
         }
@@ -569,7 +569,7 @@ impl Plan {
         self.direct_bytes > 0
     }
 
-    /// What has to be packed, with its place behind `to`.
+    /// Returns the copies that pack the leaves into memory at `to`.
     fn pieces(&self, leaves: &[Leaf], to: *mut u8) -> Vec<pack::Piece> {
         let each = leaves.iter().zip(&self.layout);
         let staged = each.filter(|(leaf, _)| !leaf.direct && leaf.bytes > 0);

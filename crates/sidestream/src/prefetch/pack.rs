@@ -1,4 +1,4 @@
-//! Copies within host memory by several threads: one alone does not fill the link to a device.
+//! Copies within host memory by several threads: one thread alone is slower than the link to a device.
 
 use std::ptr;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::sync::mpsc::{Sender, channel};
 
 use parking_lot::{Condvar, Mutex};
 
-/// What a thread takes at once: large against the cost of taking it, small against a batch.
+/// The bytes that a thread copies at a time: many compared to the cost of taking a chunk, few compared to a batch.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Less than this is copied before another thread has woken.
+/// Fewer bytes than this are copied before another thread has woken.
 const ALONE_BYTES: usize = 2 << 20;
-/// More threads add nothing: eight fill the link of an H200.
+/// The largest number of threads: eight saturate the link of an H200.
 const MOST_THREADS: usize = 8;
 
-/// Bytes to copy, by address: threads hand them on, which references would not allow.
+/// Bytes to copy, by address: threads pass them on, which references would not allow.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
     pub from: usize,
@@ -22,7 +22,7 @@ pub(super) struct Piece {
     pub bytes: usize,
 }
 
-/// Threads that copy. They start with the first batch that is large enough, and end with the ring.
+/// The copying threads. They start with the first batch that is large enough, and end with the ring.
 pub(super) struct Copiers {
     threads: usize,
     others: Mutex<Vec<Sender<Arc<Job>>>>,
@@ -35,7 +35,7 @@ struct Job {
     done: Condvar,
 }
 
-/// Half of the cores, since the loader wants the others.
+/// Returns the default number of threads: half of the cores, since the loader needs the others.
 pub(super) fn default_threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (cores / 2).clamp(1, MOST_THREADS)
@@ -49,14 +49,15 @@ impl Copiers {
         }
     }
 
-    /// Copies all of it, and returns when that is done.
+    /// Copies all pieces, and returns when that is done.
     ///
     /// # Safety
-    /// All of it can be read and written, nobody else writes it meanwhile, and no target overlaps anything.
+    /// All sources are readable and all targets writable, nothing else writes them meanwhile, and no target overlaps any
+    /// other piece.
     pub(super) unsafe fn copy(&self, pieces: &[Piece]) {
         let bytes: usize = pieces.iter().map(|piece| piece.bytes).sum();
         if self.threads == 1 || bytes < ALONE_BYTES {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             pieces.iter().for_each(|piece| unsafe { piece.copy() });
             return;
         }
@@ -71,7 +72,7 @@ impl Copiers {
         while others.len() + 1 < self.threads {
             match copier() {
                 Some(other) => others.push(other),
-                // No thread can be had: those that there are do it.
+                // No further thread can be started: the existing ones do the work.
                 None => break,
             }
         }
@@ -94,15 +95,15 @@ fn copier() -> Option<Sender<Arc<Job>>> {
 }
 
 impl Job {
-    /// Copies what nobody else has taken.
+    /// Copies chunks that no other thread has taken.
     fn work(&self) {
         loop {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(piece) = self.pieces.get(at) else {
                 return;
             };
-            // SAFETY: each is taken once, and whoever made the job waits until all are done: until then
-            // the promise of `Copiers::copy` holds.
+            // SAFETY: each piece is taken once, and the caller of `Copiers::copy` waits until all are done; until then
+            // its guarantee holds.
             unsafe { piece.copy() };
             let mut left = self.left.lock();
             *left -= 1;
@@ -115,11 +116,11 @@ impl Job {
 
 impl Piece {
     /// # Safety
-    /// As [`Copiers::copy`].
+    /// As for [`Copiers::copy`].
     unsafe fn copy(&self) {
         let from = ptr::with_exposed_provenance::<u8>(self.from);
         let to = ptr::with_exposed_provenance_mut::<u8>(self.to);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { ptr::copy_nonoverlapping(from, to, self.bytes) };
     }
 

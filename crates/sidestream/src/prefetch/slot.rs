@@ -1,4 +1,4 @@
-//! Slots and pinned memory, each with the events behind its last use, and who has which.
+//! Slots and pinned memory, each with the events recorded after its last use, and their owners.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,46 +15,46 @@ use crate::tracker::drop_elsewhere;
 /// Memory for one batch.
 pub(super) struct Slot {
     memory: Option<DeviceMemory>,
-    /// Recorded behind the copies of the batch.
+    /// The event recorded after the copies of the batch.
     pub uploaded: Arc<Event>,
-    /// Recorded behind the uses of the batch that was here, on each stream.
+    /// The events recorded after the uses of the previous batch, one for each stream.
     uses: Vec<Event>,
-    /// Events that stand for nothing.
+    /// Events that are not in use, to be recorded again.
     spare: Vec<Event>,
-    /// Streams where the end of the uses could not be recorded.
+    /// The streams on which the end of the uses could not be recorded.
     unended: Vec<Stream>,
 }
 
-/// Pinned memory to pack into.
+/// Pinned memory into which batches are packed.
 pub(super) struct Staging {
     memory: Option<HostMemory>,
     copied: Event,
     is_sent: bool,
 }
 
-/// What a ring shares with its tickets and leases.
+/// The state that a ring shares with its tickets and leases.
 pub(super) struct Shared {
     pub device: Device,
     pub upload: Stream,
     pub state: Mutex<State>,
     changed: Condvar,
-    /// The stream for downloads, made by the first.
+    /// The stream for downloads, made by the first download.
     down: Mutex<Option<Stream>>,
-    /// Where it takes its memory from, and leaves it.
+    /// The store from which it takes its memory, and to which it returns it.
     spares: Option<Spares>,
 }
 
 pub(super) struct State {
-    /// The one that became free first is at the front.
+    /// The free slots; the one that has been free for longest is at the front.
     free: VecDeque<Slot>,
     retired: Vec<Slot>,
-    /// Slots that there are, without the retired ones.
+    /// The number of slots, without the retired ones.
     made: usize,
-    /// Slots that there may be.
+    /// The largest number of slots.
     capacity: usize,
-    /// Batches that were put and not handed over.
+    /// The number of batches that were put and not handed over yet.
     pub under_way: usize,
-    /// The consumer holds batches and waits for another.
+    /// Whether the consumer keeps its batches and waits for another.
     is_asked: bool,
     is_paused: bool,
     is_closed: bool,
@@ -88,12 +88,13 @@ impl Shared {
         })
     }
 
-    /// Not a child of a fork, which has neither the device nor the threads of its parent.
+    /// Whether this process made the ring: a child of a fork has neither the device nor the threads of its parent.
     pub(super) fn is_this_process(&self) -> bool {
         self.device.runtime.backend.is_this_process()
     }
 
-    /// A slot for the next batch, of so many bytes, as soon as there is one; nothing while the ring is paused, or once it is closed.
+    /// Blocks until a slot is free for the next batch, of `bytes` bytes, and returns it; `None` while the ring is paused, or once
+    /// it is closed.
     pub(super) fn take(&self, bytes: u64) -> Result<Option<Slot>> {
         let mut state = self.state.lock();
         loop {
@@ -103,10 +104,10 @@ impl Shared {
             if state.is_starved() {
                 state.capacity += 1;
                 state.statistics.grown += 1;
-                // One wish, one slot.
+                // Each request of the consumer adds one slot.
                 state.is_asked = false;
             }
-            // A new slot overlaps with all uses of the others; one that was used waits for its own.
+            // A new slot needs no wait, while a used one waits for its last uses.
             if state.made < state.capacity {
                 state.made += 1;
                 drop(state);
@@ -119,7 +120,7 @@ impl Shared {
         }
     }
 
-    /// A slot that is counted already. Without the lock: the driver is called.
+    /// Makes a slot that is already counted. Called without the lock, since it calls the driver.
     fn make(&self, bytes: u64) -> Result<Slot> {
         let slot = match self.spares.as_ref().and_then(|spares| spares.slot(bytes)) {
             Some(slot) => slot.moved_to(&self.upload),
@@ -132,7 +133,7 @@ impl Shared {
         slot
     }
 
-    /// It holds no batch any more.
+    /// Takes back a slot that contains no batch any longer.
     pub(super) fn give_back(&self, slot: Slot) {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -144,7 +145,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Nobody of this ring uses it any more. Never waits: what no other ring will use goes on another thread.
+    /// Passes on memory that this ring no longer uses. Never blocks: memory that no other ring will use is freed on another
+    /// thread.
     pub(super) fn leave(&self, left: Kept) {
         match &self.spares {
             Some(spares) => spares.keep(left),
@@ -153,7 +155,7 @@ impl Shared {
         }
     }
 
-    /// Makes something of memory; once more, if there is no memory, after what earlier rings left was given back.
+    /// Calls a function that allocates; if there is no memory, frees the memory that earlier rings left, and calls it again.
     pub(super) fn with_memory(&self, mut make: impl FnMut() -> Result<()>) -> Result<()> {
         match (make(), &self.spares) {
             (Err(Error::OutOfMemory(_)), Some(spares)) => {
@@ -168,12 +170,12 @@ impl Shared {
         self.spares.as_ref()?.staging(bytes, most_bytes)
     }
 
-    /// Whether what it leaves is kept for another ring.
+    /// Whether its memory is kept for another ring.
     pub(super) fn has_spares(&self) -> bool {
         self.spares.is_some()
     }
 
-    /// Its uses have no event: it is not used again, and another takes its place.
+    /// Retires a slot whose last uses have no event: it is not used again, and a new one may replace it.
     pub(super) fn retire(&self, slot: Slot, why: String) {
         let mut state = self.state.lock();
         state.statistics.retired += 1;
@@ -217,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// The stream for downloads.
+    /// Returns the stream for downloads.
     pub(super) fn download(&self) -> Result<Stream> {
         let mut down = self.down.lock();
         let stream = match down.take() {
@@ -227,7 +229,7 @@ impl Shared {
         Ok(down.insert(stream).clone())
     }
 
-    /// Nothing is put any more. What nobody has is the caller's to leave; of the second, the retired ones, no other ring may have any.
+    /// Closes the ring. Returns the free slots, which the caller passes on, and the retired slots, which no other ring may use.
     pub(super) fn close(&self) -> (Vec<Slot>, Vec<Slot>) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -239,7 +241,7 @@ impl Shared {
 }
 
 impl State {
-    /// The consumer holds all slots and waits for the batch that is to be put.
+    /// Whether the consumer keeps all slots and waits for the next batch.
     fn is_starved(&self) -> bool {
         self.is_asked && self.under_way == 0 && self.free.is_empty() && self.made >= self.capacity
     }
@@ -256,28 +258,28 @@ impl Slot {
         })
     }
 
-    /// For a ring with this upload stream, after one with another: the copies of that one come first, also those of a batch that
-    /// nobody took.
+    /// Moves a slot to a ring with this upload stream: the stream waits for the copies on the previous ring's stream, including
+    /// those of a batch that was never taken.
     pub(super) fn moved_to(self, upload: &Stream) -> Result<Slot> {
         upload.wait(&self.uploaded)?;
         Ok(self)
     }
 
-    /// Makes room for so many bytes. Memory that is too small is replaced, which waits for its uses.
+    /// Ensures a size of at least `bytes`. Memory that is too small is replaced, which waits for its uses.
     #[track_caller]
     pub(super) fn make_room(&mut self, device: &Device, bytes: u64) -> Result<()> {
         let has = self.size_bytes();
         if has < bytes {
             self.settle()?;
-            // The old memory goes first, so that the two are never there together.
+            // The old memory is freed first, so that both never exist at the same time.
             self.memory = None;
             self.memory = Some(DeviceMemory::malloc(device, larger(has, bytes))?);
         }
         Ok(())
     }
 
-    /// The memory, in which there is room, for what this stream is given from here on: it comes behind the uses of the batch that
-    /// was here.
+    /// Returns the memory, which is large enough, for work that is enqueued in this stream from now on: the stream waits for
+    /// the uses of the previous batch.
     #[track_caller]
     pub(super) fn memory_for(&mut self, upload: &Stream) -> Result<&DeviceMemory> {
         for event in &self.uses {
@@ -286,7 +288,7 @@ impl Slot {
         self.spare.append(&mut self.uses);
         match &self.memory {
             Some(memory) => Ok(memory),
-            None => unreachable!("room was made in it"),
+            None => unreachable!("the caller ensured the size"),
         }
     }
 
@@ -298,10 +300,10 @@ impl Slot {
         self.memory.as_ref()
     }
 
-    /// From here on the batch is used by nothing but what these streams were given so far.
+    /// Records the end of the uses of the batch: only work enqueued in these streams so far uses it.
     ///
     /// # Errors
-    /// Why that could not be recorded; then the slot may not be used again.
+    /// If the end could not be recorded; then the slot may not be used again.
     pub(super) fn end_uses(
         &mut self,
         device: &Device,
@@ -318,10 +320,10 @@ impl Slot {
     }
 
     fn end_use(&mut self, device: &Device, stream: &Stream) -> Result<(), String> {
-        // The record would become part of the capture, and the ring may not wait for that.
+        // The record would become part of the capture, which the ring cannot wait for.
         if stream.is_captured() {
             return Err(
-                "a batch was let go while a stream that uses it is being captured, or is the legacy stream beside a \
+                "a batch was released while a stream that uses it was being captured, or was the legacy stream beside a \
                  capture, so its memory is not used again; keep the batch until the capture has ended"
                     .to_owned(),
             );
@@ -350,7 +352,7 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// Waits for the uses, so that it is dropped where that may be. Memory whose uses have no end is leaked.
+    /// Waits for the uses before the memory is freed. Memory whose uses have no recorded end is leaked.
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else {
             return;
@@ -374,8 +376,8 @@ impl Staging {
         })
     }
 
-    /// Makes room for so many bytes when the last copy out of it is over. Where it grows it is somewhat larger, but not than
-    /// `most_bytes`.
+    /// Ensures a size of at least `bytes`, once the last copy from it is complete. Memory that grows is made somewhat larger, up
+    /// to `most_bytes`.
     #[track_caller]
     pub(super) fn make_room(&mut self, device: &Device, bytes: u64, most_bytes: u64) -> Result<()> {
         self.settle()?;
@@ -388,11 +390,11 @@ impl Staging {
         Ok(())
     }
 
-    /// The memory, in which there is room.
+    /// Returns the memory, which is large enough.
     pub(super) fn memory(&self) -> &HostMemory {
         match &self.memory {
             Some(memory) => memory,
-            None => unreachable!("room was made in it"),
+            None => unreachable!("the caller ensured the size"),
         }
     }
 
@@ -400,14 +402,14 @@ impl Staging {
         self.memory.as_ref().map_or(0, HostMemory::size_bytes)
     }
 
-    /// Gives the memory back when the last copy out of it is over.
+    /// Frees the memory once the last copy from it is complete.
     pub(super) fn give_back(&mut self) -> Result<()> {
         self.settle()?;
         self.memory = None;
         Ok(())
     }
 
-    /// A copy out of it was put into the stream.
+    /// Records that a copy from it was enqueued in the stream.
     pub(super) fn sent(&mut self, upload: &Stream) -> Result<()> {
         self.is_sent = true;
         upload.record(&self.copied)
@@ -423,7 +425,7 @@ impl Staging {
 }
 
 impl Drop for Staging {
-    /// Waits for the last copy, as [`Slot`] does.
+    /// Waits for the last copy, like [`Slot`].
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else {
             return;
@@ -437,9 +439,9 @@ impl Drop for Staging {
     }
 }
 
-/// As long as it is there, the calls of this thread leave alone the captures of others: a program may capture a
-/// graph while its feeder allocates and waits for events. To give memory back is another matter: the driver waits for
-/// the device then.
+/// While it exists, calls of this thread do not invalidate captures of other threads: a program may capture a graph while
+/// its feeder allocates and waits for events. Freeing memory is not covered, since the driver then waits for
+/// the device.
 pub(super) struct Relaxed<'a> {
     device: &'a Device,
     before: i32,
@@ -461,7 +463,7 @@ impl Drop for Relaxed<'_> {
     }
 }
 
-/// What is taken in the place of `has` bytes: what grew once will grow again.
+/// Returns the new size in place of `has` bytes: larger than wanted, since memory that grew once is likely to grow again.
 fn larger(has: u64, wanted: u64) -> u64 {
     wanted.max(has.saturating_add(has / 4))
 }

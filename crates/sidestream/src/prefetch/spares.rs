@@ -1,5 +1,5 @@
-//! What rings leave for those that come after them: to page-lock memory, to allocate it and to start threads takes longer than many a
-//! step.
+//! Memory, streams and threads that rings pass on to later rings: to page-lock memory, to allocate it and to start threads
+//! takes longer than many training steps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::tracker::{drop_elsewhere, outside_callbacks};
 
 /// Memory, streams and threads of rings that have ended, for the next rings on the same device.
 ///
-/// A ring made by [`Spares::ring`] takes what it needs from here, and leaves it here when it is closed or dropped; a batch that was
-/// held longer leaves its slot when it ends. What was taken is the ring's own, so two rings never share anything. The memory of a
-/// batch is written again only behind all its uses, as within one ring: its events come along with it.
+/// A ring made by [`Spares::ring`] takes what it needs from here, and returns it when it is closed or dropped; a lease that
+/// outlives its ring returns its slot when it ends. While a ring has them, no other ring uses them. As within one ring, the
+/// memory of a batch is written again only after all its uses: its events stay with it.
 ///
 /// At most [`MOST_BYTES`](Spares::MOST_BYTES) of device memory and as many of pinned memory are kept, in at most
-/// [`MOST_SLOTS`](Spares::MOST_SLOTS) slots; what was left first goes first. If there is no memory for a batch of one of its rings, all
-/// of it is given back.
+/// [`MOST_SLOTS`](Spares::MOST_SLOTS) slots; the oldest are freed first. If an allocation for one of its rings fails, all of
+/// it is freed.
 #[derive(Clone)]
 pub struct Spares {
     device: Device,
@@ -36,36 +36,36 @@ pub(super) struct Kept {
     workers: VecDeque<Worker>,
 }
 
-/// What a ring copies with: its stream, and the threads that pack.
+/// The upload stream and the packing threads of a ring.
 pub(super) struct Worker {
     pub upload: Stream,
     pub copiers: Arc<Copiers>,
 }
 
 impl Spares {
-    /// So many bytes of device memory are kept at most, and as many of pinned memory.
+    /// The limit on the bytes of device memory kept, and on those of pinned memory.
     pub const MOST_BYTES: u64 = 512 << 20;
-    /// In so many slots and pieces of pinned memory at most, of four rings of two.
+    /// The limit on the slots and on the pieces of pinned memory kept: those of four rings with two slots each.
     pub const MOST_SLOTS: usize = 8;
     const MOST_WORKERS: usize = 4;
 
-    /// For rings on this device. There is nothing yet.
+    /// Returns an empty store for rings on this device.
     pub fn new(device: &Device) -> Spares {
         let (device, kept) = (device.clone(), Arc::default());
         Spares { device, kept }
     }
 
-    /// A ring as by [`Ring::new`], of what is here.
+    /// Like [`Ring::new`], but the ring takes its memory, stream and threads from here.
     ///
     /// # Errors
-    /// As [`Ring::new`].
+    /// Like [`Ring::new`].
     #[track_caller]
     pub fn ring(&self, depth: usize) -> Result<Ring> {
         let worker = self.kept.lock().workers.pop_back();
         Ring::made(&self.device, depth, worker, Some(self.clone()))
     }
 
-    /// How many bytes of device memory and of pinned memory are kept.
+    /// Returns the bytes of device memory and of pinned memory that are kept.
     pub fn bytes(&self) -> (u64, u64) {
         let kept = self.kept.lock();
         let slots = kept.slots.iter().map(Slot::size_bytes);
@@ -75,29 +75,29 @@ impl Spares {
         )
     }
 
-    /// Gives it all back.
+    /// Frees everything.
     ///
     /// # Ordering
-    /// Holds up the host until the uses of the memory are complete. In a function on the host, which may not wait for the device,
-    /// the memory goes on another thread.
+    /// Blocks the host until the uses of the memory are complete. In a host function, which may not wait for the device, the
+    /// memory is freed on another thread instead.
     pub fn clear(&self) {
         let kept = std::mem::take(&mut *self.kept.lock());
         outside_callbacks(move || drop(kept));
     }
 
-    /// The smallest slot with room for so many bytes.
+    /// Takes the smallest slot of at least this size.
     pub(super) fn slot(&self, bytes: u64) -> Option<Slot> {
         let slots = &mut self.kept.lock().slots;
         smallest(slots, bytes..=u64::MAX, Slot::size_bytes)
     }
 
-    /// The smallest pinned memory with room for so many bytes, and no more than `most_bytes`.
+    /// Takes the smallest pinned memory of at least `bytes` and at most `most_bytes`.
     pub(super) fn staging(&self, bytes: u64, most_bytes: u64) -> Option<Staging> {
         let stagings = &mut self.kept.lock().stagings;
         smallest(stagings, bytes..=most_bytes, Staging::size_bytes)
     }
 
-    /// Keeps what fits. What does not goes on another thread, since memory waits for its uses.
+    /// Keeps what fits. The rest is freed on another thread, since that waits for the uses of the memory.
     pub(super) fn keep(&self, left: Kept) {
         let mut over = Kept::default();
         let mut kept = self.kept.lock();

@@ -1,27 +1,27 @@
-//! The connections of a device: the queues through which it is given its work.
+//! The connections of a device: the hardware queues through which it receives its work.
 //!
 //! CUDA has `CUDA_DEVICE_MAX_CONNECTIONS` of them for each device, 1 to 32 and 8 without that variable (CUDA programming guide,
-//! environment variables). With more streams than that, some share one, and what waits at the head of a connection holds up
-//! what other streams put into it later, though no rule orders the two. Which streams share one, NVIDIA does not say. This
-//! is a model: the n-th stream of a device, in the order in which they were made, has connection n modulo their number, and
-//! an operation leaves its connection when all that it has to wait for is complete.
+//! environment variables). With more streams than that, some share one, and work that waits at the head of a connection
+//! delays later work of other streams in it, though no rule orders the two. NVIDIA does not document which streams share a
+//! connection. This is a model: the n-th stream of a device, in order of creation, has connection n modulo their number, and
+//! an operation leaves its connection when everything that it waits for is complete.
 
 use std::collections::HashMap;
 
 use crate::engine::LaneId;
 use crate::op::{DeviceId, StreamId};
 
-/// Which stream has which connection; `P` is what a task of the engine stands for.
+/// The connections of streams; `P` is the meaning of a task of the engine.
 pub(super) struct Connections<P> {
-    /// So many for each device.
+    /// The number of connections of each device.
     count: u32,
-    /// What the turn of a part in its connection stands for.
+    /// Returns the meaning of the turn of a task in its connection.
     pub turn: fn(&P) -> P,
-    /// By stream: its device, and how many that has from before it.
+    /// By stream: its device, and the number of earlier streams of that device.
     streams: HashMap<StreamId, (DeviceId, u32)>,
-    /// How many streams each device has.
+    /// The number of streams of each device.
     made: HashMap<DeviceId, u32>,
-    /// The turns in each connection that is shared, one after the other.
+    /// The lane of each shared connection, on which turns follow each other.
     lanes: HashMap<(DeviceId, u32), LaneId>,
 }
 
@@ -36,14 +36,14 @@ impl<P> Connections<P> {
         }
     }
 
-    /// A stream was made.
+    /// Adds a new stream.
     pub(super) fn add(&mut self, stream: StreamId, device: DeviceId) {
         let made = self.made.entry(device).or_default();
         self.streams.insert(stream, (device, *made));
         *made += 1;
     }
 
-    /// The lane of a stream's connection, if another stream has the same.
+    /// Returns the lane of a stream's connection, if another stream shares it.
     pub(super) fn shared(
         &mut self,
         stream: StreamId,

@@ -1,5 +1,5 @@
-//! What both simulated GPUs are made of: the rule book says behind what a call stands, the engine when it
-//! runs, and a schedule which of the allowed orders that is. They differ in what a call does to memory.
+//! The common core of both simulated GPUs: the rule book determines what a call is ordered after, a schedule picks
+//! one of the allowed orders, and the engine computes times. The two differ in what a call does to memory.
 
 use std::collections::VecDeque;
 
@@ -10,22 +10,22 @@ use crate::engine::{Delay, Engine, LaneId, Profile, Task, TaskId, Work};
 use crate::op::{Op, OpId, StreamId};
 use crate::order::{Chain, Frontier, Misuse, Order, Runs, Step, Steps};
 
-/// Calls become tasks of the engine; `P` is what a task stands for.
+/// Turns calls into tasks of the engine; `P` is the meaning of a task.
 pub(super) struct Core<P> {
     pub order: Order,
     pub frontier: Frontier<TaskId>,
     pub engine: Engine,
     pub schedule: Schedule,
-    /// What the tasks from `first` on stand for; all earlier ones are over, and forgotten.
+    /// The meaning of each task from `first` on; all earlier ones have finished and are forgotten.
     parts: VecDeque<P>,
     first: u64,
     random: u64,
     threads: Vec<Option<LaneId>>,
-    /// By the stream's id in the rule book.
+    /// The lanes of streams, by the stream's id in the rule book.
     streams: Vec<Option<LaneId>>,
-    /// None: each stream has one of its own.
+    /// `None` if each stream has its own connection.
     pub connections: Option<Connections<P>>,
-    // Kept from call to call for their memory.
+    // Reused from call to call, to avoid allocations.
     steps: Steps,
     before: Vec<TaskId>,
 }
@@ -48,7 +48,7 @@ impl<P> Core<P> {
         }
     }
 
-    /// Tells the rule book of a call. The steps are given back by [`Core::reuse`].
+    /// Passes a call to the rule book. [`Core::reuse`] takes the steps back.
     pub(super) fn ordered(&mut self, op: &Op) -> (Result<Runs, Misuse>, Steps) {
         let mut steps = std::mem::take(&mut self.steps);
         let runs = self.order.push(op, &mut steps);
@@ -60,7 +60,7 @@ impl<P> Core<P> {
     }
 }
 
-// ------------------------------------------------------------------ into the engine
+// ------------------------------------------------------------------ adding tasks to the engine
 
 impl<P> Core<P> {
     pub(super) fn push(&mut self, task: Task<'_>, part: P) -> TaskId {
@@ -68,7 +68,7 @@ impl<P> Core<P> {
         self.engine.push(task)
     }
 
-    /// The call itself: time of its thread, which it spends before anything that the call asks for.
+    /// Adds the call itself: time of its thread before any of the work that the call enqueues.
     pub(super) fn push_call(&mut self, op: &Op, work: Work, part: P) -> TaskId {
         let chain = Chain::Thread(op.thread);
         let lane = self.lane(chain);
@@ -77,23 +77,23 @@ impl<P> Core<P> {
         task
     }
 
-    /// What a call takes of its thread. The host's copy to staging memory is in it; the bytes are read when the
-    /// transfer starts all the same: reading them early would overtake a host function of the stream.
+    /// Returns the host work of a call, including the host's copy to staging memory. The bytes are nevertheless read
+    /// when the transfer starts: reading them early would overtake a host function of the stream.
     pub(super) fn call_work(op: &Op, steps: &[Step]) -> Work {
         let staged = steps.first().is_some_and(|step| step.staged);
         let source = op.accesses.first().filter(|_| staged);
         work::call(op, source.map_or(0, |source| source.len_bytes()))
     }
 
-    /// How late the schedule makes a step: `number` is the operation by which a schedule singles it out, `rank` grows
-    /// from call to call, and `works` says whether the operation does anything in a stream.
+    /// Returns the delay that the schedule gives a step: `number` is the operation by which a schedule singles it out,
+    /// `rank` grows from call to call, and `works` says whether the operation has work in a stream.
     pub(super) fn delay(&mut self, number: OpId, rank: u64, step: &Step, works: bool) -> Delay {
         let is_late = self.schedule.singles_out(number, step.chain, works);
         self.schedule
             .delay(&mut self.random, rank, step.chain, step.performs, is_late)
     }
 
-    /// A step, behind all that the rule book names. The caller notes it as the end of its chain, by
+    /// Adds a step, after everything that the rule book names. The caller then makes it the end of its chain with
     /// [`Frontier::advance`].
     pub(super) fn push_step(&mut self, step: &Step, work: Work, delay: Delay, part: P) -> TaskId {
         let lane = self.lane(step.chain);
@@ -109,7 +109,7 @@ impl<P> Core<P> {
         self.engine.push(task.delay(delay))
     }
 
-    /// The last of several launches: behind the first, and the call that made it.
+    /// Adds the last of several launches, after the first one and the call that made it.
     pub(super) fn push_launch(
         &mut self,
         chain: Chain,
@@ -121,13 +121,13 @@ impl<P> Core<P> {
         self.before.clear();
         self.before.extend([first, call]);
         let turn = self.push_turn(chain, &part);
-        let behind = [call, turn.unwrap_or(call)];
-        let after = &behind[..1 + usize::from(turn.is_some())];
+        let both = [call, turn.unwrap_or(call)];
+        let after = &both[..1 + usize::from(turn.is_some())];
         self.push(Task::new(lane, work).after(after), part)
     }
 
-    /// The turn of a part in the connection of its stream, behind all that the part stands behind; none where no other
-    /// stream has that connection. It is a point on a lane of the host, which takes no time and counts as no wait of the device.
+    /// Adds the turn of a task in the connection of its stream, after everything that the task is ordered after; `None` if no
+    /// other stream has that connection. It is a marker on a host lane, which takes no time and is no pending wait of the device.
     fn push_turn(&mut self, chain: Chain, part: &P) -> Option<TaskId> {
         let (Chain::Stream(stream), Some(connections)) = (chain, &mut self.connections) else {
             return None;
@@ -138,7 +138,7 @@ impl<P> Core<P> {
         Some(self.engine.push(turn))
     }
 
-    /// The lane of the engine on which a chain runs.
+    /// Returns the lane of a chain in the engine.
     pub(super) fn lane(&mut self, chain: Chain) -> LaneId {
         match chain {
             Chain::Thread(thread) => {
@@ -149,7 +149,7 @@ impl<P> Core<P> {
         }
     }
 
-    /// The same of a stream; the priority is that of a new one.
+    /// Returns the lane of a stream, which is added with this priority if it is new.
     pub(super) fn stream_lane(&mut self, stream: StreamId, priority: i32) -> LaneId {
         let device = self.order.device_of(stream);
         let lane = grow(&mut self.streams, stream.0);
@@ -161,21 +161,21 @@ impl<P> Core<P> {
         })
     }
 
-    /// How many threads have called, or stand before one that has.
+    /// Returns the largest number of a thread that has called, plus one.
     pub(super) fn threads(&self) -> u32 {
         self.threads.len() as u32
     }
 }
 
-// ------------------------------------------------------------------ what is under way
+// ------------------------------------------------------------------ unfinished tasks
 
 impl<P> Core<P> {
-    /// Whether a task was forgotten, because it and all before it are over.
+    /// Whether a task was forgotten, because it and all earlier ones have finished.
     pub(super) fn is_forgotten(&self, task: TaskId) -> bool {
         task.0 < self.first
     }
 
-    /// What a task stands for that is not forgotten.
+    /// Returns the meaning of a task that is not forgotten.
     pub(super) fn part(&self, task: TaskId) -> &P {
         &self.parts[(task.0 - self.first) as usize]
     }
@@ -184,14 +184,14 @@ impl<P> Core<P> {
         &mut self.parts[(task.0 - self.first) as usize]
     }
 
-    /// All that is not forgotten, with its task.
+    /// Returns all tasks that are not forgotten, with their meaning.
     pub(super) fn parts(&self) -> impl Iterator<Item = (TaskId, &P)> {
         (self.first..).map(TaskId).zip(&self.parts)
     }
 
-    /// Forgets what is over; gives the first task that is not.
-    pub(super) fn forget(&mut self, is_over: impl Fn(&P) -> bool) -> TaskId {
-        while self.parts.front().is_some_and(&is_over) {
+    /// Forgets the finished tasks at the front; returns the first one that is kept.
+    pub(super) fn forget(&mut self, is_done: impl Fn(&P) -> bool) -> TaskId {
+        while self.parts.front().is_some_and(&is_done) {
             self.parts.pop_front();
             self.first += 1;
         }

@@ -1,29 +1,28 @@
-//! The simulated GPU as a back end: programs run on it as on a device.
+//! The simulated GPU as a [`Backend`]: programs run on it as on a device.
 //!
-//! Nothing runs in the call that asks for it. A call is put into the engine, in the order of the
-//! calls, and things happen while somebody asks or waits: [`Backend::query`], [`Backend::peek`] and
-//! [`Backend::wait`]. An operation reads when it starts in virtual time and writes when it ends.
+//! No work runs in the call that enqueues it. Calls are added to the engine in call order, and work runs inside
+//! queries and waits: [`Backend::query`], [`Backend::peek`] and [`Backend::wait`]. An operation reads when it
+//! starts in virtual time and writes when it ends.
 //!
 //! # Time
-//! Every host thread has a virtual time: its calls so far. A question first lets happen what lies
-//! before that time, and then answers. It takes time itself, so that a loop of questions ends; and
-//! where an operation is as late as can be, which is after all that can happen, it is let go after
-//! some answers of "no" in a row.
+//! Every host thread has a virtual time: the end of its calls so far. A query first runs everything before that time,
+//! and then answers. It takes time itself, so that a polling loop ends; an operation that the schedule
+//! delays until the engine is idle is released after some negative answers in a row.
 //!
 //! # Repeating a run
-//! What a program on one thread sees follows from its calls and the schedule alone. Functions on
-//! the host run on a thread of their own, but the machine goes past the end of one only where
-//! somebody waits for it or asks with [`Backend::query`]; these wait for the real function.
+//! The results of a program with one thread depend only on its calls and the schedule. Host functions run on a
+//! separate thread, but the machine proceeds past the end of one only in a wait or in [`Backend::query`],
+//! which block until the real function has returned.
 //!
-//! # What is the program's
-//! Functions on the host run without the lock of the machine and may call it, but not wait. Kernels
-//! in Rust run under the lock: one that calls the machine waits for itself forever.
+//! # Code of the program
+//! Host functions run without the lock of the machine and may call it, but not wait. Kernels in Rust run
+//! under the lock: one that calls the machine deadlocks.
 //!
 //! # Failures
-//! An access outside all memory and a kernel that panics lose their device, and with it the whole
-//! machine: what waits for it on another device would go on with what was never written. Nothing
-//! is done any more and every call says why; functions on the host that stood behind the failure
-//! are dropped without being run.
+//! After an access outside all allocated memory or a panic in a kernel, the device is lost, and with it the whole machine:
+//! work on another device that waits for it would continue with data that was never written. From then on nothing
+//! runs, every call returns the reason, and host functions ordered after the failure are dropped without
+//! being run.
 
 mod ask;
 mod callback;
@@ -56,21 +55,21 @@ use state::{State, Targets};
 /// A simulated machine with some devices.
 pub struct Machine {
     caps: Vec<Caps>,
-    // Before the state, so that its functions are over when the memory goes.
+    // Declared before the state, so that its functions have returned when the memory is freed.
     callback: Callback,
     state: Mutex<State>,
-    /// Kernels of which the machine was the last owner. What they captured is the program's, and
-    /// its destructors may call the runtime, which holds locks while it calls most functions here:
-    /// the next question or wait drops them.
+    /// Kernels of which the machine was the last owner. They capture values of the program, whose destructors
+    /// may call the runtime, which holds locks during most calls of this back end: so the next query or
+    /// wait drops them.
     retired: Mutex<Vec<Code>>,
 }
 
 impl Machine {
-    /// The most and the least urgent priority of its devices, as on NVIDIA's since Ampere.
+    /// The most and the least urgent stream priority of its devices, as on NVIDIA devices since Ampere.
     pub const PRIORITIES: (i32, i32) = (-5, 0);
 
-    /// A machine with these devices, each with its name, such as `sim:h200`. `memory_bytes` limits
-    /// what there is of device memory, for each device; without it each has what its profile says.
+    /// Returns a machine with these devices, each with its name, such as `sim:h200`. `memory_bytes` is the size of
+    /// the memory of each device; without it each has the size in its profile.
     ///
     /// # Panics
     /// If there is no device.
@@ -95,22 +94,22 @@ impl Machine {
         }
     }
 
-    /// From here on only times are simulated: no byte is read or written, and kernels are not run.
+    /// Simulates only times from now on: no byte is read or written, and kernels are not run.
     pub fn times_only(&self) {
         self.state.lock().computes = false;
     }
 
-    /// How many tasks it remembers: those that are not over, and a bounded number of others.
+    /// Returns the number of tasks remembered: the unfinished ones and a bounded number of others.
     pub fn live_tasks(&self) -> usize {
         self.state.lock().core.engine.remembered()
     }
 
-    /// The virtual time up to which everything has happened.
+    /// Returns the virtual time up to which everything has run.
     pub fn now_ns(&self) -> u64 {
         self.state.lock().core.engine.now_ns()
     }
 
-    /// Does something with the state, and drops what belongs to the program without the lock.
+    /// Calls a function with the state, and drops values of the program after the lock is released.
     fn with_state<R>(&self, f: impl FnOnce(&mut MutexGuard<'_, State>) -> R) -> R {
         let mut state = self.state.lock();
         let result = f(&mut state);
@@ -126,7 +125,7 @@ impl Machine {
         result
     }
 
-    /// The same for a caller that holds no lock.
+    /// Like [`Machine::with_state`], but for a caller that holds no lock of the runtime: also drops retired kernels.
     fn with_state_unlocked<R>(&self, f: impl FnOnce(&mut MutexGuard<'_, State>) -> R) -> R {
         let result = self.with_state(f);
         let retired = std::mem::take(&mut *self.retired.lock());
@@ -135,8 +134,8 @@ impl Machine {
     }
 }
 
-// SAFETY: `Space` hands out memory of its own and takes it back when no task is left that could use it. Bytes are
-// read and written in the tasks of their operation, which the engine runs as `order` says.
+// SAFETY: `Space` owns the memory that it allocates and frees it when no task is left that could use it. Bytes are
+// read and written in the tasks of their operation, which the engine runs in the order that `order` requires.
 unsafe impl Backend for Machine {
     fn devices(&self) -> &[Caps] {
         &self.caps
@@ -171,7 +170,8 @@ unsafe impl Backend for Machine {
                 return Err(Error::Refused {
                     call: "reserve",
                     code: 1,
-                    why: "there is no memory at this address; take it where it is".into(),
+                    why: "the memory cannot be placed at this address; reserve it without one"
+                        .into(),
                 });
             }
             Ok(state.space.reserve(memory, device, bytes)?)
@@ -210,11 +210,11 @@ unsafe impl Backend for Machine {
         // The cost of a kernel is the program's own code: it runs without the lock.
         let command = Command::new(op, payload)?;
         self.with_state(|state| {
-            let Some(held_up_by) = state.submit(command)? else {
+            let Some(blocking) = state.submit(command)? else {
                 return Ok(());
             };
             let patience = (!self.callback.is_current()).then_some(Duration::MAX);
-            let call = Targets::from_slice(&[held_up_by]);
+            let call = Targets::from_slice(&[blocking]);
             let reached = self.reach(state, call, None, patience);
             state.settle();
             let device = state.device_of(&op.kind, op.thread)?;

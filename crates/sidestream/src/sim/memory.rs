@@ -1,7 +1,7 @@
-//! The bytes of the simulated machine, and who wrote them.
+//! The bytes of the simulated machine, and which operation wrote them.
 //!
-//! Kernels of stream programs have no code. Their host form hashes what they read into what they
-//! write, so that any operation that ran too early or too late shows in the bytes that it left.
+//! Kernels of stream programs have no code. In their place the simulator writes a hash of what they read, so
+//! that an operation that ran too early or too late changes the bytes that are left.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::op::{Access, BufferId, OpId};
 
-/// All buffers. Memory is taken from this machine when it is first touched.
+/// All buffers. Host memory for them is allocated at their first use.
 #[derive(Debug, Default)]
 pub struct Contents {
     buffers: Vec<Placed>,
     arenas: Vec<Arena>,
     reserved_bytes: u64,
-    /// Whether to keep, beside the bytes, which operation wrote them.
+    /// Whether the operation that last wrote each byte is stored.
     witness: bool,
 }
 
-/// Where a buffer lies.
+/// The place of a buffer.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
     arena: usize,
@@ -34,7 +34,7 @@ struct Arena {
     writers: Writers,
 }
 
-/// How much memory of this machine the simulated one may take.
+/// The largest total size of all buffers.
 pub const LIMIT_BYTES: u64 = 1 << 30;
 
 /// Why a buffer could not be added.
@@ -42,10 +42,10 @@ pub const LIMIT_BYTES: u64 = 1 << 30;
 pub enum Unplaceable {
     /// All buffers together would be larger than [`LIMIT_BYTES`].
     TooLarge {
-        /// What all buffers would take.
+        /// The total size of all buffers.
         wanted_bytes: u64,
     },
-    /// It does not fit into the buffer over which it is to lie.
+    /// The buffer does not fit into the earlier buffer whose bytes it was to use.
     Outside,
 }
 
@@ -54,31 +54,34 @@ impl fmt::Display for Unplaceable {
         match self {
             Unplaceable::TooLarge { wanted_bytes } => write!(
                 f,
-                "its buffers take {wanted_bytes} bytes in all; the simulated GPU keeps them in this \
+                "its buffers take {wanted_bytes} bytes in total; the simulated GPU keeps them in this \
                  machine's memory and stops at {LIMIT_BYTES}: use smaller buffers"
             ),
-            Unplaceable::Outside => write!(f, "a buffer does not fit into the one it lies over"),
+            Unplaceable::Outside => write!(
+                f,
+                "a buffer does not fit into the buffer whose bytes it uses"
+            ),
         }
     }
 }
 
 impl std::error::Error for Unplaceable {}
 
-/// A range of bytes, as an operation found it.
+/// A range of bytes, and the operation that had written it when it was accessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Found {
-    /// The memory, whichever buffers lie in it.
+    /// The memory, which may contain several buffers.
     pub arena: u32,
     /// First byte.
     pub start: u64,
     /// One past the last.
     pub end: u64,
-    /// The last operation that had written them.
+    /// The last operation that had written the bytes.
     pub writer: Option<OpId>,
 }
 
 impl Contents {
-    /// No buffers; `witness` says whether [`Contents::found`] is wanted.
+    /// Returns contents without buffers; `witness` enables [`Contents::found`].
     pub fn new(witness: bool) -> Contents {
         Contents {
             witness,
@@ -86,10 +89,10 @@ impl Contents {
         }
     }
 
-    /// Adds a buffer with bytes of its own, or over those of an earlier one from a byte on.
+    /// Adds a buffer with its own bytes, or one that uses the bytes of an earlier buffer from an offset on.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If it does not fit.
     pub fn add(
         &mut self,
         size_bytes: u64,
@@ -136,7 +139,7 @@ impl Contents {
         xxh3_64_with_seed(self.bytes(access), seed)
     }
 
-    /// Fills the bytes of an access with a pattern that stands for `value`.
+    /// Fills the bytes of an access with a pattern made from `value`.
     pub fn fill(&mut self, access: &Access, value: u64) {
         let step = value | 1;
         let mut word = value;
@@ -148,19 +151,19 @@ impl Contents {
         rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
     }
 
-    /// The bytes of an access, copied.
+    /// Returns a copy of the bytes of an access.
     pub fn load(&mut self, access: &Access) -> Vec<u8> {
         self.bytes(access).to_vec()
     }
 
-    /// Puts bytes at the start of an access; the shorter of the two sets the length.
+    /// Writes bytes at the start of an access, as many as the shorter of the two has.
     pub fn store(&mut self, access: &Access, bytes: &[u8]) {
         let target = self.bytes(access);
         let len = target.len().min(bytes.len());
         target[..len].copy_from_slice(&bytes[..len]);
     }
 
-    /// A digest of all bytes of a buffer.
+    /// Returns a digest of all bytes of a buffer.
     pub fn digest(&mut self, buffer: BufferId) -> u64 {
         let whole = Access {
             buffer,
@@ -171,7 +174,7 @@ impl Contents {
         self.hash(&whole, 0)
     }
 
-    /// Reports what an access finds: which operations wrote its bytes.
+    /// Calls `report` for each range of an access, with the operation that wrote it.
     pub fn found(&self, access: &Access, mut report: impl FnMut(Found)) {
         if !self.witness {
             return;
@@ -197,7 +200,7 @@ impl Contents {
         }
     }
 
-    /// Where an access lies: which memory, first byte, one past the last.
+    /// Returns the place of an access: the memory, the first byte, and one past the last.
     pub(super) fn place(&self, access: &Access) -> (u32, u64, u64) {
         let at = self.buffers[access.buffer.0 as usize];
         let start = at.start + access.start.min(at.size_bytes);
@@ -215,7 +218,7 @@ impl Contents {
     }
 }
 
-/// Who wrote each byte last: a sorted list of starts, each with the writer up to the next start.
+/// The last writer of each byte: a sorted list of starts, each with the writer up to the next start.
 #[derive(Debug, Default)]
 struct Writers {
     from: Vec<(u64, OpId)>,
@@ -228,7 +231,7 @@ impl Writers {
         while at < end {
             let writer = next.checked_sub(1).map(|i| self.from[i].1);
             let until = self.from.get(next).map_or(end, |&(from, _)| from.min(end));
-            report(at, until, writer.filter(|&op| op != NOBODY));
+            report(at, until, writer.filter(|&op| op != NO_WRITER));
             at = until;
             next += 1;
         }
@@ -240,14 +243,14 @@ impl Writers {
         }
         let first = self.from.partition_point(|&(from, _)| from < start);
         let past = self.from.partition_point(|&(from, _)| from <= end);
-        // What held at `end` goes on holding there.
-        let after = past.checked_sub(1).map_or(NOBODY, |i| self.from[i].1);
+        // The writer at `end` stays the writer from there on.
+        let after = past.checked_sub(1).map_or(NO_WRITER, |i| self.from[i].1);
         self.from.splice(first..past, [(start, by), (end, after)]);
     }
 }
 
-/// Stands for "nobody yet" in a list of writers.
-const NOBODY: OpId = OpId(u32::MAX);
+/// The entry for bytes that no operation has written yet.
+const NO_WRITER: OpId = OpId(u32::MAX);
 
 #[cfg(test)]
 mod tests {
@@ -268,6 +271,9 @@ mod tests {
             writers.each(0, 40, |s, e, w| seen.extend((s..e).map(|_| w)));
             assert_eq!(seen, plain, "after op {op} wrote {start}..{end}");
         }
-        assert!(writers.from.len() <= 33, "neighbours are not kept twice");
+        assert!(
+            writers.from.len() <= 33,
+            "neighbouring ranges with one writer are merged"
+        );
     }
 }

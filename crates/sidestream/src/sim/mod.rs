@@ -1,17 +1,15 @@
 //! A simulated GPU: virtual time, real results.
 //!
-//! [`Sim`] takes operations in call order. The rule book says behind what each stands, the engine
-//! says when each runs, and at those times its bytes are read and written: read when it starts,
-//! written when it ends. An operation that is missing a wait therefore computes with what happens
-//! to be there, as on a device.
+//! [`Sim`] takes operations in call order. The rule book determines what each is ordered after, and the engine when
+//! each runs. Its bytes are read when it starts and written when it ends. An operation that lacks a wait therefore
+//! computes with whatever the memory contains at that time, as on a device.
 //!
-//! A [`Schedule`] picks among the orders that the rules allow. [`Schedule::InOrder`] also keeps
-//! what devices were merely seen to do; the others rely on what is promised alone, so that a
-//! program that depends on more shows it.
+//! A [`Schedule`] picks one of the orders that the rules allow. [`Schedule::InOrder`] also keeps orders that were only
+//! observed on devices; the others keep only those that CUDA guarantees, so that a program that depends on
+//! more gives wrong results.
 //!
-//! [`Machine`] is the same for programs that run: a [`Backend`](crate::backend::Backend) with
-//! memory that has addresses, kernels that are functions, and no more history than its unfinished
-//! work.
+//! [`Machine`] is the simulated GPU for running programs: a [`Backend`](crate::backend::Backend) whose memory has
+//! addresses, whose kernels are functions, and that keeps no history beyond its unfinished work.
 
 mod connections;
 mod core;
@@ -36,58 +34,58 @@ pub use schedule::{BadSchedule, Schedule};
 #[doc(hidden)]
 pub use schedule::{mixed, split_mix};
 
-/// A simulated machine: its devices, its memory and what was submitted so far.
+/// A simulated machine: its devices, its memory and the operations submitted so far.
 pub struct Sim {
     devices: Vec<Profile>,
     core: Core<Part>,
     contents: Contents,
-    /// Whether bytes are read and written at all.
+    /// Whether bytes are read and written; if not, only times are simulated.
     computes: bool,
     ops: Vec<Submitted>,
 }
 
-/// An operation and what became of it.
+/// An operation and its results.
 struct Submitted {
     op: Op,
     /// For a wait: the operation that recorded the event.
     recorded_by: Option<OpId>,
-    /// The current device of the thread that called.
+    /// The current device of the calling thread.
     device: DeviceId,
-    /// A hash of all that it has read.
+    /// A hash of everything that it has read.
     seen: u64,
-    /// What a copy has read and not yet written.
+    /// The bytes that a copy has read and not yet written.
     stash: Vec<u8>,
     witness: Vec<Witness>,
 }
 
-/// Bytes as one access of an operation found them: what a read saw, what a write replaced.
+/// The state of bytes at one access of an operation: what a read saw, or what a write replaced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Witness {
     /// Whether the access wrote.
     pub wrote: bool,
-    /// What it found.
+    /// The bytes, and the operation that had written them.
     pub found: Found,
 }
 
-/// What a task of the engine stands for.
+/// The meaning of a task of the engine.
 #[derive(Clone, Copy)]
 struct Part {
-    /// Index into the operations.
+    /// The index of the operation.
     op: u32,
     performs: Performs,
     is_call: bool,
-    /// Whether it is only the turn of the next part in a connection.
+    /// Whether it is only the turn of the next task in a connection.
     is_turn: bool,
-    /// The stream it runs on; none for the host's part.
+    /// The stream it runs on; `None` for the part on the host.
     stream: Option<StreamId>,
 }
 
-/// Operations that can never run, because a stream is held or waits for one that is.
+/// The error for operations that cannot run, because a stream is held or waits for a held one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stuck {
     /// The first of them in call order.
     pub first: OpId,
-    /// How many.
+    /// The number of such operations.
     pub count: usize,
 }
 
@@ -108,7 +106,7 @@ impl fmt::Display for Stuck {
 impl std::error::Error for Stuck {}
 
 impl Sim {
-    /// A machine with these devices. `witness` says whether [`Sim::witness`] is wanted.
+    /// Returns a machine with these devices. `witness` enables [`Sim::witness`].
     pub fn new(devices: Vec<Profile>, schedule: Schedule, witness: bool) -> Sim {
         Sim {
             core: Core::new(devices.clone(), schedule),
@@ -119,25 +117,25 @@ impl Sim {
         }
     }
 
-    /// The rule book, to declare streams and events in.
+    /// Returns the rule book, in which streams and events are declared.
     pub fn order(&mut self) -> &mut Order {
         &mut self.core.order
     }
 
-    /// The memory, to add buffers to and to look at.
+    /// Returns the memory, to add buffers and to read their contents.
     pub fn contents(&mut self) -> &mut Contents {
         &mut self.contents
     }
 
-    /// The engine, with the times of all tasks.
+    /// Returns the engine, which has the times of all tasks.
     pub fn engine(&self) -> &Engine {
         &self.core.engine
     }
 
-    /// Each device has so many connections, which its streams share in the order in which they are declared
-    /// ([`Sim::prioritize`]) or first used: what waits in one holds up other streams' later work there. It is a model, since
-    /// NVIDIA does not say which streams share, and it is no order that anything may rely on: only
-    /// [`Schedule::InOrder`] goes by it. Without this each stream has one of its own.
+    /// Gives each device `count` connections, which its streams share in the order in which they are declared
+    /// ([`Sim::prioritize`]) or first used: work that waits in a connection delays later work of other streams there. This is a
+    /// model, since NVIDIA does not document which streams share, and programs may not rely on the order: only
+    /// [`Schedule::InOrder`] applies it. Without this call each stream has its own connection.
     pub fn connect(&mut self, count: u32) {
         let turn = |part: &Part| Part {
             performs: Performs::Nothing,
@@ -149,22 +147,22 @@ impl Sim {
         self.core.connections = is_used.then(|| Connections::new(count, turn));
     }
 
-    /// From here on only times are simulated: buffers need not be added, and results are not kept.
+    /// Simulates only times from now on: buffers need not be added, and results are not kept.
     pub fn times_only(&mut self) {
         self.computes = false;
     }
 
-    /// The last task of a chain so far.
+    /// Returns the last task of a chain so far.
     pub fn last_task(&self, chain: Chain) -> Option<TaskId> {
         self.core.frontier.last(chain)
     }
 
-    /// Takes the next call. It runs when the engine does.
+    /// Submits the next call. Its work runs when the engine runs.
     ///
-    /// `cost` is what a kernel takes; without one it is bound by the bytes that it touches.
+    /// `cost` is the cost of a kernel; without one its time depends on the bytes that it accesses.
     ///
     /// # Errors
-    /// What CUDA refuses; nothing is submitted then.
+    /// If CUDA refuses the call; nothing is submitted then.
     pub fn submit(&mut self, op: Op, cost: Option<KernelCost>) -> Result<Runs, Misuse> {
         let (runs, steps) = self.core.ordered(&op);
         if runs.is_ok() {
@@ -174,30 +172,30 @@ impl Sim {
         runs
     }
 
-    /// Gives a declared stream its priority, before its first work: lower is more urgent, and one that a device lacks
-    /// becomes the nearest that it has. Without this it is 0.
+    /// Sets the priority of a declared stream, before its first work: lower is more urgent, and a priority outside the
+    /// device's range becomes the nearest one in it. The default is 0.
     pub fn prioritize(&mut self, stream: StreamId, priority: i32) {
         let (most_urgent, least_urgent) = Machine::PRIORITIES;
         let priority = priority.clamp(most_urgent, least_urgent);
         self.core.stream_lane(stream, priority);
     }
 
-    /// The device stops executing a stream.
+    /// Holds a stream: the device starts none of its work until [`Sim::release`].
     pub fn hold(&mut self, stream: StreamId) {
         let lane = self.core.lane(Chain::Stream(stream));
         self.core.engine.hold(lane);
     }
 
-    /// The device goes on executing a stream.
+    /// Releases a held stream.
     pub fn release(&mut self, stream: StreamId) {
         let lane = self.core.lane(Chain::Stream(stream));
         self.core.engine.release(lane);
     }
 
-    /// Runs all that was submitted.
+    /// Runs everything that was submitted.
     ///
     /// # Errors
-    /// If some of it can never run.
+    /// If some of it cannot run.
     pub fn finish(&mut self) -> Result<(), Stuck> {
         while self.advance() {}
         let tasks = self.core.parts();
@@ -213,8 +211,8 @@ impl Sim {
         }
     }
 
-    /// Runs until a thread has made all its calls so far; the time it is then for that thread.
-    /// `None` if it waits for something that can never run.
+    /// Runs until a thread has returned from all its calls so far, and returns the time of the last return.
+    /// `None` if it waits for something that cannot run.
     pub fn thread_time(&mut self, thread: crate::op::ThreadId) -> Option<u64> {
         let Some(last) = self.core.frontier.last(Chain::Thread(thread)) else {
             return Some(0);
@@ -227,17 +225,17 @@ impl Sim {
         self.core.engine.scheduled(last).map(|span| span.end_ns)
     }
 
-    /// A hash of everything that an operation has read so far, and of its own number.
+    /// Returns a hash of everything that an operation has read so far, and of its number.
     pub fn seen(&self, op: OpId) -> Option<u64> {
         self.submitted(op).map(|s| s.seen)
     }
 
-    /// Where an access lies: which memory, first byte, one past the last (as in [`Found`]).
+    /// Returns the place of an access: the memory, the first byte, and one past the last (as in [`Found`]).
     pub fn place(&self, access: &Access) -> (u32, u64, u64) {
         self.contents.place(access)
     }
 
-    /// What the accesses of an operation found.
+    /// Returns the state of the bytes that the accesses of an operation found.
     pub fn witness(&self, op: OpId) -> &[Witness] {
         self.submitted(op).map_or(&[], |s| &s.witness)
     }
@@ -248,10 +246,10 @@ impl Sim {
     }
 }
 
-// ------------------------------------------------------------------ into the engine
+// ------------------------------------------------------------------ adding tasks to the engine
 
 impl Sim {
-    /// One task for the call, and one for every step.
+    /// Adds one task for the call, and one for every step.
     fn enqueue(&mut self, op: Op, cost: Option<KernelCost>, steps: &[Step]) {
         let call = Part {
             op: self.ops.len() as u32,
@@ -287,7 +285,7 @@ impl Sim {
                 ..call
             };
             if launches.is_some() {
-                // The first launches read, the last one writes.
+                // The first launch reads, the last one writes.
                 part.performs = Performs::Reads;
             }
             let mut task = self.core.push_step(step, work, delay, part);
@@ -306,8 +304,8 @@ impl Sim {
         });
     }
 
-    /// Of several equal launches, the device starts on the first while the host goes on launching;
-    /// the last one runs when it has been launched and the others are done.
+    /// Adds the last of several equal launches: the device starts the first while the host makes the others;
+    /// the last one runs when it has been launched and the others have finished.
     fn last_launch(
         &mut self,
         op: &Op,
@@ -331,7 +329,7 @@ impl Sim {
             .push_launch(step.chain, work, [task, launched], part)
     }
 
-    /// Whose record an operation waits for.
+    /// Returns the operation whose record an operation waits for.
     fn recorded_by(&self, op: &Op, steps: &[Step]) -> Option<OpId> {
         if matches!(op.kind, Kind::WaitStream { .. }) {
             return Some(op.id);
@@ -347,10 +345,10 @@ impl Sim {
     }
 }
 
-// ------------------------------------------------------------------ what happens in it
+// ------------------------------------------------------------------ effects of operations
 
 impl Sim {
-    /// Lets the engine do one thing; false if nothing can be done.
+    /// Processes one event of the engine; returns false if there is none.
     fn advance(&mut self) -> bool {
         let Some(event) = self.core.engine.step() else {
             return false;
@@ -365,7 +363,7 @@ impl Sim {
         true
     }
 
-    /// An operation starts: it takes what it reads.
+    /// Reads the inputs of an operation, at its start.
     fn read(&mut self, part: Part) {
         let Submitted {
             op,
@@ -387,7 +385,7 @@ impl Sim {
         }
     }
 
-    /// An operation ends: what it writes is there.
+    /// Writes the outputs of an operation, at its end.
     fn write(&mut self, part: Part) {
         let Submitted {
             op,
@@ -401,7 +399,7 @@ impl Sim {
         }
         let is_copy = matches!(op.kind.class(), Class::Copy { .. });
         let writes = || op.accesses.iter().filter(|a| a.mode == Mode::Write);
-        // What was there before any of it was written: accesses may overlap.
+        // The witnesses are taken before anything is written, since accesses may overlap.
         for access in writes() {
             note(&self.contents, access, witness);
         }

@@ -1,4 +1,4 @@
-//! The run as a [`Trace`].
+//! Converts a run to a [`Trace`].
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -7,20 +7,20 @@ use crate::op::{Class, Kind, Op, OpId, StreamId, StreamKind};
 use crate::order::Performs;
 use crate::trace::{Call, Device, Stream, Thread, Trace, Waits, What, Work};
 
-/// What people call things; a program knows, the simulator does not.
+/// The names of operations, streams and threads, which only the program knows.
 pub trait Names {
-    /// What an operation's work is called, the same for all that are alike.
+    /// Returns the name of an operation's work; equal work has equal names.
     fn work(&self, op: &Op) -> String;
-    /// What this operation's work is called in a picture.
+    /// Returns the label of this operation's work in a timeline.
     fn label(&self, op: &Op) -> String;
-    /// The name of a stream.
+    /// Returns the name of a stream.
     fn stream(&self, stream: StreamId) -> String;
-    /// The name of a host thread.
+    /// Returns the name of a host thread.
     fn thread(&self, thread: crate::op::ThreadId) -> String;
 }
 
 impl Sim {
-    /// What ran when, so far.
+    /// Returns the trace of everything that has run so far.
     pub fn trace(&self, names: &impl Names) -> Trace {
         let mut trace = Trace::default();
         for (at, profile) in self.devices.iter().enumerate() {
@@ -51,7 +51,7 @@ impl Sim {
             let submitted = &self.ops[part.op as usize];
             let op = &submitted.op;
             match part.stream {
-                // A call lasts until the last of its waits is over.
+                // A call lasts until the last of its waits has ended.
                 None if part.is_call => trace.calls.push(Call {
                     op: op.id,
                     thread: op.thread,
@@ -64,7 +64,7 @@ impl Sim {
                 None => {
                     let call = trace.calls.last_mut().filter(|call| call.op == op.id);
                     match (call, super::work::launches(op)) {
-                        // The device began with the first launch while the host made the others.
+                        // The device started the first launch while the host made the others.
                         (Some(first), Some(_)) => {
                             let further = Call {
                                 start_ns: span.start_ns,
@@ -109,7 +109,7 @@ impl Sim {
     }
 }
 
-/// What a task of a stream shows as; a record shows as nothing.
+/// Returns what a task of a stream is shown as; a record is not shown.
 fn what(op: &Op, part: &Part, recorded_by: Option<OpId>) -> Option<What> {
     let shows = match op.kind.class() == Class::Wait {
         true => part.stream == op.kind.stream(),

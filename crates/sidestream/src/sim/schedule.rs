@@ -1,4 +1,4 @@
-//! Which of the orders that the rules allow a run takes.
+//! Picks one of the orders that the rules allow.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,26 +7,26 @@ use crate::engine::Delay;
 use crate::op::OpId;
 use crate::order::{Chain, Force, Performs};
 
-/// How the simulated GPU picks among the orders that are allowed.
+/// How the simulated GPU picks one of the allowed orders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Schedule {
-    /// As a device was seen to run it: observed edges hold too, and nothing is late on purpose.
+    /// As observed on devices: observed edges are kept too, and nothing is delayed on purpose.
     #[default]
     InOrder,
-    /// Any order that the promised edges allow, drawn from this seed.
+    /// A random order that the guaranteed edges allow, drawn from this seed.
     Seeded(u64),
-    /// Everything that may be late is late: host threads run ahead as far as they can, and when
-    /// nothing else can go on, what was submitted last runs first.
+    /// Everything is as late as allowed: host threads run ahead as far as they can, and when nothing else can
+    /// proceed, the work submitted last runs first.
     Adversarial,
-    /// The work of one operation is as late as it can be; all that need not wait for it goes before
-    /// it. Work is what it does in a stream, or on the host if it does nothing in a stream.
+    /// The work of one operation is as late as allowed: everything that need not wait for it runs before it. Its work
+    /// is what it does in a stream, or on the host if it does nothing in a stream.
     Delaying(OpId),
-    /// The same for what one operation does on the host, in its calling thread.
+    /// The part of one operation that runs on the host, in its calling thread, is as late as allowed.
     DelayingCall(OpId),
 }
 
 impl Schedule {
-    /// The weakest edges that are kept.
+    /// Returns the weakest edges that the schedule keeps.
     pub(super) fn weakest(self) -> Force {
         match self {
             Schedule::InOrder => Force::Observed,
@@ -34,7 +34,7 @@ impl Schedule {
         }
     }
 
-    /// The seed of the choices that are drawn.
+    /// Returns the seed of random choices.
     pub(super) fn seed(self) -> u64 {
         match self {
             Schedule::Seeded(seed) => seed,
@@ -42,8 +42,8 @@ impl Schedule {
         }
     }
 
-    /// Whether a step of this operation, on this chain, is the one that is to be late; `works`
-    /// says whether the operation does something in a stream.
+    /// Whether the schedule delays the step of this operation on this chain; `works` says whether the operation
+    /// has work in a stream.
     pub(super) fn singles_out(self, op: OpId, chain: Chain, works: bool) -> bool {
         match chain {
             Chain::Stream(_) => self == Schedule::Delaying(op),
@@ -54,7 +54,7 @@ impl Schedule {
         }
     }
 
-    /// How late a step is made on purpose. `rank` grows from call to call.
+    /// Returns the delay of a step. `rank` grows from call to call.
     pub(super) fn delay(
         self,
         random: &mut u64,
@@ -73,8 +73,8 @@ impl Schedule {
                 Chain::Stream(_) => Delay::UntilIdle(rank),
                 Chain::Thread(_) => Delay::None,
             },
-            // Mostly nothing; else anything from nanoseconds to most of a second, so that every
-            // order comes up, however long the work in between; now and then as late as can be.
+            // Mostly none; otherwise from nanoseconds to most of a second, so that every order occurs,
+            // however long the work in between takes; sometimes until the engine is idle.
             Schedule::Seeded(_) => match split_mix(random) % 16 {
                 0..8 => Delay::None,
                 8 => Delay::UntilIdle(split_mix(random) >> 1),
@@ -120,7 +120,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// A text that names no schedule.
+/// The error for a text that names no schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSchedule(String);
 
@@ -137,15 +137,15 @@ impl fmt::Display for BadSchedule {
 
 impl std::error::Error for BadSchedule {}
 
-/// The next of some random numbers that are the same for a seed on every machine and forever: SplitMix64 (Steele, Lea
-/// and Flood, OOPSLA 2014). Tests and benchmarks draw from it too.
+/// Returns the next random number of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), which gives equal numbers for a seed on
+/// every machine. Tests and benchmarks use it too.
 #[doc(hidden)]
 pub fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed(*state)
 }
 
-/// A number with its bits spread, as that does it.
+/// Returns the output function of SplitMix64: a number with its bits mixed.
 #[doc(hidden)]
 pub fn mixed(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What an operation costs: the call on the host, the work on the device.
+//! The cost of an operation: of its call on the host, and of its work on the device.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -6,7 +6,7 @@ use crate::engine::{Call, Grid, KernelCost, Profile, Work};
 use crate::op::{Access, Class, DeviceId, Kind, Memory, Mode, Op};
 use crate::order::{Chain, Step};
 
-/// The call, on the calling thread. `staged_bytes` are copied away by the host during it.
+/// Returns the work of the call on the calling thread, during which the host copies `staged_bytes` to staging memory.
 pub(super) fn call(op: &Op, staged_bytes: u64) -> Work {
     let call = match op.kind.class() {
         Class::Kernel => Call::Launch,
@@ -37,7 +37,7 @@ pub(super) fn call(op: &Op, staged_bytes: u64) -> Work {
     Work::Call(call)
 }
 
-/// How many equal launches an operation stands for, if it is more than one.
+/// Returns the number of equal launches that an operation represents, if it is more than one.
 pub(super) fn launches(op: &Op) -> Option<u32> {
     let Kind::Kernel { launches, .. } = op.kind else {
         return None;
@@ -45,14 +45,14 @@ pub(super) fn launches(op: &Op) -> Option<u32> {
     Some(launches).filter(|&n| n > 1)
 }
 
-/// The host's time for all launches of an operation but the first.
+/// Returns the host time of all launches of an operation but the first.
 pub(super) fn further_launches(op: &Op, profile: &Profile) -> Work {
     let more = launches(op).map_or(0, |n| n - 1);
     let ns = f64::from(more) * profile.call_ns(Call::Launch);
     Work::Call(Call::HostNs(ns as u64))
 }
 
-/// The kernels of some equal launches, one after the other.
+/// Returns the work of the kernels of some equal launches, one after the other.
 pub(super) fn kernel(op: &Op, cost: Option<KernelCost>, launches: u32) -> Work {
     let times = |n: u64| n.saturating_mul(u64::from(launches));
     Work::Kernel(match cost.unwrap_or_else(|| bound_by_bytes(op)) {
@@ -78,9 +78,8 @@ pub(super) fn kernel(op: &Op, cost: Option<KernelCost>, launches: u32) -> Work {
     })
 }
 
-/// Many copies by one kernel that reads the host's memory: the link sets its pace, and it begins a
-/// little later than a copy (8 MB in 164 µs against 156, H200). The model does not slow down copies
-/// that go on at the same time.
+/// Returns the work of many copies by one kernel that reads host memory: it runs at the speed of the link, and begins a
+/// little later than a copy (8 MB in 164 µs against 156, H200). In the model it does not slow down concurrent copies.
 pub(super) fn gather(bytes: u64, profile: &Profile) -> Work {
     let ns = bytes as f64 / profile.link_bytes_per_s() * 1e9;
     Work::Kernel(KernelCost::Duration {
@@ -89,18 +88,18 @@ pub(super) fn gather(bytes: u64, profile: &Profile) -> Work {
     })
 }
 
-/// Until the first bytes have come through the link.
+/// Time until the first bytes have crossed the link.
 const GATHER_NS: u64 = 8_000;
-/// It waits for the link, so a small part of the device is enough for it.
+/// Fraction of the device that it fills: a small one, since it waits for the link.
 const GATHER_SHARE: f64 = 0.25;
 
-/// What a call costs that does not reach the driver: a flag, a list, a table.
+/// Host cost of a call that does not reach the driver, such as setting a flag.
 const HOST_NS: u64 = 50;
 
-/// A host thread reads or writes memory at about this rate, in bytes a nanosecond.
+/// Approximate rate at which a host thread reads or writes memory, bytes per nanosecond.
 const HOST_BYTES_PER_NS: u64 = 12;
 
-/// The work of an operation in its stream.
+/// Returns the work of an operation in its stream.
 pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
     let bytes = |mode| moved(op, mode);
     match op.kind.class() {
@@ -146,7 +145,7 @@ pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
     }
 }
 
-/// A step that does no work on a device: a point in a stream, or time of a thread.
+/// Returns the work of a step without device work: a marker in a stream, or time of a thread.
 pub(super) fn point(step: &Step, op: &Op) -> Work {
     match (step.chain, op.kind) {
         (Chain::Thread(_), Kind::HostAccess) => {
@@ -158,7 +157,7 @@ pub(super) fn point(step: &Step, op: &Op) -> Work {
     }
 }
 
-/// A kernel of which nothing is known but what it touches: a thread for each four bytes.
+/// Returns the cost of a kernel of which only the accesses are known: one thread for each four bytes.
 fn bound_by_bytes(op: &Op) -> KernelCost {
     let widest = op.accesses.iter().map(Access::len_bytes).max().unwrap_or(0);
     let elements = (widest / 4).max(1);

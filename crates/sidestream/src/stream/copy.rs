@@ -1,4 +1,4 @@
-//! Memory of a stream: allocating, copying, filling.
+//! Memory on a stream: allocating, copying, filling.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::op::{Kind, Mode};
 use crate::tracker::{Block, Call, Mark, Place, Source, Touch, belong, is_of};
 
 impl Stream {
-    /// Device memory for `len` values; their content is unspecified.
+    /// Allocates device memory for `len` values; their content is unspecified.
     ///
     /// # Ordering
-    /// Never waits for the stream. The memory may have had another owner, whose uses may not be
-    /// over: the first use here waits for them.
+    /// Does not wait for the stream. A previous owner's uses of the memory may still be pending: the first use on
+    /// this stream waits for them.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with the sizes, after all that was freed has been waited for.
+    /// [`Error::OutOfMemory`] with the sizes, after waiting for all memory that was freed.
     #[track_caller]
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<DeviceBuf<T>> {
         let block = self.block(size_of_all::<T>("alloc", len)?, Location::caller())?;
         Ok(DeviceBuf::new(block, len))
     }
 
-    /// Device memory for `len` values, all zero.
+    /// Allocates device memory for `len` values, all zero.
     ///
     /// # Ordering
-    /// As [`Stream::alloc`]; the zeros are written in stream order.
+    /// As for [`Stream::alloc`]; the zeros are written in stream order.
     ///
     /// # Errors
-    /// As [`Stream::alloc`] and [`Stream::memset`].
+    /// As for [`Stream::alloc`] and [`Stream::memset`].
     #[track_caller]
     pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<DeviceBuf<T>> {
         let at = Location::caller();
@@ -44,13 +44,13 @@ impl Stream {
         Ok(buffer)
     }
 
-    /// Device memory with a copy of these values, by way of pinned memory of our own.
+    /// Allocates device memory with a copy of these values, which are staged in pinned memory of the runtime.
     ///
     /// # Ordering
-    /// As [`Stream::memcpy_h2d`]: holds up the host for the copy into pinned memory, not for the device.
+    /// As for [`Stream::memcpy_h2d`]: blocks the host for the copy into pinned memory, not for the device.
     ///
     /// # Errors
-    /// As [`Stream::alloc`] and [`Stream::memcpy_h2d`].
+    /// As for [`Stream::alloc`] and [`Stream::memcpy_h2d`].
     #[track_caller]
     pub fn alloc_from<T: Pod>(&self, values: &[T]) -> Result<DeviceBuf<T>> {
         let mut buffer = self.alloc(values.len())?;
@@ -58,14 +58,13 @@ impl Stream {
         Ok(buffer)
     }
 
-    /// Copies pinned host memory to the device. The memory comes back from the [`Pending`].
+    /// Copies pinned host memory to the device. The [`Pending`] gives the memory back.
     ///
     /// # Ordering
-    /// Runs after the earlier work of the stream and all uses of the destination. Does not hold
-    /// up the host.
+    /// Runs after the earlier work of the stream and all uses of the destination. Does not block the host.
     ///
     /// # Errors
-    /// The value comes back with the error: if the lengths differ, or what the driver answers.
+    /// The error returns the memory: if the lengths differ, or any error that the driver returns.
     #[track_caller]
     pub fn upload<T: Pod>(
         &self,
@@ -79,12 +78,11 @@ impl Stream {
         self.pending(copied, from)
     }
 
-    /// Copies many pieces of pinned host memory to the device, one behind the other. The pieces come
-    /// back from the [`Pending`].
+    /// Copies many pieces of pinned host memory to consecutive places on the device. The [`Pending`] gives the pieces
+    /// back.
     ///
-    /// One kernel reads all of them, so that each costs next to nothing: copies of their own would take
-    /// the device almost 3 µs each, and the host as long (H200). For some large pieces [`Stream::upload`] is as
-    /// good.
+    /// One kernel reads all pieces, so each piece costs next to nothing: separate copies would take almost 3 µs each
+    /// on the device, and as long on the host (H200). For a few large pieces [`Stream::upload`] is as good.
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -103,12 +101,12 @@ impl Stream {
     /// ```
     ///
     /// # Ordering
-    /// As [`Stream::upload`].
+    /// As for [`Stream::upload`].
     ///
     /// # Errors
-    /// As [`Stream::upload`]; if the pieces together are not as long as the destination.
+    /// As for [`Stream::upload`]; also if the total length of the pieces is not that of the destination.
     #[track_caller]
-    #[expect(clippy::type_complexity, reason = "what was given, both ways")]
+    #[expect(clippy::type_complexity, reason = "the error returns the pieces")]
     pub fn upload_pieces<T: Pod>(
         &self,
         pieces: Vec<Pinned<T>>,
@@ -122,10 +120,11 @@ impl Stream {
     /// Copies rows of pinned host memory into rows on the device.
     ///
     /// # Ordering
-    /// As [`Stream::upload`].
+    /// As for [`Stream::upload`].
     ///
     /// # Errors
-    /// As [`Stream::upload`]; if a side has no room for its rows, or they do not match.
+    /// As for [`Stream::upload`]; also if a side is too small for its rows, or the rows of the two sides do not
+    /// match.
     #[track_caller]
     pub fn upload_rows<T: Pod>(
         &self,
@@ -141,14 +140,13 @@ impl Stream {
         self.pending(copied, from)
     }
 
-    /// Copies device memory into pinned host memory, which comes back from the [`Pending`].
+    /// Copies device memory into pinned host memory, which the [`Pending`] gives back.
     ///
     /// # Ordering
-    /// Runs after the earlier work of the stream and the last writes of the source. Does not
-    /// hold up the host.
+    /// Runs after the earlier work of the stream and the last writes of the source. Does not block the host.
     ///
     /// # Errors
-    /// As [`Stream::upload`].
+    /// As for [`Stream::upload`].
     #[track_caller]
     pub fn download<T: Pod>(
         &self,
@@ -165,10 +163,10 @@ impl Stream {
     /// Copies rows on the device into rows of pinned host memory.
     ///
     /// # Ordering
-    /// As [`Stream::download`].
+    /// As for [`Stream::download`].
     ///
     /// # Errors
-    /// As [`Stream::upload_rows`].
+    /// As for [`Stream::upload_rows`].
     #[track_caller]
     pub fn download_rows<T: Pod>(
         &self,
@@ -184,14 +182,14 @@ impl Stream {
         self.pending(copied, to)
     }
 
-    /// Copies a slice of ordinary memory to the device: first into pinned memory of our own, on the
-    /// calling thread, and from there in stream order. The slice is free when the call returns.
+    /// Copies a slice of pageable memory to the device: first into pinned memory of the runtime, on the calling
+    /// thread, and from there in stream order. The slice may be reused as soon as the call returns.
     ///
     /// # Ordering
-    /// Holds up the host for the copy into pinned memory, not for the device.
+    /// Blocks the host for the copy into pinned memory, not for the device.
     ///
     /// # Errors
-    /// If the lengths differ, the pinned memory runs out, or what the driver answers.
+    /// If the lengths differ, if pinned memory runs out, or any error that the driver returns.
     #[track_caller]
     pub fn memcpy_h2d<T: Pod>(&self, from: &[T], to: ViewMut<'_, T>) -> Result<()> {
         let at = Location::caller();
@@ -199,19 +197,19 @@ impl Stream {
         let mut staged = self.device().pinned_at::<T>(from.len(), at)?;
         staged.copy_from_slice(from);
         let copied = self.copy("upload", plan, staged.touch(Mode::Read), to.touch(), at);
-        // The memory goes back to its pool with the copy as its last use.
+        // The staging memory returns to its pool with the copy as its last use.
         let pending = self.pending(copied, staged)?;
         drop(pending);
         Ok(())
     }
 
-    /// Copies device memory into a slice of ordinary memory, and waits for it.
+    /// Copies device memory into a slice of pageable memory, and waits for the copy.
     ///
     /// # Ordering
-    /// Holds up the host until the values are there.
+    /// Blocks the host until the copy is complete.
     ///
     /// # Errors
-    /// As [`Stream::memcpy_h2d`].
+    /// As for [`Stream::memcpy_h2d`].
     #[track_caller]
     pub fn memcpy_d2h<T: Pod>(&self, from: View<'_, T>, to: &mut [T]) -> Result<()> {
         CopyPlan::all::<T>("memcpy_d2h", from.len(), to.len())?;
@@ -219,19 +217,19 @@ impl Stream {
         Ok(())
     }
 
-    /// Copies device memory into a vector, and waits for it.
+    /// Copies device memory into a vector, and waits for the copy.
     ///
     /// # Ordering
-    /// Holds up the host until the values are there.
+    /// Blocks the host until the copy is complete.
     ///
     /// # Errors
-    /// If pinned memory runs out, or what the driver answers.
+    /// If pinned memory runs out, or any error that the driver returns.
     #[track_caller]
     pub fn to_vec<T: Pod>(&self, from: View<'_, T>) -> Result<Vec<T>> {
         Ok(self.awaited(from)?.to_vec())
     }
 
-    /// The values, in pinned memory of our own, once they are there.
+    /// Copies the values into pinned memory of the runtime and waits for the copy.
     #[track_caller]
     fn awaited<T: Pod>(&self, from: View<'_, T>) -> Result<Pinned<T>> {
         let at = Location::caller();
@@ -247,14 +245,14 @@ impl Stream {
         self.pending(copied, staged)?.synchronize()
     }
 
-    /// Copies device memory, also from one device to another.
+    /// Copies device memory, on one device or from one to another.
     ///
     /// # Ordering
-    /// Runs after the earlier work of the stream, the last writes of the source and all uses of
-    /// the destination, on whichever streams. Does not hold up the host.
+    /// Runs after the earlier work of the stream, the last writes of the source and all uses of the destination, on
+    /// any stream. Does not block the host.
     ///
     /// # Errors
-    /// If the lengths differ, or what the driver answers.
+    /// If the lengths differ, or any error that the driver returns.
     #[track_caller]
     pub fn memcpy_d2d<T: Pod>(&self, from: View<'_, T>, to: ViewMut<'_, T>) -> Result<()> {
         let at = Location::caller();
@@ -263,13 +261,13 @@ impl Stream {
         Ok(())
     }
 
-    /// Copies rows on the device into other rows there.
+    /// Copies rows on the device into other rows on the device.
     ///
     /// # Ordering
-    /// As [`Stream::memcpy_d2d`].
+    /// As for [`Stream::memcpy_d2d`].
     ///
     /// # Errors
-    /// As [`Stream::upload_rows`].
+    /// As for [`Stream::upload_rows`].
     #[track_caller]
     pub fn memcpy_d2d_rows<T: Pod>(
         &self,
@@ -285,28 +283,27 @@ impl Stream {
         Ok(())
     }
 
-    /// Sets every byte.
+    /// Sets every byte to `byte`.
     ///
     /// # Ordering
-    /// Runs after the earlier work of the stream and all uses of the memory. Does not hold up the
-    /// host.
+    /// Runs after the earlier work of the stream and all uses of the memory. Does not block the host.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn memset<T: Pod>(&self, to: ViewMut<'_, T>, byte: u8) -> Result<()> {
         let plan = FillPlan::bytes::<T>(byte);
         self.set(plan, to.len(), to.touch(), Location::caller())
     }
 
-    /// Sets every value. Devices fill with one, two or four bytes: larger values have to consist of the same four
-    /// bytes again and again, as zero and -1 do.
+    /// Sets every value. Devices fill with patterns of one, two or four bytes: a larger value has to repeat the same
+    /// four bytes, as zero and -1 do.
     ///
     /// # Ordering
-    /// As [`Stream::memset`].
+    /// As for [`Stream::memset`].
     ///
     /// # Errors
-    /// As [`Stream::memset`]; [`Error::Invalid`] for values of another size.
+    /// As for [`Stream::memset`]; [`Error::Invalid`] for values of another size.
     #[track_caller]
     pub fn fill_with<T: Pod>(&self, to: ViewMut<'_, T>, value: T) -> Result<()> {
         let plan = FillPlan::value(&value)?;
@@ -314,7 +311,7 @@ impl Stream {
     }
 }
 
-// ------------------------------------------------------------------ what they have in common
+// ------------------------------------------------------------------ shared by the calls above
 
 impl Stream {
     fn block(&self, size_bytes: u64, at: Place) -> Result<Box<Block>> {
@@ -403,13 +400,12 @@ impl Stream {
         Ok(())
     }
 
-    /// The value waits where the call ends, or comes back with the error.
+    /// Returns the value in a [`Pending`] that ends with the call, or together with the error.
     fn pending<T>(&self, issued: Result<Option<Mark>>, value: T) -> Result<Pending<T>, Refused<T>> {
         let mark = match issued {
             Ok(Some(mark)) => mark,
             Ok(None) => unreachable!("a call that is awaited has a mark"),
-            // It may be under way for all that one knows. The value goes to its pool, with the copy as
-            // its last use.
+            // The copy may be in flight. The value goes to its pool, with the copy as its last use.
             Err(error @ Error::Submitted { .. }) => {
                 drop(value);
                 return Err(Refused { error, value: None });

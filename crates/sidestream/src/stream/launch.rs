@@ -1,4 +1,4 @@
-//! Kernels and functions on the host, put into a stream.
+//! Launches of kernels and functions on the host.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::op::Kind;
 use crate::tracker::{Call, belong};
 
 impl Stream {
-    /// Launches a kernel on this grid, with these arguments.
+    /// Launches a kernel with a grid and arguments.
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -35,12 +35,12 @@ impl Stream {
     /// ```
     ///
     /// # Ordering
-    /// Runs after the earlier work of the stream, the last writes of what it reads and all uses
-    /// of what it writes, on whichever streams. Does not hold up the host.
+    /// Runs after the earlier work of the stream, the last writes of what it reads and all uses of what it writes, on
+    /// any stream. Does not block the host.
     ///
     /// # Errors
     /// [`Error::NoForm`] if the kernel has no form for this device, [`Error::Invalid`] if a buffer
-    /// lies on another device or the grid is empty, or what the driver answers.
+    /// is on another device or the grid is empty, or any error that the driver returns.
     #[track_caller]
     pub fn launch<A: KernelArgs>(
         &self,
@@ -57,7 +57,7 @@ impl Stream {
             return Err(Error::Invalid {
                 call: "launch",
                 why: format!(
-                    "a buffer of kernel `{}` lies on another device than the stream; copy it first",
+                    "a buffer of kernel `{}` is on another device than the stream; copy it first",
                     kernel.name()
                 ),
             });
@@ -79,18 +79,18 @@ impl Stream {
         Ok(())
     }
 
-    /// Runs a function on the host, in stream order. It owns what it works on, which comes back
-    /// from the [`Pending`].
+    /// Runs a function on the host, in stream order. The function owns the value that it works on; the [`Pending`]
+    /// gives the value back.
     ///
-    /// The function must not call the runtime: the driver forbids it. A panic is caught and given to
-    /// whoever waits.
+    /// The function must not call the runtime, because CUDA forbids it. A panic is caught and returned by the call
+    /// that waits for the value.
     ///
     /// # Ordering
-    /// Starts when the earlier work of the stream is over; the later work waits for it. Does not
-    /// hold up the calling thread.
+    /// Starts when the earlier work of the stream is complete; later work waits for the function. Does not block the
+    /// calling thread.
     ///
     /// # Errors
-    /// What the driver answers; the value is dropped then.
+    /// Any error that the driver returns; the value is dropped then.
     #[track_caller]
     pub fn host_func<H: Send + 'static>(
         &self,

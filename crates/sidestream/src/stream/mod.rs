@@ -1,8 +1,9 @@
-//! Streams: work in one stream runs in the order in which it was put there; different streams run side by side.
+//! Streams: work in one stream runs in the order in which it was enqueued; work in different streams may run
+//! concurrently.
 //!
-//! Every call of the safe API names its stream, and the stream waits by itself for whatever has to be over before the
-//! call: the last write of the bytes that it reads, and all uses of the bytes that it writes. Calls return once they
-//! are queued, unless their page says that they hold up the host.
+//! Every call of the safe API names its stream. The stream waits by itself for the work that the call depends on: the
+//! last write of the bytes that the call reads, and all uses of the bytes that it writes. Calls return once the work
+//! is enqueued, unless their documentation says that they block the host.
 
 mod copy;
 mod launch;
@@ -25,23 +26,23 @@ pub(crate) use plan::{CopyPlan, FillPlan};
 pub use crate::tracker::Stream;
 
 impl Stream {
-    /// The name that it was asked for by.
+    /// Returns the name with which the stream was opened.
     pub fn name(&self) -> &str {
         self.core.name()
     }
 
-    /// Lower is more urgent.
+    /// Returns the priority; lower is more urgent.
     pub fn priority(&self) -> i32 {
         self.core.priority
     }
 
-    /// Marks the end of the stream so far.
+    /// Records an event at the current end of the stream.
     ///
     /// # Ordering
-    /// The event is over when all that the stream was given before is over.
+    /// The event is complete when all work that was submitted to the stream before it is complete.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn record_event(&self) -> Result<Event> {
         let mark = self.mark(Location::caller())?;
@@ -49,70 +50,71 @@ impl Stream {
         Ok(Event { runtime, mark })
     }
 
-    /// The same, and keeps the device's time there. The device takes some microseconds for it.
+    /// Like [`Stream::record_event`], but also records the device's time. That costs the device some microseconds.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// Any error that the driver returns.
     #[track_caller]
     pub fn record_timed(&self) -> Result<TimedEvent> {
         self.timed(Location::caller())
     }
 
-    /// Everything that the stream is given from here on waits for the event.
+    /// Makes all work that is submitted to the stream from here on wait for the event.
     ///
     /// # Ordering
-    /// Does not hold up the host.
+    /// Does not block the host.
     ///
     /// # Errors
-    /// What the driver answers, or that the event belongs to another machine.
+    /// Any error that the driver returns, or that the event belongs to another machine.
     #[track_caller]
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.same_machine("wait_event", &event.runtime)?;
         self.wait_for(&event.mark, Location::caller())
     }
 
-    /// Everything that the stream is given from here on waits for all that the other one was given so far.
+    /// Makes all work that is submitted to the stream from here on wait for all work submitted to the other stream so
+    /// far.
     ///
     /// # Ordering
-    /// Does not hold up the host. What the other stream is given later is not waited for.
+    /// Does not block the host. Work that the other stream is given later is not waited for.
     ///
     /// # Errors
-    /// As [`Stream::wait_event`].
+    /// As for [`Stream::wait_event`].
     #[track_caller]
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
         self.same_machine("wait_stream", &other.runtime)?;
         self.wait_for_end(other, Location::caller())
     }
 
-    /// Whether all that it was given so far is over.
+    /// Returns whether all work submitted to the stream so far is complete.
     ///
     /// # Ordering
-    /// Does not hold up the host. "Yes" counts as [`Stream::synchronize`].
+    /// Does not block the host. A result of `true` orders later calls as [`Stream::synchronize`] does.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
         self.query_at(Location::caller())
     }
 
-    /// Waits until all that it was given so far is over.
+    /// Waits until all work submitted to the stream so far is complete.
     ///
     /// # Ordering
-    /// Holds up the host. Whatever this thread submits afterwards, to any stream, is ordered after it.
+    /// Blocks the host. Everything that this thread submits afterwards, to any stream, is ordered after that work.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         self.finish_at(Location::caller())
     }
 
-    /// The same for no longer than this; false if the time has passed first. The simulated GPU counts
-    /// its own time.
+    /// Like [`Stream::synchronize`], but waits no longer than `at_most`; returns false if that time passes first. The
+    /// simulated GPU counts virtual time.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     #[track_caller]
     pub fn synchronize_for(&self, at_most: Duration) -> Result<bool> {
         let at = Location::caller();

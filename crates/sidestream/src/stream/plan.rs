@@ -1,4 +1,4 @@
-//! What a copy or a fill does: checked once, for the safe API, the explicit style and graphs.
+//! Copies and fills as data, checked once for the safe API, the explicit style and graphs.
 
 use std::ops::Range;
 
@@ -6,23 +6,23 @@ use crate::backend::{Address, Copy, Fill};
 use crate::buffer::Pod;
 use crate::error::{Error, Result};
 
-/// Rows of a table that lies row by row: how long they are, and how many values lie from the start
-/// of one to the start of the next.
+/// Rows of a table in row-major order: the length of a row, and the number of values from the start of one row to the
+/// start of the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rows {
     /// Values in each row.
     pub len: usize,
-    /// How many rows.
+    /// Number of rows.
     pub count: usize,
     /// Values from the start of a row to the start of the next; at least `len`.
     pub pitch: usize,
 }
 
-/// Up to so many rows of a copy are tracked one by one; of more, all that lies between the first
-/// byte and the last.
+/// Up to this many rows of a copy are tracked one by one. For more rows, the whole range from the first byte to the
+/// last is tracked.
 const ROWS_TRACKED: usize = 64;
 
-/// A copy of rows. Both sides have as many, as long ones, and room for them.
+/// A copy of rows. Both sides have equally many rows of the same length, and are large enough for them.
 #[derive(Clone, Copy)]
 pub(crate) struct CopyPlan {
     from: Rows,
@@ -31,18 +31,18 @@ pub(crate) struct CopyPlan {
 }
 
 impl CopyPlan {
-    /// All values of one side to all of the other.
+    /// Copies all values of one side to all of the other.
     pub(crate) fn all<T>(call: &'static str, from: usize, to: usize) -> Result<CopyPlan> {
         if from == to {
             return Ok(CopyPlan::values::<T>(from));
         }
         Err(Error::Invalid {
             call,
-            why: format!("{from} values cannot be copied to where there are {to}; take a slice"),
+            why: format!("{from} values cannot be copied to {to} values; take a slice"),
         })
     }
 
-    /// So many values, on both sides one behind the other.
+    /// Copies `len` values that are contiguous on both sides.
     pub(crate) fn values<T>(len: usize) -> CopyPlan {
         let row = Rows {
             len,
@@ -56,7 +56,7 @@ impl CopyPlan {
         }
     }
 
-    /// Rows of a side that has so many values to rows of one that has so many.
+    /// Copies rows within `from_len` values to rows within `to_len` values.
     #[inline]
     pub(crate) fn rows<T>(
         call: &'static str,
@@ -83,10 +83,10 @@ impl CopyPlan {
         Err(Error::Invalid { call, why })
     }
 
-    /// What a back end is asked for.
+    /// Returns the copy in the form that a back end takes.
     pub(crate) fn work(&self, from: Address, to: Address) -> Copy {
         let size = self.value_bytes as u64;
-        // From one row there is no way to a next one, which may be any number of values.
+        // With one row there is no next row, and the pitch may be any number.
         let pitch = |rows: Rows| match rows.count {
             0 | 1 => rows.len as u64 * size,
             _ => rows.pitch as u64 * size,
@@ -101,8 +101,8 @@ impl CopyPlan {
         }
     }
 
-    /// The bytes that are read and then those that are written, as they are tracked. Each side starts at such a byte,
-    /// and comes with what says so.
+    /// Calls `tell` with each range of bytes that is read, then with each range that is written, at the granularity
+    /// that is tracked. Each side has the position of its first byte and a value `S` that identifies the side.
     #[inline]
     pub(crate) fn each_touched<S: std::marker::Copy>(
         &self,
@@ -125,7 +125,7 @@ impl CopyPlan {
 }
 
 impl Rows {
-    /// Whether so many values are enough for them.
+    /// Returns whether this many values are enough for the rows.
     fn fit(self, values: usize) -> bool {
         let needed = match self.count.checked_sub(1) {
             None => Some(0),
@@ -137,19 +137,19 @@ impl Rows {
     }
 }
 
-/// What every value of some memory is set to.
+/// The value to which memory is set.
 #[derive(Clone, Copy)]
 pub(crate) struct FillPlan {
-    /// What is written again and again.
+    /// The pattern that is repeated.
     word: u32,
-    /// How many bytes of it count.
+    /// Number of bytes of the pattern that count.
     width: u8,
-    /// How often for one value.
+    /// Repetitions of the pattern in one value.
     times: u64,
 }
 
 impl FillPlan {
-    /// Every byte of the values.
+    /// Sets every byte of the values.
     pub(crate) fn bytes<T>(byte: u8) -> FillPlan {
         FillPlan {
             word: u32::from(byte),
@@ -158,7 +158,7 @@ impl FillPlan {
         }
     }
 
-    /// Devices fill with one, two or four bytes.
+    /// Sets every value. Devices fill with patterns of one, two or four bytes.
     pub(crate) fn value<T: Pod>(value: &T) -> Result<FillPlan> {
         let bytes = bytemuck::bytes_of(value);
         let repeated =
@@ -185,7 +185,7 @@ impl FillPlan {
         })
     }
 
-    /// What a back end is asked for, for so many values.
+    /// Returns the fill of `len` values in the form that a back end takes.
     pub(crate) fn work(&self, at: Address, len: u64) -> Fill {
         Fill {
             at,

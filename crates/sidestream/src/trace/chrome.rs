@@ -1,14 +1,13 @@
-//! The frame of Chrome JSON, whatever its events are: what stands before them and behind, and how a
-//! time is written.
+//! Writes the frame of Chrome JSON around any events, and times in its unit.
 
 use std::io::{self, BufWriter, Write};
 
 use serde_json::{Value, json};
 
-/// Writes a trace as Chrome JSON, one event a line.
+/// Writes a trace as Chrome JSON, one event per line.
 ///
-/// [`Trace::write_json`](super::Trace::write_json) is written with it. It is public for those who
-/// have other events than the calls and the work of a run, such as an analysis of a trace.
+/// [`Trace::write_json`](super::Trace::write_json) uses it. It is public for crates with other events than the calls and
+/// the work of a run, such as an analysis of a trace.
 ///
 /// # Examples
 /// ```
@@ -32,10 +31,10 @@ pub struct ChromeWriter<W: Write> {
 }
 
 impl<W: Write> ChromeWriter<W> {
-    /// Begins a trace of devices with these properties, in Kineto's words.
+    /// Begins a trace of devices with these properties, in Kineto's format.
     ///
     /// # Errors
-    /// What the writer answers.
+    /// An error of the writer.
     pub fn new(out: W, devices: &[Value]) -> io::Result<ChromeWriter<W>> {
         let mut out = BufWriter::new(out);
         writeln!(out, "{{")?;
@@ -52,17 +51,17 @@ impl<W: Write> ChromeWriter<W> {
     /// Writes one event.
     ///
     /// # Errors
-    /// What the writer answers.
+    /// An error of the writer.
     pub fn event(&mut self, event: &Value) -> io::Result<()> {
         write!(self.out, "{}{event}", self.separator)?;
         self.separator = ",\n";
         Ok(())
     }
 
-    /// Names a process, and says where viewers show it: those with lower places come first.
+    /// Names a process, and sets its position in viewers: lower values of `place` come first.
     ///
     /// # Errors
-    /// What the writer answers.
+    /// An error of the writer.
     pub fn process(&mut self, pid: u32, name: &str, place: i64) -> io::Result<()> {
         self.name("process_name", pid, 0, json!({"name": name}))?;
         let place = json!({"sort_index": place});
@@ -72,7 +71,7 @@ impl<W: Write> ChromeWriter<W> {
     /// Names a thread of a process.
     ///
     /// # Errors
-    /// What the writer answers.
+    /// An error of the writer.
     pub fn thread(&mut self, pid: u32, tid: u32, name: &str) -> io::Result<()> {
         self.name("thread_name", pid, tid, json!({"name": name}))
     }
@@ -84,11 +83,11 @@ impl<W: Write> ChromeWriter<W> {
         )
     }
 
-    /// Ends the list of events; what is written by `members` stands behind it, each member after a
-    /// comma. Viewers pass over members that they do not know.
+    /// Ends the list of events; `members` writes further members after it, each preceded by a comma. Viewers ignore
+    /// members that they do not know.
     ///
     /// # Errors
-    /// What the writer answers.
+    /// An error of the writer.
     pub fn finish(
         mut self,
         members: impl FnOnce(&mut BufWriter<W>) -> io::Result<()>,
@@ -100,9 +99,9 @@ impl<W: Write> ChromeWriter<W> {
     }
 }
 
-/// Nanoseconds as microseconds with three decimals, exactly: the unit of Chrome's format.
+/// Converts nanoseconds to microseconds with exactly three decimals, the unit of Chrome's format.
 pub fn us(ns: u64) -> Value {
     let text = format!("{}.{:03}", ns / 1_000, ns % 1_000);
-    // Three decimals of a whole number of digits are a JSON number.
+    // Digits with three decimals are a valid JSON number.
     serde_json::from_str(&text).unwrap_or(Value::Null)
 }

@@ -1,4 +1,4 @@
-//! The op log inside a trace: the top-level key `sidestream`, in it `op_log`, in base64.
+//! The op log inside a trace: in base64 under the key `op_log` of the top-level key `sidestream`.
 
 use std::fmt;
 use std::io::{self, BufReader, Read, Write};
@@ -12,19 +12,19 @@ use serde_core::de::{
 const KEY: &str = "sidestream";
 const LOG_KEY: &str = "op_log";
 
-/// Appends the log as the next key of the top-level object.
+/// Writes the log as the next key of the top-level object.
 pub(super) fn write(log: &[u8], out: &mut impl Write) -> io::Result<()> {
     let text = Base64Display::new(log, &STANDARD);
     write!(out, ",\n\"{KEY}\": {{\"{LOG_KEY}\": \"{text}\"}}")
 }
 
-/// Finds the op log that a trace carries, if it carries one.
+/// Returns the op log inside a trace, if there is one.
 ///
-/// The trace is read once; the only part of it that is kept is the log. A trace may be an object
-/// or, as Chrome allows, a bare list of events, which carries none.
+/// The trace is read once, and only the log is kept. A trace may be an object or, as Chrome allows, a bare list of
+/// events, which contains no log.
 ///
 /// # Errors
-/// The trace cannot be read, is no JSON, or holds something else where the log should be.
+/// If the trace cannot be read, is not JSON, or has an invalid value in place of the log.
 pub fn embedded_log(trace: impl Read) -> Result<Option<Vec<u8>>, EmbeddedError> {
     let mut json = serde_json::Deserializer::from_reader(BufReader::new(trace));
     let found = Object::Trace
@@ -34,7 +34,7 @@ pub fn embedded_log(trace: impl Read) -> Result<Option<Vec<u8>>, EmbeddedError> 
     Ok(found)
 }
 
-/// A trace from which no op log could be read, with the line and column.
+/// The error when the op log of a trace could not be read, with line and column.
 #[derive(Debug)]
 pub struct EmbeddedError(serde_json::Error);
 
@@ -62,7 +62,7 @@ impl From<EmbeddedError> for io::Error {
     }
 }
 
-/// Which of the two objects is read: the whole trace, or what it holds under our key.
+/// The object being read: the whole trace, or the one under our key.
 #[derive(Clone, Copy)]
 enum Object {
     Trace,
@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for Object {
     }
 }
 
-/// Whether a key is the wanted one.
+/// Compares a key with the wanted one.
 struct Key(&'static str);
 
 impl<'de> DeserializeSeed<'de> for Key {
@@ -143,7 +143,7 @@ impl Visitor<'_> for Key {
     }
 }
 
-/// The text of the log, which becomes its bytes.
+/// Decodes the text of the log into bytes.
 struct Log;
 
 impl<'de> DeserializeSeed<'de> for Log {
@@ -163,6 +163,6 @@ impl Visitor<'_> for Log {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Vec<u8>, E> {
         let decoded = STANDARD.decode(text);
-        decoded.map_err(|error| E::custom(format_args!("`{LOG_KEY}` is no base64: {error}")))
+        decoded.map_err(|error| E::custom(format_args!("`{LOG_KEY}` is not base64: {error}")))
     }
 }

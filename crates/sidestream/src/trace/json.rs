@@ -1,4 +1,4 @@
-//! The trace as Chrome JSON, in Kineto's conventions.
+//! Writes a trace as Chrome JSON, in Kineto's conventions.
 
 use std::io::{self, Write};
 
@@ -7,30 +7,30 @@ use serde_json::{Value, json};
 use super::{Call, ChromeWriter, Place, Span, Stream, Trace, Waits, What, Work, us};
 use crate::op::{Memory, OpId, StreamId};
 
-/// The process of the host's rows. Devices are processes too, under their index.
+/// The process id of the host's rows. Devices are processes too, with their index as id.
 const HOST_PID: u32 = 1_000;
-/// CUPTI's number for the NULL stream in practice.
+/// The id that CUPTI gives to the NULL stream in practice.
 const LEGACY_TID: u32 = 7;
-/// Other streams count from here.
+/// The id of the first other stream.
 const FIRST_TID: u32 = 13;
-/// Where Kineto puts the rows of calls that wait for a stream, beside the stream's own lane: they
-/// lie across its work, and rows of one lane must not.
+/// The offset of the lanes in which Kineto puts calls that wait for a stream, separate from the stream's own lane: they
+/// overlap its work, and rows of one lane must not overlap.
 const SYNC_TID: u32 = 1_000_000;
-/// The host functions of a stream are a lane of the host: they are no work of the device.
+/// The offset of the lanes of host functions, which are lanes of the host, since they are not work of the device.
 const HOST_FUNC_TID: u32 = 2_000_000;
 
 impl Trace {
-    /// Writes the trace as Chrome JSON, one event a line.
+    /// Writes the trace as Chrome JSON, one event per line.
     ///
-    /// Calls are `cuda_runtime` rows of the host; kernels, copies and memsets are rows of their
-    /// device and stream, joined to their call by `args.correlation` and an `ac2g` flow; waits are
-    /// `cuda_sync` rows. A host function is a `cpu_op` of the host, in a lane for each stream. Times
-    /// are microseconds with three decimals. A named span is a `user_annotation` of its thread and a
-    /// `gpu_user_annotation` of each stream that worked for it. `args.op` is the number of the operation; the two calls of several launches have it both. The op log,
-    /// where there is one, is `sidestream.op_log` in base64; viewers pass over it.
+    /// Calls are `cuda_runtime` rows of the host; kernels, copies and memsets are rows of their device and stream, linked to
+    /// their call by `args.correlation` and an `ac2g` flow; waits are `cuda_sync` rows. A host function is a `cpu_op` of the host,
+    /// in a lane for each stream. Times are microseconds with three decimals. A named span is a `user_annotation` of its thread
+    /// and a `gpu_user_annotation` of each stream that worked for it. `args.op` is the number of the operation; both calls of an
+    /// operation with several launches have it. The op log, if there is one, is `sidestream.op_log` in base64, which viewers
+    /// ignore.
     ///
     /// # Errors
-    /// What the writer answers.
+    /// An error of the writer.
     pub fn write_json(&self, out: impl Write) -> io::Result<()> {
         let devices: Vec<Value> = self.devices.iter().map(device_properties).collect();
         let mut writer = ChromeWriter::new(out, &devices)?;
@@ -52,7 +52,7 @@ impl Trace {
             let (pid, tid) = self.lane(work);
             let is_further = before.replace(work.op) == Some(work.op);
             event(work_row(work, is_further, pid, tid))?;
-            // A flow from the call to the work; a wait is no work.
+            // A flow from the call to the work; a wait is not work.
             let call = self.call_of(work, is_further);
             if let Some(call) = call.filter(|_| work.what.engine().is_some()) {
                 let category = match work.what {
@@ -65,7 +65,7 @@ impl Trace {
                 };
                 event(flow("s", HOST_PID, call.thread.0, call.start_ns))?;
                 let mut end = flow("f", pid, tid, work.start_ns);
-                // To the row that begins there, not to the next.
+                // Binds the flow to the row that begins there, not to the next one.
                 end["bp"] = "e".into();
                 event(end)?;
             }
@@ -76,9 +76,9 @@ impl Trace {
         })
     }
 
-    /// The names of processes and threads, for viewers, and the order in which to show them.
+    /// Writes the names of processes and threads, and their order in viewers.
     fn write_names(&self, writer: &mut ChromeWriter<impl Write>) -> io::Result<()> {
-        // Above the devices, although its number is higher.
+        // The host is shown above the devices, although its id is higher.
         writer.process(HOST_PID, "host", -1)?;
         for thread in &self.threads {
             writer.thread(HOST_PID, thread.id.0, &thread.name)?;
@@ -105,7 +105,7 @@ impl Trace {
         Ok(())
     }
 
-    /// The process and the thread of a row of work.
+    /// Returns the process and the thread of a row of work.
     fn lane(&self, work: &Work) -> (u32, u32) {
         let tid = self.tid(work.stream);
         match work.what {
@@ -119,14 +119,14 @@ impl Trace {
             Place::Thread(thread) => ("user_annotation", HOST_PID, thread.0),
             Place::Stream(device, stream) => ("gpu_user_annotation", device.0, self.tid(stream)),
         };
-        // By this number Kineto joins the two sides of an annotation.
+        // Kineto links the two sides of an annotation by this id.
         json!({"ph": "X", "cat": cat, "name": span.name, "pid": pid, "tid": tid,
                "ts": us(span.start_ns), "dur": us(span.end_ns - span.start_ns),
                "args": {"External id": span.number + 1}})
     }
 
     fn host_wait_row(&self, call: &Call, waits: Waits) -> Value {
-        // Where no stream is named, Kineto writes -1.
+        // Kineto writes -1 where no stream is named.
         let (name, pid, tid, stream, recorded_by) = match waits {
             Waits::Stream(stream) => {
                 let device = self.stream(stream).map_or(0, |s| s.device.0);
@@ -144,7 +144,8 @@ impl Trace {
                         "wait_on_cuda_event_record_corr_id": recorded(recorded_by)}})
     }
 
-    /// The call that submitted some work, the second one of its operation or the first. Calls are in the order of their operations.
+    /// Returns the call that submitted some work: the second one of its operation if `is_further`, else the first. Calls are in
+    /// the order of their operations.
     fn call_of(&self, work: &Work, is_further: bool) -> Option<&Call> {
         let at = self.calls.partition_point(|call| call.op < work.op);
         let of_it = self.calls.get(at + usize::from(is_further));
@@ -170,7 +171,7 @@ fn tid_of(stream: &Stream) -> u32 {
 
 fn device_properties(device: &super::Device) -> Value {
     let mut properties = json!({"id": device.id.0, "name": device.name});
-    // A zero would be taken for a figure.
+    // Omitted if unknown, since readers would take a zero for a measured value.
     if device.sms > 0 {
         properties["numSms"] = device.sms.into();
     }
@@ -186,7 +187,7 @@ fn call_row(call: &Call, is_further: bool) -> Value {
         args["correlation"] = number(call.op, is_further).into();
         "cuda_runtime"
     } else {
-        // What the host does itself, such as reading a buffer, is no call of CUDA.
+        // Work of the host itself, such as reading a buffer, is not a CUDA call.
         "cpu_op"
     };
     json!({"ph": "X", "cat": category, "name": call.name, "pid": HOST_PID,
@@ -229,7 +230,7 @@ fn work_row(work: &Work, is_further: bool, pid: u32, tid: u32) -> Value {
             ("gpu_memset", "Memset (Device)".to_owned())
         }
         What::HostFunc => {
-            // No stream and no correlation, so that nobody takes it for work of a device.
+            // No stream and no correlation, so that readers do not take it for work of a device.
             args = json!({"op": work.op.0});
             ("cpu_op", work.name.clone())
         }
@@ -253,17 +254,17 @@ fn kineto_memory(memory: Memory) -> &'static str {
     }
 }
 
-/// CUPTI counts from one: readers take 0 for "none".
+/// Returns the correlation id of an operation. As in CUPTI, ids start at one, since readers take 0 for "none".
 fn correlation(op: OpId) -> u64 {
     u64::from(op.0) + 1
 }
 
-/// The same; the second call of an operation has a number that no operation has.
+/// Like [`correlation`], but the second call of an operation has an id that no operation has.
 fn number(op: OpId, is_further: bool) -> u64 {
     correlation(op) | u64::from(is_further) << 31
 }
 
-/// Kineto writes -1 where it knows no record.
+/// Returns the id of the operation that recorded an event; -1 if unknown, as in Kineto.
 fn recorded(op: Option<OpId>) -> Value {
     op.map_or(Value::from(-1), |op| correlation(op).into())
 }

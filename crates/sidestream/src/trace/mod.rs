@@ -1,8 +1,8 @@
-//! What ran when: a record of a run, as a picture for the terminal and as a file for Perfetto.
+//! Traces of runs: as a drawing for the terminal and as a file for Perfetto.
 //!
-//! A [`Trace`] is plain data. [`Trace::write_json`] writes it in the conventions of PyTorch's
-//! profiler (Kineto), so that whatever reads those traces reads ours: one lane a stream, a flow
-//! from each call to the work it submitted, and a row for every wait.
+//! A [`Trace`] is plain data. [`Trace::write_json`] writes it in the conventions of PyTorch's profiler (Kineto), so that
+//! tools for those traces read ours: one lane per stream, a flow from each call to the work it submitted, and a row for
+//! every wait.
 
 mod chrome;
 mod embedded;
@@ -23,20 +23,20 @@ pub use timeline::Timeline;
 pub struct Trace {
     /// The devices.
     pub devices: Vec<Device>,
-    /// The streams that may appear.
+    /// The streams.
     pub streams: Vec<Stream>,
-    /// The host threads that may appear.
+    /// The host threads.
     pub threads: Vec<Thread>,
-    /// What host threads called, in the order of their operations. A kernel that stands for several launches has two calls in a row: the
-    /// first launch, and all others.
+    /// The calls of host threads, in the order of their operations. A kernel operation with several launches has two consecutive
+    /// calls: the first launch, and all others.
     pub calls: Vec<Call>,
-    /// What devices did. Of several launches it is two rows in a row: what the first call let begin, and the last launch, which no device can
-    /// run before the second call has made it.
+    /// The work of devices. Several launches of one operation are two consecutive rows: the launches that may start after the first
+    /// call, and the last launch, which cannot run before the second call has made it.
     pub work: Vec<Work>,
-    /// The named spans that something was called in, outer ones first.
+    /// The named spans in which something was called, outer ones first.
     pub spans: Vec<Span>,
-    /// The op log of the run ([`crate::log`]), which the written trace then carries, so that the
-    /// run can be checked from it; [`embedded_log`] finds it again.
+    /// The op log of the run ([`crate::log`]), which is then written into the trace, so that the run can be checked from it;
+    /// [`embedded_log`] reads it.
     pub log: Option<Vec<u8>>,
 }
 
@@ -45,36 +45,36 @@ pub struct Trace {
 pub struct Device {
     /// Its index.
     pub id: DeviceId,
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
-    /// How many multiprocessors it has; 0 if that is not known.
+    /// The number of its multiprocessors; 0 if unknown.
     pub sms: u32,
-    /// Its memory; 0 if that is not known.
+    /// The size of its memory; 0 if unknown.
     pub memory_bytes: u64,
 }
 
-/// A named span of a program: once on the host thread that was in it, and once on each stream that
-/// did work which was called in it.
+/// A named span of a program: one entry for the host thread that was in it, and one for each stream with work that was
+/// called in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Span {
     /// Its name.
     pub name: String,
-    /// The same for all that are one span.
+    /// The number of the span, equal for all its entries.
     pub number: u64,
-    /// Where.
+    /// The thread or stream of this entry.
     pub place: Place,
-    /// When the first call or work in it began.
+    /// The start of the first call or work in it, ns.
     pub start_ns: u64,
-    /// When the last ended.
+    /// The end of the last call or work in it, ns.
     pub end_ns: u64,
 }
 
-/// Where a [`Span`] lies.
+/// The lane of a [`Span`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Place {
-    /// On the host.
+    /// A host thread.
     Thread(ThreadId),
-    /// On a device.
+    /// A stream of a device.
     Stream(DeviceId, StreamId),
 }
 
@@ -85,7 +85,7 @@ pub struct Stream {
     pub id: StreamId,
     /// Its device.
     pub device: DeviceId,
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
     /// Whether it is the legacy default stream of its device.
     pub is_legacy: bool,
@@ -96,7 +96,7 @@ pub struct Stream {
 pub struct Thread {
     /// Its id.
     pub id: ThreadId,
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
 }
 
@@ -105,17 +105,17 @@ pub struct Thread {
 pub struct Call {
     /// The operation.
     pub op: OpId,
-    /// Who called.
+    /// The calling thread.
     pub thread: ThreadId,
-    /// The function's name, as CUDA's runtime calls it.
+    /// The name of the CUDA runtime function.
     pub name: &'static str,
-    /// When it was called.
+    /// The start of the call, ns.
     pub start_ns: u64,
-    /// When it returned.
+    /// The return of the call, ns.
     pub end_ns: u64,
-    /// Whether the thread itself reads or writes memory in it, and calls nobody.
+    /// Whether it is not a CUDA call: the thread itself reads or writes memory.
     pub is_host_work: bool,
-    /// What it waited for, if it is a call that waits.
+    /// What it waited for, if it waits.
     pub waits: Option<Waits>,
 }
 
@@ -124,7 +124,7 @@ pub struct Call {
 pub enum Waits {
     /// A stream.
     Stream(StreamId),
-    /// The record of an event, made by this operation.
+    /// The record of an event.
     Event {
         /// The operation that recorded the event, if any did.
         recorded_by: Option<OpId>,
@@ -133,7 +133,7 @@ pub enum Waits {
     Device(DeviceId),
 }
 
-/// Something a device did, or, for a wait, did not do.
+/// A piece of work on a device, or a wait in a stream.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// The operation.
@@ -142,19 +142,19 @@ pub struct Work {
     pub device: DeviceId,
     /// Its stream.
     pub stream: StreamId,
-    /// What it was.
+    /// The kind of work.
     pub what: What,
-    /// What it is called, the same for all that are alike: a kernel, a call site.
+    /// The name, equal for equal work: a kernel, or a call site.
     pub name: String,
-    /// What this one is called in a picture.
+    /// The label of this piece of work in a drawing.
     pub label: String,
-    /// When it began.
+    /// The start, ns.
     pub start_ns: u64,
-    /// When it ended.
+    /// The end, ns.
     pub end_ns: u64,
 }
 
-/// What kind of work.
+/// The kind of a [`Work`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// A kernel, or a graph.
@@ -165,22 +165,22 @@ pub enum What {
         from: Memory,
         /// Memory of the destination.
         to: Memory,
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
     /// A copy between two devices.
     CopyPeer {
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
     /// A memset.
     Memset {
-        /// How much.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// A function on the host, in stream order.
+    /// A host function, in stream order.
     HostFunc,
-    /// A wait for an event recorded by this operation, placed in the stream.
+    /// A wait for an event, enqueued in the stream.
     Wait {
         /// The operation that recorded the event, if any did.
         recorded_by: Option<OpId>,
@@ -196,14 +196,14 @@ pub enum Engine {
     Compute,
     /// Device to host.
     Download,
-    /// Device to device, by an engine of the device whose stream it is in.
+    /// Device to device, by an engine of the device to which the stream belongs.
     PeerCopy,
     /// The host.
     Host,
 }
 
 impl Engine {
-    /// Its name, for people.
+    /// Returns its name, for display.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Upload => "upload",
@@ -216,7 +216,7 @@ impl Engine {
 }
 
 impl What {
-    /// Which engine does it; a wait occupies none.
+    /// Returns the engine that does this work; a wait occupies none.
     pub fn engine(self) -> Option<Engine> {
         match self {
             What::Kernel | What::Memset { .. } => Some(Engine::Compute),
@@ -234,7 +234,7 @@ impl What {
 }
 
 impl Trace {
-    /// When the last call or work ended.
+    /// Returns the end of the last call or work, ns.
     pub fn end_ns(&self) -> u64 {
         let calls = self.calls.iter().map(|c| c.end_ns);
         calls

@@ -1,4 +1,4 @@
-//! A recorded run as a [`Trace`], from the log that holds its times.
+//! Makes a [`Trace`] of a recorded run from its log, which contains the times.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -11,29 +11,28 @@ use crate::log::{Error, Problem, Reader, Record};
 use crate::op::{DeviceId, EventId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use crate::order::{Order, Steps};
 
-/// What ran when, as a log says.
+/// The trace of a log.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The run. It carries no log; whoever has the bytes may put them there.
+    /// The trace. Its `log` is `None`; a caller who has the bytes may set it.
     pub trace: Trace,
-    /// How many operations the log holds.
+    /// The number of operations in the log.
     pub ops: u64,
-    /// Of how many the log says when they ran. The others are not in the trace: without any, the log
-    /// was recorded without times ([`Recorder::with_times`](crate::log::Recorder::with_times)).
+    /// The number of operations with times; the others are not in the trace. Zero if the log was recorded without times
+    /// ([`Recorder::with_times`](crate::log::Recorder::with_times)).
     pub timed: u64,
-    /// If the log was cut off: where, and what to do. The trace is then of what came before.
+    /// If the log was cut off: where, and what to do. The trace then covers what came before.
     pub cut: Option<Error>,
 }
 
-/// Reads a log as a trace. Times count from the first.
+/// Makes a trace from a log. Times are relative to the first one.
 ///
-/// A kernel is called by the place where it was launched: a log holds no names of kernels. A named
-/// span ([`Record::Span`]) lies around what was called in it, on its thread and on each stream.
+/// A kernel is named after its call site, since a log has no names of kernels. A named span ([`Record::Span`]) covers what
+/// was called in it, on its thread and on each stream.
 ///
 /// # Errors
-/// What [`Reader`] finds wrong with the log, except that a log that was cut off gives a trace and
-/// says so in [`Recorded::cut`]. Besides: a legacy stream that is declared after its first use, and
-/// a trace that would take more than about `memory_bytes`.
+/// Any error of [`Reader`], except that a log that was cut off gives a trace with [`Recorded::cut`] set. Also if a legacy
+/// stream is declared after its first use, or if the trace would take more than about `memory_bytes`.
 pub fn recorded<R: Read>(mut log: Reader<R>, memory_bytes: u64) -> Result<Recorded, Error> {
     let mut run = Run {
         room_bytes: memory_bytes,
@@ -67,7 +66,7 @@ pub fn recorded<R: Read>(mut log: Reader<R>, memory_bytes: u64) -> Result<Record
     })
 }
 
-/// What was read so far.
+/// The state of reading a log.
 #[derive(Default)]
 struct Run {
     order: Order,
@@ -75,12 +74,12 @@ struct Run {
     streams: Vec<String>,
     threads: Vec<Caller>,
     sites: Vec<String>,
-    /// By event: its last record.
+    /// By event: the operation of its last record.
     records: HashMap<EventId, OpId>,
-    /// By number.
+    /// The operations, by number.
     ops: Vec<Held>,
     timed: u64,
-    /// Those that were entered, outer ones before inner ones.
+    /// The spans that were entered, outer ones before inner ones.
     entered: Vec<Entered>,
     room_bytes: u64,
     limit_bytes: u64,
@@ -88,18 +87,18 @@ struct Run {
 
 struct Caller {
     name: String,
-    /// The spans that it is in, as places in `entered`.
+    /// The spans that the thread is in, as indices in `entered`.
     spans: Vec<usize>,
 }
 
 /// A span that was entered.
 struct Entered {
     name: String,
-    /// The one around it.
+    /// The enclosing span.
     outer: Option<usize>,
 }
 
-/// What a trace needs of an operation.
+/// The part of an operation that a trace needs.
 struct Held {
     op: OpId,
     thread: ThreadId,
@@ -112,7 +111,7 @@ struct Held {
     work_ns: Option<(u64, u64)>,
 }
 
-// What each takes here and in the trace, about.
+// Approximate bytes for each, here and in the trace.
 const OP_BYTES: u64 = 500;
 const SPAN_BYTES: u64 = 400;
 const NAME_BYTES: u64 = 100;
@@ -122,7 +121,7 @@ impl Run {
     fn take(&mut self, record: &Record<'_>) -> Result<(), Problem> {
         match record {
             Record::Op(op) => {
-                // Its work is called by its site, twice.
+                // Its work is named after its site, in two fields.
                 let site = &self.sites[op.site.0 as usize];
                 self.spend(OP_BYTES + 2 * site.len() as u64)?;
                 self.op(op);
@@ -175,7 +174,7 @@ impl Run {
         } else if let Kind::Record { event, .. } = op.kind {
             self.records.insert(event, op.id);
         } else if let Kind::SetDevice { .. } = op.kind {
-            // Of all that the rules keep, a trace needs only which device a thread is on.
+            // From the rule book a trace needs only the current device of each thread.
             let _ = self.order.push(op, &mut self.steps);
         }
         let what = What::of(op, recorded_by);
@@ -203,7 +202,7 @@ impl Run {
         spans.push(self.entered.len() - 1);
     }
 
-    /// Takes some of the memory that there may be.
+    /// Deducts from the memory limit.
     fn spend(&mut self, bytes: u64) -> Result<(), Problem> {
         let limit_bytes = self.limit_bytes;
         let left = self.room_bytes.checked_sub(bytes);
@@ -264,7 +263,7 @@ impl Run {
         Ok(trace)
     }
 
-    /// The log names no devices: those of its streams, by number.
+    /// Returns the devices of the streams, named by number, since a log does not name devices.
     fn devices(&self) -> Vec<Device> {
         let mut ids: Vec<DeviceId> = self.order.streams().map(|(_, _, at)| at).collect();
         ids.sort();
@@ -309,7 +308,7 @@ impl Run {
         threads.collect()
     }
 
-    /// What all that is called at one place is called.
+    /// Returns the name of all work called at one site.
     fn name_of(&self, held: &Held) -> String {
         let site = &self.sites[held.site.0 as usize];
         match site.is_empty() {
@@ -318,7 +317,7 @@ impl Run {
         }
     }
 
-    /// Where each span lies: around its own calls and work and those of the spans inside.
+    /// Returns the spans: each covers its own calls and work and those of its inner spans.
     fn spans(&mut self) -> Result<Vec<Span>, Problem> {
         let mut lanes: Vec<HashMap<Place, (u64, u64)>> = Vec::new();
         lanes.resize_with(self.entered.len(), HashMap::new);
@@ -330,7 +329,7 @@ impl Run {
             if let Some(times) = held.call_ns {
                 count += u64::from(extend(lanes, Place::Thread(held.thread), times));
             }
-            // A wait is no work, and a function on the host none of the device.
+            // A wait is not work, and a host function is not work of the device.
             let on_device = held
                 .work
                 .filter(|(_, _, what)| what.engine().is_some() && !matches!(what, What::HostFunc));
@@ -339,7 +338,7 @@ impl Run {
             }
         }
         self.spend(count * LANE_BYTES)?;
-        // Inner ones were entered later, so each is complete when it is given to the one around it.
+        // Inner spans were entered later, so each is complete when it is added to the enclosing one.
         for at in (0..lanes.len()).rev() {
             let Some(outer) = self.entered[at].outer else {
                 continue;
@@ -373,7 +372,7 @@ impl Run {
     }
 }
 
-/// Makes a lane reach over some times, too; whether it is a new one.
+/// Extends a lane to cover these times; returns whether the lane is new.
 fn extend(lanes: &mut HashMap<Place, (u64, u64)>, place: Place, times: (u64, u64)) -> bool {
     match lanes.entry(place) {
         Entry::Vacant(lane) => {

@@ -1,39 +1,39 @@
-//! The trace as lines of text: a lane for each host thread that works for long enough to be seen, a
-//! lane for each stream, then a lane for each engine.
+//! Draws a trace as text: a lane for each host thread whose work is long enough to be visible, a lane for each
+//! stream, then a lane for each engine.
 
 use std::fmt;
 
 use super::{Call, Device, Engine, Trace, What, Work};
 use crate::op::{DeviceId, StreamId};
 
-/// A picture of a stretch of a [`Trace`] for the terminal; print it.
+/// A drawing of a part of a [`Trace`] for the terminal, to be printed.
 #[derive(Clone, Debug)]
 pub struct Timeline<'a> {
     trace: &'a Trace,
     columns: usize,
-    /// How long a line may be, names included.
+    /// The largest width of a line, names included.
     within: Option<usize>,
     start_ns: u64,
     end_ns: u64,
 }
 
-/// A lane: its name, and what it shows.
+/// A lane: its name, and its drawing.
 type Lane = (String, String);
 
-/// The lanes of the host's threads, and of each device its streams and its engines.
+/// The lanes of the host threads, and of the streams and engines of each device.
 struct Lanes<'a> {
     host: Vec<Lane>,
     devices: Vec<(&'a Device, Vec<Lane>, Vec<Lane>)>,
 }
 
-/// A lane has at least so many columns, however narrow the lines.
+/// The smallest width of a drawing, however narrow the lines.
 const FEWEST: usize = 8;
 
 impl<'a> Timeline<'a> {
-    /// A picture of the whole trace, this many columns wide; the names of the lanes stand before it.
+    /// Returns a drawing of the whole trace, this many columns wide; the names of the lanes precede it.
     pub fn new(trace: &'a Trace, columns: usize) -> Timeline<'a> {
         let (columns, end_ns) = (columns.max(20), trace.end_ns());
-        // What the host does itself counts from one column on; calls that only submit do not.
+        // Work of the host itself is shown if it takes at least one column; calls that only submit are not.
         let column_ns = end_ns / columns as u64;
         let host = trace.calls.iter().filter(|call| is_seen(call, column_ns));
         let starts = host
@@ -48,20 +48,20 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Only the stretch between two times.
+    /// Restricts the drawing to the part between two times.
     pub fn between(mut self, start_ns: u64, end_ns: u64) -> Timeline<'a> {
         (self.start_ns, self.end_ns) = (start_ns, end_ns.max(start_ns + 1));
         self
     }
 
-    /// No line is longer than this many columns, the names included: a terminal of 80 columns shows it unwrapped. What
-    /// does not fit makes the picture narrower, and names that take a third of a line shorter.
+    /// Limits lines to this many columns, names included, so that a terminal of this width does not wrap them. If needed, the
+    /// drawing is made narrower, and names longer than a third of a line are shortened.
     pub fn within(mut self, columns: usize) -> Timeline<'a> {
         self.within = Some(columns);
         self
     }
 
-    /// Where lines may be only so long: the room for the names, and the picture that is left.
+    /// Returns the widths of the names and of the drawing within the limit.
     fn fitted(&self, lanes: &Lanes<'_>) -> (usize, usize) {
         let label = lanes.longest_name();
         let Some(line) = self.within else {
@@ -83,7 +83,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Lanes for the host threads that read or write memory for long.
+    /// Returns lanes for the host threads that read or write memory for long.
     fn host_lanes(&self) -> Vec<Lane> {
         let column_ns = (self.end_ns - self.start_ns) / self.columns as u64;
         let mut lanes = Vec::new();
@@ -108,11 +108,11 @@ impl<'a> Timeline<'a> {
         lanes
     }
 
-    /// One lane: bars for the work that `belongs` to it, dots where it is idle.
+    /// Returns one lane: bars for the work that `belongs` to it, dots where it is idle.
     fn lane(&self, belongs: impl Fn(&Work) -> bool) -> Option<String> {
         let mut cells = vec!['.'; self.columns];
         let mut any = false;
-        // The launches that one operation stands for are one bar.
+        // All launches of one operation are one bar.
         let bars = self
             .trace
             .work
@@ -172,14 +172,14 @@ impl Lanes<'_> {
     }
 }
 
-/// The names of lanes have at least so many columns.
+/// The smallest width of the names of lanes.
 const SHORTEST: usize = 6;
-/// What a line has beside the name and the picture: the margin, and a border at each side.
+/// The columns of a line besides the name and the drawing: the margin, and a border at each side.
 const AROUND: usize = 5;
 
 impl fmt::Display for Timeline<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Which lanes there are says how long their names are, and that how wide they may be.
+        // The lanes determine the width of the names, and so the width that is left for the drawing.
         let (label, columns) = self.fitted(&self.lanes());
         let drawn = Timeline {
             columns,
@@ -211,7 +211,7 @@ fn write_lane(f: &mut fmt::Formatter<'_>, (name, lane): &Lane, label: usize) -> 
     writeln!(f, "  {name:label$} |{lane}|")
 }
 
-/// A name without its middle, if it is too long: names that begin alike mostly end with what tells them apart.
+/// Removes the middle of a name that is too long: names with a common beginning mostly differ at the end.
 fn shortened(name: &str, columns: usize) -> String {
     let count = name.chars().count();
     if count <= columns {
@@ -224,7 +224,7 @@ fn shortened(name: &str, columns: usize) -> String {
     format!("{start}…{end}")
 }
 
-/// Whether a call is work of the host itself, and long enough for a picture.
+/// Whether a call is work of the host itself, and long enough to be visible.
 fn is_seen(call: &Call, column_ns: u64) -> bool {
     call.is_host_work && call.end_ns - call.start_ns >= column_ns.max(1)
 }

@@ -1,4 +1,4 @@
-//! What the host asks about work, and how it waits for it.
+//! Queries of the host about work, and its waits for work.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::log::Pen;
 use crate::op::{Accesses, EventId, Kind, Op, OpId, StreamId, ThreadId};
 use crate::order::live::Point;
 
-/// After so long a wait says what it waits for.
+/// After this time a wait reports what it is waiting for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Runtime {
-    /// The end of a public call: no lock is held. Whatever a sink has to say about the call is said.
+    /// Ends a public call, when no lock is held, and raises what the sinks report about the call.
     #[inline]
     #[track_caller]
     pub(crate) fn raise(self: &Arc<Self>) {
@@ -27,7 +27,7 @@ impl Runtime {
         }
     }
 
-    /// Whether a mark is over; the calling thread learns it.
+    /// Returns whether a mark is complete; if it is, the calling thread is ordered after it.
     pub(crate) fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
         if is_kernel() || !self.backend.is_this_process() {
             self.refuse()?;
@@ -37,7 +37,7 @@ impl Runtime {
         done
     }
 
-    /// Asks without waiting for anybody, for callers that hold locks.
+    /// Like [`Runtime::query`], without blocking, for callers that hold locks.
     pub(crate) fn peek(
         self: &Arc<Self>,
         thread: &mut Thread,
@@ -81,8 +81,8 @@ impl Runtime {
         Ok(done && self.learned(thread, mark.point(), mark.asked(true), op.id, at)?)
     }
 
-    /// The same mark with an event, where the log is told of the answer or others may have put more into the stream: if
-    /// the stream itself is asked, all of that is over too, for all that the answer says.
+    /// Returns the mark with an event, if the log observes the answer or others may have put more work into the
+    /// stream: if the stream itself is asked, the answer also covers that work.
     #[inline]
     fn answerable(&self, mark: &Mark, thread: ThreadId, at: Place) -> Result<Option<Mark>> {
         match mark {
@@ -108,7 +108,7 @@ impl Runtime {
         }
     }
 
-    /// Waits as long as it takes.
+    /// Waits without a time limit.
     pub(crate) fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
         match self.synchronize_for(mark, PATIENCE, at)? {
             true => Ok(()),
@@ -116,8 +116,8 @@ impl Runtime {
         }
     }
 
-    /// The rest of a wait that takes long. A simulated device waits in its own time, of which hours may pass in a
-    /// moment: so the clock is looked at here, where it costs nothing.
+    /// Continues a wait that takes long. A simulated device waits in virtual time, of which hours may pass in a
+    /// moment; so real time is measured here, where it costs nothing.
     #[cold]
     fn wait_on(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
         let mut told = Instant::now();
@@ -140,14 +140,14 @@ impl Runtime {
         ));
     }
 
-    /// What people call a stream.
+    /// Returns the name of a stream for people.
     fn stream_name(&self, id: StreamId) -> String {
         let mut devices = self.devices.iter();
         let core = devices.find_map(|device| device.streams.find(id));
         core.map_or_else(|| format!("{}", id.0), |core| core.name().to_owned())
     }
 
-    /// Waits for no longer than this; false if the time has passed first.
+    /// Waits no longer than `at_most`; returns false if that time passes first.
     pub(crate) fn synchronize_for(
         self: &Arc<Self>,
         mark: &Mark,
@@ -168,7 +168,7 @@ impl Runtime {
             op.id = self.live.nameless();
             let done = self.seen(self.beside_captures(|| self.backend.wait(&op, at_most)))?;
             if done && !self.learned(thread, mark.point(), op.kind, op.id, at)? {
-                // Who listens has come since the call began, and was told nothing of what it has waited for.
+                // The sink was attached after the call began, and has not observed what the call waited for.
                 thread.clock.saw(mark.point());
             }
             Ok(done)
@@ -194,7 +194,7 @@ impl Runtime {
         Ok(ns)
     }
 
-    /// Gives the times that the device has kept to whoever wants them.
+    /// Passes the times that the device has recorded to the sinks that want them.
     #[cfg(feature = "observe")]
     pub(crate) fn tell_times(&self) {
         if self.live.wants_times() {
@@ -204,8 +204,8 @@ impl Runtime {
         }
     }
 
-    /// Waits as long as it takes for what a call of the explicit style asks for. The log was told
-    /// before: what it waits for is decided at the call.
+    /// Waits without a time limit for what a call of the explicit style waits for. The log observed the call before:
+    /// what it waits for is decided when it is made.
     pub(crate) fn finish(&self, op: &Op, at: Place) -> Result<()> {
         let began = Instant::now();
         if self.seen(self.backend.wait(op, PATIENCE))? {
@@ -217,7 +217,7 @@ impl Runtime {
         self.seen(self.backend.wait(op, Duration::MAX)).map(|_| ())
     }
 
-    /// Tells the log of a call that is the host's alone.
+    /// Logs a call that concerns the host alone.
     pub(crate) fn tell(
         self: &Arc<Self>,
         kind: Kind,
@@ -238,9 +238,9 @@ impl Runtime {
         });
     }
 
-    /// The thread knows that a point is over, and the log is told by which call. False if it cannot be
-    /// told: another thread has put something into the stream since the answer, and the log would have
-    /// it that this is over, too. So the stream is asked once more while nobody can put in anything.
+    /// Orders the thread after a point, and logs the call that shows it. Returns false if it cannot be logged:
+    /// another thread has put work into the stream since the answer, and the log would show that work as complete,
+    /// too. So the stream is asked once more while no thread can submit to it.
     pub(crate) fn learned(
         &self,
         thread: &mut Thread,

@@ -1,18 +1,18 @@
-//! What others may do with a stream: put work into it that no call here tells of, and capture it.
+//! What other code may do with a stream: put work into it that no call here observes, and capture it.
 //!
-//! # Work that nobody tells of
-//! A stream is *shared* from when its handle is given away; an adopted one and the default streams are
-//! from the beginning. What is known of a shared stream is true and may not be all: so its end is never
-//! taken from what was recorded there before, or from what a thread has waited for. Whoever waits for it
-//! gets a step of its own, with an event that is recorded for this wait; a question is put to the driver, about the stream itself. The end of memory that was noted
+//! # Work that no call observes
+//! A stream is *shared* from the moment its handle is given away; adopted streams and the default streams are shared
+//! from the beginning. What is known of a shared stream is true but may be incomplete: so its end is never taken from
+//! an earlier record or from what a thread has waited for. Every wait for it gets its own step, with an event that is
+//! recorded for this wait; every query asks the driver about the stream itself. The end of noted memory
 //! ([`record_stream`](crate::explicit::record_stream)) is such a step on any stream.
 //!
 //! # Captures
-//! An event that is recorded in a stream that is being captured belongs to the capture, and draws in
-//! whoever waits for it. So nothing of ours is recorded there for a call of the safe API. A stream on
-//! which memory was noted gets an event before a capture of ours begins there, which stands for all that
-//! it was given by then: nothing runs in it until the capture has ended. Of a shared stream, which other
-//! code may capture, the driver is asked before each record and, for a capture that begins meanwhile, behind it.
+//! An event that is recorded in a captured stream belongs to the capture, and a stream that waits for it joins the
+//! capture. So the runtime records no event of its own there for a call of the safe API. A stream on which memory was
+//! noted gets an event before a capture through this library begins, which stands for all work that it was given by
+//! then: nothing runs in the stream until the capture has ended. For a shared stream, which other code may capture,
+//! the driver is asked before each record and, in case a capture begins meanwhile, after it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,14 +28,14 @@ use crate::log::Pen;
 use crate::op::{Kind, ThreadId};
 
 impl Core {
-    /// Its handle is given away.
+    /// Marks the stream as shared: its handle is given away.
     pub(crate) fn share(&self, runtime: &Runtime) {
         self.is_shared.store(true, Ordering::Relaxed);
         runtime.shares_streams.store(true, Ordering::Relaxed);
         runtime.meets_captures.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses to record anything here while the stream is being captured.
+    /// Refuses to record an event here while the stream is being captured.
     pub(crate) fn refuse_captured(&self, runtime: &Runtime) -> Result<()> {
         let is_ours = self.capture.get().is_some();
         match is_ours || self.is_shared() && runtime.backend.is_captured(self.id) {
@@ -58,7 +58,7 @@ impl Core {
 }
 
 impl Runtime {
-    /// The stream of a mark, if others may put work into it or capture it.
+    /// Returns the stream of a mark, if other code may put work into it or capture it.
     fn outside(&self, mark: &Unrecorded) -> Option<Arc<Core>> {
         match &mark.core {
             Some(core) => Some(Arc::clone(core)),
@@ -70,12 +70,12 @@ impl Runtime {
         }
     }
 
-    /// An event behind a point that has none: one that was recorded for somebody else, or one that is
-    /// recorded now, later than needed and never too early. Who asks again gets the same: a new one would be over later
-    /// each time.
+    /// Returns an event after a point that has none: one that was recorded for an earlier request, or one that is
+    /// recorded now, later than needed and never too early. Repeated requests return the same event: a new one would
+    /// be complete later each time.
     ///
     /// # Errors
-    /// If the stream is being captured, or what the back end answers.
+    /// If the stream is being captured, or any error that the back end returns.
     pub(crate) fn event_behind(
         &self,
         mark: &Unrecorded,
@@ -87,7 +87,7 @@ impl Runtime {
             return Ok(Arc::clone(recorded));
         }
         let recorded = self.new_event_behind(mark, thread, pen, at)?;
-        // Another thread may have recorded one, which is as good.
+        // Another thread may have set one meanwhile, which is equally good.
         let _ = mark.event.set(Arc::clone(&recorded));
         Ok(recorded)
     }
@@ -100,7 +100,7 @@ impl Runtime {
         at: Place,
     ) -> Result<Arc<Recorded>> {
         let core = self.outside(mark);
-        // Of the device of the stream in which it is recorded, which may be another than the caller's (R43).
+        // An event of the device of the stream in which it is recorded, which may not be the caller's device (R43).
         let event = self.event(mark.device, false)?;
         let kind = Kind::Record {
             event: event.id,
@@ -108,7 +108,7 @@ impl Runtime {
         };
         let record = |pen: &mut Option<Pen<'_>>| {
             let op = plain(thread, kind, pen, at);
-            // SAFETY: it names no memory; the stream is held by whoever noted it, and the event is new.
+            // SAFETY: it names no memory; the stream's owner keeps the stream alive, and the event is new.
             self.seen(unsafe { self.backend.submit(&op, Payload::None) })?;
             write(pen, &op);
             Ok(())
@@ -129,7 +129,7 @@ impl Runtime {
         }
         core.refuse_captured(self)?;
         record(pen)?;
-        // Other code does not ask us before it begins a capture.
+        // Other code can begin a capture without calling this library.
         if core.is_shared() {
             core.refuse_captured(self)?;
         }
@@ -137,8 +137,8 @@ impl Runtime {
         Ok(recorded)
     }
 
-    /// The same mark with an event, where its stream may not be asked itself: others may have put more into
-    /// it, or be about to capture it.
+    /// Returns the mark with an event, if its stream may not be asked itself, because others may have put more work
+    /// into it or may be about to capture it.
     pub(crate) fn event_of_others(
         &self,
         mark: &Unrecorded,

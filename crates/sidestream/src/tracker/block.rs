@@ -1,4 +1,4 @@
-//! A piece of memory with its history.
+//! A piece of memory with its history of uses.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::log::{Pen, Within};
 use crate::op::{BufferId, DeviceId, Kind, Memory, Mode, StreamId};
 use parking_lot::Mutex;
 
-/// Memory that one owner holds. When it goes it takes its pending uses to the allocator; nothing
-/// waits and the driver is not called.
+/// Memory with one owner. When it is dropped its pending uses go to the allocator with it; the drop does not wait and
+/// does not call the driver.
 pub(crate) struct Block {
     pub runtime: Arc<Runtime>,
     pub memory: Memory,
@@ -24,14 +24,14 @@ pub(crate) struct Block {
     pub address: Address,
     pub size_bytes: u64,
     pub home: Option<StreamId>,
-    /// Where it was allocated.
+    /// The source location of the allocation.
     pub at: Place,
     pub state: Mutex<BlockState>,
-    /// What the allocator knows it by, or the program's own memory.
+    /// The allocator's piece, or the program's own memory.
     pub grant: Grant,
 }
 
-/// Bytes of a block that a call reads or writes.
+/// A range of bytes of a block that a call reads or writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Touch<'a> {
     pub block: &'a Block,
@@ -41,30 +41,31 @@ pub(crate) struct Touch<'a> {
 }
 
 impl Touch<'_> {
-    /// Of the first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> Address {
         self.block.address.offset(self.start)
     }
 }
 
-/// What the lock of a block guards.
+/// The state that a block's lock guards.
 #[derive(Default)]
 pub(crate) struct BlockState {
     pub uses: Uses,
-    /// Streams that foreign code uses it on: what they were given until it is dropped is a use, too.
+    /// Streams on which foreign code uses the block: all work that they were given until it is dropped counts as a
+    /// use, too.
     noted: Option<Box<Noted>>,
     name: Option<BufferId>,
 }
 
-/// Streams, each once. Hardly a block has any, and each is moved when it is made.
+/// A set of streams. Few blocks have one, and a block is moved when it is made, so it is boxed.
 #[derive(Default)]
 struct Noted {
     cores: Vec<Arc<Core>>,
-    /// Where they are, once they are too many to look through.
+    /// Addresses of the streams, once there are too many for a linear search.
     known: HashSet<usize>,
 }
 
-/// So many are looked through.
+/// Up to this many streams are searched linearly.
 const FEW_NOTED: usize = 16;
 
 impl BlockState {
@@ -75,7 +76,7 @@ impl BlockState {
         }
     }
 
-    /// Foreign code uses it on this stream.
+    /// Notes that foreign code uses the block on this stream.
     pub(crate) fn note_on(&mut self, core: &Arc<Core>) {
         let Noted { cores, known } = &mut **self.noted.get_or_insert_default();
         let at = |core: &Arc<Core>| Arc::as_ptr(core).addr();
@@ -92,7 +93,7 @@ impl BlockState {
         }
     }
 
-    /// What the log calls the block.
+    /// Returns the block's id in the log.
     pub(crate) fn name(&mut self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
         if let Some(name) = self.name {
             return name;
@@ -106,17 +107,17 @@ impl BlockState {
     }
 }
 
-/// The compiler copies more than this by a call.
+/// The compiler copies a larger type with a call of `memcpy`.
 #[cfg(all(test, target_pointer_width = "64"))]
 const _: () = assert!(size_of::<Block>() <= 128);
 
-/// Every address there is: the largest buffer that a log takes.
+/// The whole address space: the largest buffer that a log can have.
 const ALL_ADDRESSES: u64 = crate::log::limits::BUFFER_BYTES;
 
 impl Memories {
-    /// What the log calls a block, from here on. A range that is allocated at one place again and
-    /// again has two names that take turns: so there are not more and more of them, and a use that
-    /// outlives its owner is told from the next one's.
+    /// Returns the log's id for a new block. A range that is repeatedly allocated at one source location has two ids,
+    /// used in turn: so their number stays bounded, and a use that outlives its owner can be told from the next
+    /// owner's uses.
     fn name(&self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
         let mut names = self.names.lock();
         let root = *names.root.get_or_insert_with(|| {
@@ -141,7 +142,7 @@ impl Memories {
 }
 
 impl Block {
-    /// Tells the log, if anybody listens, that it begins.
+    /// Logs the block's allocation, if a sink is attached.
     pub(crate) fn tell_alloc(&self) {
         if self.runtime.live.is_on() {
             self.told_alloc();
@@ -164,7 +165,7 @@ impl Block {
         });
     }
 
-    /// Tells the log that the last reference to it is gone.
+    /// Logs the block's free.
     #[cold]
     pub(crate) fn tell_free(&self) {
         let Some(buffer) = self.state.lock().name else {
@@ -177,15 +178,17 @@ impl Block {
         });
     }
 
-    /// Whether it would wait, where it is dropped, for a lock that is held by who waits for the calling code: a kernel is
-    /// run by whoever asks the device, with any locks. For a function on the host a call may wait that finds the queue of
-    /// the driver full, with the lock of the log and of its stream.
+    /// Returns whether dropping the block here might wait for a lock whose holder waits for the calling code. A
+    /// kernel in Rust is run by the thread that asks the device, which may hold any lock. A function on the host may
+    /// be waited for by a call that finds the driver's queue full while it has the locks of the log and of its
+    /// stream.
     fn has_to_leave(&mut self) -> bool {
         !is_program()
             && (is_kernel() || self.runtime.live.is_on() || self.state.get_mut().noted.is_some())
     }
 
-    /// The locks that it takes to give memory back may be held by whoever waits for the code that drops it.
+    /// Drops the block on another thread: a lock that is needed to free it may be held by a thread that waits for the
+    /// code that drops it.
     #[cold]
     fn leave(&mut self, grant: Grant) {
         let state = std::mem::take(self.state.get_mut());
@@ -210,9 +213,9 @@ impl Drop for Block {
         }
         let state = self.state.get_mut();
         let mut uses = std::mem::take(&mut state.uses);
-        // R54: the work of a noted stream up to here. Whoever waits for it records the event.
+        // R54: the work of a noted stream up to here. The first wait for it records the event.
         if let Some(noted) = state.noted.take() {
-            // Beside the other uses, not behind them.
+            // Concurrent with the other uses, not ordered after them.
             let ends = noted.cores.iter().map(Core::noted_end).collect();
             uses = uses.all();
             uses.join(Uses::before(ends));

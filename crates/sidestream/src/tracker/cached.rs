@@ -1,4 +1,4 @@
-//! Memory for buffers as the runtime keeps it: the cache with its last uses, and the log's names.
+//! Memory for buffers as the runtime keeps it: the cache with its last uses, and the log's ids.
 
 use std::collections::HashMap;
 
@@ -18,38 +18,37 @@ pub(crate) struct Memories {
     pub(super) device: DeviceId,
     pub(super) cache: Mutex<Cache<Carried>>,
     pub(super) names: Mutex<Names>,
-    /// Segments that should go back, and of which nobody could tell whether they are still used.
+    /// Segments to be released, of which it was unknown whether they are still in use.
     pub(super) kept: Mutex<Vec<Segment<Carried>>>,
-    /// Segments that went back, and memory of the program that is not pinned any more, while somebody
-    /// listens.
+    /// While a sink is attached: segments that were released, and memory of the program that was unpinned.
     pub gone: Gone,
 }
 
-/// What the log calls things.
+/// The log's ids.
 #[derive(Default)]
 pub(super) struct Names {
-    /// All of this memory: buffers lie within it, at their addresses.
+    /// The id of all memory of this kind: buffers lie within it, at their addresses.
     pub(super) root: Option<BufferId>,
-    /// Where a range was allocated: whose turn it is, and the two names.
+    /// Per range and source location: which of the two ids is next, and the ids.
     pub(super) of_ranges: HashMap<Range, (bool, [Option<BufferId>; 2])>,
 }
 
-/// Where it starts, how long it is, and where in the source it was allocated.
+/// Address, size in bytes, and the source location of the allocation.
 pub(super) type Range = (Address, u64, Place);
 
-/// What a block holds.
+/// The memory of a block.
 #[derive(Default)]
 pub(crate) enum Grant {
     /// A piece of the cache.
     Piece(Piece),
     /// Memory of the program.
     Registered(Vector),
-    /// Nothing any more.
+    /// Nothing: the memory was taken out.
     #[default]
     Nothing,
 }
 
-/// The last uses of a piece that nobody holds.
+/// The last uses of a piece that has no owner.
 #[derive(Clone, Default)]
 pub(crate) struct Carried(pub(super) Uses);
 
@@ -62,7 +61,7 @@ impl crate::alloc::Uses for Carried {
     fn on(&self) -> On {
         let mut streams = self.0.marks().iter().map(|mark| mark.stream());
         match streams.next() {
-            None => On::Nobody,
+            None => On::NoStream,
             Some(first) if streams.all(|other| other == first) => On::Only(first),
             Some(_) => On::Several,
         }
@@ -70,7 +69,7 @@ impl crate::alloc::Uses for Carried {
 }
 
 impl Memories {
-    /// Of a device with these abilities, which gives so much memory.
+    /// Makes the cache of a device with these capabilities, limited to this many bytes.
     pub(crate) fn of_device(
         device: DeviceId,
         caps: &Caps,
@@ -100,20 +99,19 @@ impl Memories {
         }
     }
 
-    /// Takes memory back from a block that goes. Neither waits nor calls the driver.
+    /// Takes memory back from a block that is dropped. Neither waits nor calls the driver.
     #[inline]
     pub(crate) fn give(&self, piece: Piece, uses: Uses) {
         self.cache.lock().free(piece, Carried(uses.all()));
     }
 
-    /// Gives everything back: nobody holds any of it. Memory that a device may still use stays
-    /// where it is.
+    /// Frees everything, when no buffer is left. Memory that a device may still use is leaked.
     pub(crate) fn close(&mut self, backend: &dyn Backend, is_over: bool) {
         self.gone.clear();
         let kept = std::mem::take(self.kept.get_mut());
         for segment in self.cache.get_mut().empty_cache().into_iter().chain(kept) {
             if is_over {
-                // SAFETY: the cache has reserved it, nobody holds any of it, and all work is over.
+                // SAFETY: the cache reserved the segment, no buffer has any of it, and all work is complete.
                 unsafe { backend.unreserve(self.memory, self.device, segment.address) };
             }
         }

@@ -1,4 +1,4 @@
-//! Memory that nobody tracks, and the captures that touch it.
+//! Memory that is not tracked, and the captures that touch it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,21 +10,21 @@ use crate::backend::Address;
 use crate::log::{Pen, Within};
 use crate::op::{Access, BufferId, DeviceId, Memory, Mode};
 
-/// What the log and the back end know of some memory. It does not own it.
+/// What the log and the back end know about a piece of memory. Does not own the memory.
 pub(crate) struct Untracked {
     pub memory: Memory,
     pub device: DeviceId,
     pub address: Address,
     pub size_bytes: u64,
-    /// Where it was allocated.
+    /// The source location of the allocation.
     pub at: Place,
-    /// The first one who had the same bytes.
+    /// The first allocation of these bytes, if they were reused in stream order.
     pub first: Option<Arc<Untracked>>,
     pub name: Mutex<Option<BufferId>>,
 }
 
 impl Untracked {
-    /// What the log calls it.
+    /// Returns the memory's id in the log.
     pub(crate) fn name(&self, pen: &mut Pen<'_>) -> BufferId {
         let mut name = self.name.lock();
         *name.get_or_insert_with(|| {
@@ -37,7 +37,7 @@ impl Untracked {
         })
     }
 
-    /// The beginning and the end of a life are a write of all of it.
+    /// Returns a write of the whole memory, which allocation and free count as.
     pub(crate) fn whole(&self, pen: &mut Pen<'_>) -> Access {
         Access {
             buffer: self.name(pen),
@@ -48,7 +48,7 @@ impl Untracked {
     }
 }
 
-/// Bytes that a graph touches.
+/// A range of bytes that a graph touches.
 pub(crate) struct Kept {
     pub memory: Arc<Untracked>,
     pub start: u64,
@@ -67,17 +67,16 @@ impl Kept {
     }
 }
 
-/// A capture, from its begin to its end.
+/// A capture, from its beginning to its end.
 #[derive(Default)]
 pub(crate) struct Capture {
-    /// It is open until it ends.
+    /// Whether the capture has ended; until then it is open.
     has_ended: AtomicBool,
-    /// What its nodes touch.
+    /// The accesses of its nodes.
     pub touched: Mutex<Vec<Kept>>,
 }
 
-/// The capture that a stream takes part in. Nearly always there is none, and no lock is taken to see
-/// that.
+/// The capture that a stream takes part in. There is almost never one, and that is checked without a lock.
 #[derive(Default)]
 pub(crate) struct Capturing {
     is_any: AtomicBool,
@@ -89,7 +88,7 @@ impl Capture {
         !self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// It is over; gives what it touches.
+    /// Ends the capture; returns its accesses.
     pub(crate) fn end(&self) -> Vec<Kept> {
         self.has_ended.store(true, Ordering::Relaxed);
         std::mem::take(&mut *self.touched.lock())
@@ -97,7 +96,7 @@ impl Capture {
 }
 
 impl Capturing {
-    /// The capture, if it is open.
+    /// Returns the capture, if it is open.
     #[inline]
     pub(crate) fn get(&self) -> Option<Arc<Capture>> {
         match self.is_any.load(Ordering::Acquire) {
@@ -109,7 +108,7 @@ impl Capturing {
     #[cold]
     fn look(&self) -> Option<Arc<Capture>> {
         let mut capture = self.capture.lock();
-        // It ended on the stream on which it began.
+        // It may have ended on the stream on which it began.
         if capture.as_ref().is_some_and(|capture| !capture.is_open()) {
             *capture = None;
             self.is_any.store(false, Ordering::Release);
@@ -117,7 +116,7 @@ impl Capturing {
         capture.clone()
     }
 
-    /// From here on the stream takes part in this one.
+    /// Makes the stream take part in this capture.
     pub(crate) fn join(&self, joined: Arc<Capture>) {
         let mut capture = self.capture.lock();
         *capture = Some(joined);

@@ -1,4 +1,4 @@
-//! On whose behalf code runs, and a thread of our own that drops what may not be dropped where it is.
+//! Which kind of code is calling, and a thread that drops values which must not be dropped on the calling thread.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -7,15 +7,15 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::process::Process;
 
-/// On whose behalf the calling code runs.
+/// The kind of the calling code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
-    /// The program's own.
+    /// Code of the program.
     Program,
-    /// A stream's that runs a function on the host.
+    /// A function on the host that a stream runs.
     Stream,
-    /// A simulated device's that runs a kernel in Rust or asks what it costs. Whoever asks the device runs it,
-    /// with whatever locks are held at that moment, the device's own among them.
+    /// A kernel in Rust, or the function that states its cost. The thread that asks the simulated device runs it,
+    /// with any locks held at that moment, including the device's own.
     Kernel,
 }
 
@@ -23,14 +23,14 @@ thread_local! {
     static CALLER: Cell<Caller> = const { Cell::new(Caller::Program) };
 }
 
-/// Whether the calling code is a kernel in Rust, or states the cost of one: a call of the runtime would wait for
+/// Whether the calling code is a kernel in Rust or states the cost of one: a call of the runtime would wait for
 /// itself.
 #[inline]
 pub(crate) fn is_kernel() -> bool {
     CALLER.with(Cell::get) == Caller::Kernel
 }
 
-/// Whether the calling code is the program's own.
+/// Whether the calling code is ordinary code of the program.
 #[inline]
 pub(super) fn is_program() -> bool {
     CALLER.with(Cell::get) == Caller::Program
@@ -62,8 +62,8 @@ fn run_for<R>(caller: Caller, run: impl FnOnce() -> R) -> R {
     run()
 }
 
-/// Does something that calls the driver or waits for a lock: at once, or on a thread of its own where the calling
-/// code may do neither, since it is a function on the host or a kernel.
+/// Runs an action that calls the driver or waits for a lock: at once, or on a separate thread if the calling code is
+/// a function on the host or a kernel, which may do neither.
 pub(crate) fn outside_callbacks(act: impl FnOnce() + Send + 'static) {
     match CALLER.with(Cell::get) {
         Caller::Program => act(),
@@ -71,7 +71,7 @@ pub(crate) fn outside_callbacks(act: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Does something when it is dropped.
+/// Runs an action when it is dropped.
 struct Later<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for Later<F> {
@@ -84,8 +84,8 @@ impl<F: FnOnce()> Drop for Later<F> {
 
 type Value = Box<dyn Any + Send>;
 
-/// Drops a value on a thread of its own, not on the driver's callback thread, where the value's
-/// destructor might call the driver.
+/// Drops a value on a separate thread, not on the driver's callback thread, where the value's destructor might call
+/// the driver.
 pub(crate) fn drop_elsewhere(value: Value) {
     static DROPS: OnceLock<(Process, Option<Sender<Value>>)> = OnceLock::new();
     let (process, drops) = DROPS.get_or_init(|| {
@@ -102,12 +102,13 @@ pub(crate) fn drop_elsewhere(value: Value) {
         Some(drops) if process.is_this() => {
             let _ = drops.send(value);
         }
-        // No thread can be had, or it is that of the process from which this one was forked: to leak it is safe.
+        // No thread could be started, or it belongs to the process from which this one was forked: leaking the value
+        // is safe.
         _ => std::mem::forget(value),
     }
 }
 
-/// Whether there is a thread that does this.
+/// Starts a thread; returns whether that succeeded.
 pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
     let thread = std::thread::Builder::new().name(name.to_owned());
     thread.spawn(run).is_ok()

@@ -1,5 +1,5 @@
-//! What the explicit style keeps of a device: memory that was freed in the order of a stream, captures that are under way,
-//! default streams, and streams without handles.
+//! State of a device for the explicit style: memory that was freed in stream order, captures in progress, default
+//! streams, and streams without handles.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
@@ -12,36 +12,36 @@ use super::streams::{Core, Ended};
 use crate::backend::{Address, Backend, Destroy};
 use crate::op::{DeviceId, FlagId, StreamId};
 
-/// What the explicit style keeps of a device.
+/// State of a device for the explicit style.
 #[derive(Default)]
 pub(crate) struct OfDevice {
     pub legacy: Mutex<Legacy>,
     pub per_thread: Mutex<PerThread>,
-    /// The last to be freed is at the end.
+    /// Memory that was freed in stream order; the most recently freed is last.
     pub freed: Mutex<Vec<Freed>>,
     pub gone: Mutex<Gone>,
-    /// Held from the end of a capture until it is a graph.
+    /// Locked from the end of a capture until it is a graph.
     pub instantiates: Mutex<()>,
     pub captures: Mutex<Vec<Weak<Capture>>>,
-    /// Of the whole machine, on its first device.
+    /// Flags of the whole machine, on its first device.
     pub flags: Mutex<Flags>,
-    /// What the log has of other processes: a stream, and on the first device their thread.
+    /// The log's stand-ins for other processes: a stream and, on the first device, a thread.
     pub elsewhere: OnceLock<StreamId>,
     pub thread_elsewhere: OnceLock<crate::op::ThreadId>,
 }
 
-/// The legacy default stream. A log has one of a device, also where the driver refused it first.
+/// The legacy default stream. The log has one per device, even if the driver refused it at first.
 #[derive(Default)]
 pub(crate) struct Legacy {
     pub id: Option<StreamId>,
     pub core: Option<Arc<Core>>,
 }
 
-/// The default stream of each thread that asked for it. The log numbers threads anew when they have
-/// ended; these are the system's, since the driver's streams end with them.
+/// The default stream of each thread that asked for it. The keys are the system's thread ids, since the driver's
+/// streams end with these threads; the log reuses its own thread ids.
 pub(crate) type PerThread = HashMap<ThreadId, Arc<Core>>;
 
-/// Flags for what threads hand over.
+/// Flags for handing over between threads.
 #[derive(Default)]
 pub(crate) struct Flags {
     next: u32,
@@ -60,21 +60,22 @@ impl Flags {
 /// Streams without handles.
 #[derive(Default)]
 pub(crate) struct Gone {
-    /// Somebody may wait for what was noted on them: they are there as long as marks are.
+    /// Streams on which memory was noted: each is kept as long as a mark refers to it.
     noted: Vec<Arc<Core>>,
-    /// When there are so many of these, those are looked for that nobody can wait for any more.
+    /// At this many streams, those without marks are searched for and destroyed.
     look_at: usize,
-    /// Of streams that were given back; the first to go is at the front.
+    /// The ends of destroyed streams; the earliest destroyed is at the front.
     pub ended: VecDeque<Ended>,
 }
 
-/// Fewer are not looked through.
+/// Fewer streams are not searched.
 const NOTED_AT_LEAST: usize = 16;
-/// So many ends are asked about before a new chain is taken.
+/// The number of ends that are asked about before a new chain is made.
 const ENDS_ASKED: usize = 2;
 
 impl OfDevice {
-    /// Keeps a stream without handles on which memory was noted. Gives those that nobody can wait for any more.
+    /// Keeps a stream without handles on which memory was noted. Returns those streams that no mark refers to any
+    /// more.
     pub(crate) fn keep_noted(&self, core: Arc<Core>) -> Vec<Arc<Core>> {
         let mut gone = self.gone.lock();
         gone.noted.push(core);
@@ -90,7 +91,7 @@ impl OfDevice {
         free
     }
 
-    /// The end of a stream that is gone, if it is over.
+    /// Returns the end of a destroyed stream, if it is complete.
     pub(crate) fn take_ended(&self, is_over: impl Fn(&Ended) -> bool) -> Option<Ended> {
         for _ in 0..ENDS_ASKED {
             let ended = self.gone.lock().ended.pop_front()?;
@@ -102,25 +103,25 @@ impl OfDevice {
         None
     }
 
-    /// A thread ends, and its default stream with it.
+    /// Removes a thread's default stream when the thread ends.
     pub(crate) fn end_thread(&self, thread: ThreadId) {
         self.per_thread.lock().remove(&thread);
     }
 
-    /// Gives back the streams that nobody can wait for any more: all work is over. The default streams stay, and what was
-    /// recorded there goes.
+    /// Destroys the remaining noted streams, after all work is complete. The default streams themselves stay; marks
+    /// on them are dropped.
     pub(crate) fn close(&self, backend: &dyn Backend) {
         drop(self.legacy.lock().core.take());
         self.per_thread.lock().clear();
         let Gone { noted, ended, .. } = std::mem::take(&mut *self.gone.lock());
         for core in noted {
-            // SAFETY: nobody has the stream, and all work is over.
+            // SAFETY: the stream has no handles, and all work is complete.
             unsafe { backend.destroy(Destroy::Stream(core.id)) };
         }
         drop(ended);
     }
 
-    /// Memory that was freed in the order of this stream, for its next owner there (R33, R34).
+    /// Returns memory that was freed in the order of this stream, for its next owner on the same stream (R33, R34).
     pub(crate) fn take_freed(&self, stream: StreamId, size_bytes: u64) -> Option<Freed> {
         let mut freed = self.freed.lock();
         let fits = |freed: &Freed| freed.stream == stream && freed.memory.size_bytes == size_bytes;
@@ -128,14 +129,14 @@ impl OfDevice {
         Some(freed.remove(at))
     }
 
-    /// The memory that nobody took again.
+    /// Returns the freed memory that was not allocated again.
     pub(crate) fn freed(&self) -> Vec<(DeviceId, Address)> {
         let freed = self.freed.lock();
         let each = freed.iter();
         each.map(|f| (f.memory.device, f.memory.address)).collect()
     }
 
-    /// Whether a capture that began on it is under way.
+    /// Whether a capture that began on this device is in progress.
     pub(crate) fn is_capturing(&self) -> bool {
         let mut captures = self.captures.lock();
         captures.retain(|capture| capture.upgrade().is_some_and(|c| c.is_open()));
@@ -143,7 +144,7 @@ impl OfDevice {
     }
 }
 
-/// Device memory that was freed in the order of a stream.
+/// Device memory that was freed in stream order.
 pub(crate) struct Freed {
     pub stream: StreamId,
     pub memory: Arc<Untracked>,

@@ -1,10 +1,9 @@
-//! Memory that went back to the driver or to the program, with its last uses.
+//! Memory that was returned to the driver or to the program, with its last uses.
 //!
-//! All of them are over, and whoever gave the memory back has seen that. Another thread may get it
-//! again, at the same address, and has not: nothing that it called says so. What is over needs no
-//! wait on the device, but the log has to say why it is no race. So, while somebody listens, the
-//! uses come back with the memory, and whoever has it next stands behind them as behind those of any
-//! owner before.
+//! All of these uses are complete, and the thread that returned the memory has observed that. Another thread may get
+//! memory at the same address, but has not observed it: none of its calls shows the order. A completed use needs no
+//! wait on the device, but the log has to show why there is no race. So, while a sink is attached, the uses come back
+//! with the memory, and its next owner is ordered after them as after those of any previous owner.
 
 use std::collections::VecDeque;
 
@@ -13,7 +12,7 @@ use parking_lot::Mutex;
 use super::uses::Conflicts;
 use crate::backend::Address;
 
-/// What went, the last at the end.
+/// Returned memory, the most recent last.
 #[derive(Default)]
 pub(crate) struct Gone(Mutex<VecDeque<Range>>);
 
@@ -23,12 +22,12 @@ struct Range {
     uses: Conflicts,
 }
 
-/// So many are remembered.
+/// The most ranges that are remembered.
 const REMEMBERED: usize = 4096;
 
 impl Gone {
-    /// Memory is about to go, and all these uses of it are over. To be called before it goes, since
-    /// somebody may have it at once.
+    /// Notes memory that is about to be returned and whose uses are all complete. Call it before the memory is
+    /// returned, since another thread may get the memory at once.
     pub(crate) fn note(&self, at: Address, size_bytes: u64, uses: Conflicts) {
         if uses.is_empty() {
             return;
@@ -44,7 +43,8 @@ impl Gone {
         });
     }
 
-    /// What memory that came again was used for before, as far as anybody has to know.
+    /// Returns the earlier uses of memory that was allocated again, as far as its new owner has to be ordered after
+    /// them.
     pub(crate) fn come_again(&self, at: Address, size_bytes: u64) -> Conflicts {
         let (start, end) = (at.0, at.0 + size_bytes);
         let mut before = Conflicts::new();
@@ -52,13 +52,13 @@ impl Gone {
             if gone.start < end && start < gone.end {
                 before.extend(gone.uses.iter().cloned());
             }
-            // What lies outside may come again as well, later.
+            // The part outside of the range may be allocated again later.
             !(start <= gone.start && gone.end <= end)
         });
         before
     }
 
-    /// Nobody is there to have any of it again.
+    /// Forgets everything: the machine has no owner left that could get any of the memory.
     pub(crate) fn clear(&mut self) {
         self.0.get_mut().clear();
     }

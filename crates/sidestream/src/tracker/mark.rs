@@ -1,4 +1,4 @@
-//! Where a use is over, and how to wait for it: a point of a stream, with or without an event of the driver's.
+//! Marks: the point of a stream at which a use is complete, with or without an event of the driver to wait for.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -9,13 +9,13 @@ use crate::op::{DeviceId, Kind, StreamId};
 use crate::order::Epoch;
 use crate::order::live::Point;
 
-/// Where a use is over: a point, and how to wait for it.
+/// The point at which a use is complete, and how to wait for it.
 #[derive(Clone)]
 pub(crate) enum Mark {
-    /// An event was recorded right there.
+    /// An event was recorded exactly there.
     Recorded(Arc<Recorded>),
-    /// None was, or the record failed. Whoever waits records one in the stream, behind all that came
-    /// after: later than needed, and never too early.
+    /// No event was recorded, or the record failed. A wait records one in the stream, after all work that came later:
+    /// later than needed, and never too early.
     Stream(Arc<Unrecorded>),
 }
 
@@ -24,9 +24,9 @@ pub(crate) struct Unrecorded {
     pub point: Point,
     pub stream: StreamId,
     pub device: DeviceId,
-    /// The stream, if it is of the explicit style: it may be captured before anybody waits for it.
+    /// The stream, if it belongs to the explicit style: it may be captured before the first wait for the mark.
     pub core: Option<Arc<Core>>,
-    /// The event that was recorded behind it when it was asked for.
+    /// The event that was recorded after the point when a wait was first requested.
     pub event: OnceLock<Arc<Recorded>>,
 }
 
@@ -51,7 +51,7 @@ impl Mark {
         }
     }
 
-    /// The question whether it is over, and the call that waits for it.
+    /// Returns the op of a query of the mark.
     pub(crate) fn asked(&self, done: bool) -> Kind {
         match self {
             Mark::Recorded(recorded) => Kind::QueryEvent {
@@ -76,7 +76,7 @@ impl Mark {
 }
 
 impl State {
-    /// The end of the stream, if an event was recorded there.
+    /// Returns the end of the stream, if an event was recorded there.
     #[inline]
     pub(crate) fn end(&self) -> Option<Mark> {
         let newest = self.marks.back().filter(|_| self.is_marked);
@@ -85,7 +85,7 @@ impl State {
 }
 
 impl Core {
-    /// Where the uses of memory end that was noted here and goes now.
+    /// Returns the mark at which the uses of memory end that was noted on this stream and is being dropped.
     pub(crate) fn noted_end(self: &Arc<Self>) -> Mark {
         let mut state = self.state.lock();
         if self.capture.get().is_some()
@@ -102,7 +102,7 @@ impl Core {
             device: self.device,
             event: OnceLock::new(),
             core: match self.made {
-                // The device keeps it.
+                // The device keeps such a stream alive.
                 Made::Safe { .. } => None,
                 Made::Explicit | Made::Adopted(_) => Some(Arc::clone(self)),
             },

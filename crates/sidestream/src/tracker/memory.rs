@@ -1,4 +1,4 @@
-//! How memory is had and given back: what the cache asks of the back end, and which uses it waits for.
+//! Allocating and freeing memory: the cache's requests to the back end, and the uses it waits for.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::order::Epoch;
 use parking_lot::Mutex;
 
 impl Memories {
-    /// Memory for somebody who uses it on `home` first; none is the host.
+    /// Allocates memory for an owner that uses it first on `home`; `None` is the host.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with the sizes, or what failed while waiting for what was freed.
+    /// [`Error::OutOfMemory`] with the sizes, or the error of waiting for freed memory.
     pub(crate) fn take(
         &self,
         runtime: &Arc<Runtime>,
@@ -61,8 +61,8 @@ impl Memories {
         Ok(block)
     }
 
-    /// What was counted, after a look at what is over by now. Where the device cannot say, it counts
-    /// as in use.
+    /// Returns the statistics, after checking which uses are complete by now. Memory counts as in use if the device
+    /// cannot tell.
     pub(crate) fn statistics(&self, runtime: &Arc<Runtime>, at: Place) -> Statistics {
         if !runtime.backend.is_this_process() {
             return Statistics::default();
@@ -79,7 +79,7 @@ impl Memories {
         })
     }
 
-    /// Gives all memory that nobody holds back to the machine, once its uses are over.
+    /// Returns all unused memory to the machine, once its uses are complete.
     pub(crate) fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
         let segments = self.cache.lock().empty_cache();
         self.release(runtime, segments, at)
@@ -95,7 +95,7 @@ impl Memories {
         if let Some(granted) = self.cache.lock().alloc_at_once(size_bytes, home) {
             return Ok(granted);
         }
-        // Whoever holds the pen has to be known as a thread before.
+        // A thread that takes the pen has to be registered before.
         match runtime.live.is_on() {
             false => self.ask_as(runtime, None, size_bytes, home, at),
             true => as_thread(runtime, |thread| {
@@ -113,7 +113,7 @@ impl Memories {
         home: Option<StreamId>,
         at: Place,
     ) -> Result<Granted<Carried>, Need<Carried>> {
-        // Streams on which something was not over when it was asked about: later work is not either.
+        // Marks that were pending when they were asked about: later work on the same stream is pending too.
         let mut pending = Pending::new();
         let mut pen = caller.as_ref().and_then(|_| runtime.live.write());
         let mut cache = self.cache.lock();
@@ -124,7 +124,7 @@ impl Memories {
                 Some(thread) => look(thread),
                 None => as_thread(runtime, look),
             };
-            // To wait is always safe; what is wrong with the device shows at its next use.
+            // Waiting is always safe; an error of the device is reported by its next use.
             state.unwrap_or(State::Pending)
         })
     }
@@ -179,8 +179,9 @@ impl Memories {
                     if runtime.live.is_on() {
                         self.gone.note(address, bytes, uses.0.into_marks());
                     }
-                    // SAFETY: the cache has reserved it and let go of it, and its uses were waited for. Without
-                    // tracking there are none to wait for, and this was promised when the device was opened.
+                    // SAFETY: the cache reserved the segment and has given it up, and its uses were waited for.
+                    // Without tracking there are none to wait for, and the caller promised this when the device was
+                    // opened.
                     unsafe {
                         (runtime.backend).unreserve(self.memory, self.device, address);
                     }
@@ -195,11 +196,11 @@ impl Memories {
     }
 }
 
-/// Uses that were not over when they were asked about.
+/// Marks that were pending when they were asked about.
 type Pending = SmallVec<[Epoch; 8]>;
 
-/// How the uses of a piece look to a taker. Each question is a call of the driver, so what is known
-/// to be `pending` is not asked about again.
+/// Returns the state of a piece's uses for an allocation on `home`. Each query is a call of the driver, so marks that
+/// are known to be `pending` are not asked about again.
 fn look(
     runtime: &Arc<Runtime>,
     thread: &mut Thread,

@@ -1,29 +1,32 @@
-//! What the handles of a machine share, and how it keeps their calls in order: the runtime with its threads, streams and
-//! memory, what each block was used for and where those uses are over, and the one step by which anything gets into a
-//! stream ([`stream::issue`]).
+//! State that the handles of a machine share, and how it keeps their calls in order: the runtime with its threads,
+//! streams and memory, the uses of each block and the points at which they are complete, and the one step by which
+//! any call enters a stream ([`stream::issue`]).
 //!
-//! Streams, events, buffers, kernels, graphs and the explicit style are faces of it: they check arguments and say what a
-//! call touches. They name this module and it names none of them.
+//! Streams, events, buffers, kernels, graphs and the explicit style are built on it: they check arguments and state
+//! what a call touches. They name this module; it names none of them.
 //!
 //! # Words
 //!
-//! - **epoch**: a step of a stream, as its chain and its number there. Of two steps of one stream the later number
-//!   is ordered after the other; between streams a clock knows which steps come before what is next.
-//! - **point** ([`Point`](crate::order::live::Point)): an epoch with all that is ordered before it. Who waits for a point learns all of that.
-//! - **recorded** ([`recorded::Recorded`]): a point where an event of the driver's was recorded, with that event. Such an event
-//!   is the runtime's own, and is used again when nothing holds it.
-//! - **unrecorded** ([`mark::Unrecorded`]): a point without an event. To wait for it, one is recorded when it is asked for,
-//!   after all that the stream was given since: later than needed, never too early.
-//! - **mark** ([`mark::Mark`]): where a use of memory is complete, one or the other. Uses, pending values and events of the
-//!   safe API keep marks.
-//! - **end**: the mark of all that the stream was given so far. It is recorded while `is_marked` is set, which every
-//!   call that puts something into the stream takes away.
-//! - **link**: what one call needs that makes a stream wait for another: an event of the other stream, recorded
-//!   anew each time, and the point where it was, which the calling thread keeps until the wait is placed. Nothing
-//!   holds a link later, so that it costs less than a mark.
-//! - **before**: what is recorded when a stream joins a capture, for those who wait for memory that was noted on it:
+//! - **epoch**: a step of a stream, as the stream's chain and a number on that chain. Of two steps of one stream, the
+//!   one with the higher number is ordered after the other; between streams, a clock knows which steps come before
+//!   what is next.
+//! - **point** ([`Point`](crate::order::live::Point)): an epoch with everything that is ordered before it. A wait for
+//!   a point is ordered after all of that.
+//! - **recorded** ([`recorded::Recorded`]): a point at which an event of the driver was recorded, with that event.
+//!   Such an event belongs to the runtime, and is reused when nothing refers to it.
+//! - **unrecorded** ([`mark::Unrecorded`]): a point without an event. When a wait for it is requested an event is
+//!   recorded, after all work that the stream was given meanwhile: later than needed, never too early.
+//! - **mark** ([`mark::Mark`]): the point at which a use of memory is complete, recorded or unrecorded. Uses, pending
+//!   values and events of the safe API contain marks.
+//! - **end**: the mark of all work that the stream was given so far. It is recorded while `is_marked` is set; every
+//!   call that enters the stream clears that flag.
+//! - **link**: what a single call that makes a stream wait for another needs: an event of the other stream, recorded
+//!   anew each time, and its point, which the calling thread keeps until the wait is placed. Nothing refers to a link
+//!   later, so it costs less than a mark.
+//! - **before**: the event recorded when a stream joins a capture, for waits for memory that was noted on the stream:
 //!   inside the capture no event can be recorded for them.
-//! - **behind**: of a call, a point that it is ordered after without a wait, as a graph's launch is after its last.
+//! - **behind**: of a call, a point that it is ordered after without a wait, as a graph's launch is ordered after its
+//!   previous one.
 
 mod asking;
 mod behind;

@@ -1,4 +1,4 @@
-//! Memory of the program that is pinned: how it becomes so, and how it goes when its owner has.
+//! Pinning memory of the program, and unpinning it when its owner is gone.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::vector::Vector;
 use crate::error::{Error, Result};
 
 impl Runtime {
-    /// Pins memory of the program, after what nobody needs any more is unpinned.
+    /// Pins memory of the program, after unpinning memory that is no longer needed.
     ///
     /// # Errors
-    /// What the driver answers, or that a function on the host asked for it.
+    /// Any error that the driver returns, or that a function on the host made the call.
     pub(crate) fn pin(self: &Arc<Self>, vector: &Vector, size_bytes: u64, at: Place) -> Result<()> {
         self.check()?;
         if is_host_func() {
@@ -24,30 +24,30 @@ impl Runtime {
         if size_bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the vector is there; whoever holds it frees it or gives it away after `unpin`.
+        // SAFETY: the vector is allocated; its owner frees it or gives it away only after `unpin`.
         let register = || unsafe { self.backend.register(vector.address(), size_bytes) };
         self.seen(self.beside_captures(register))
     }
 
-    /// Unpins it.
+    /// Unpins memory.
     ///
     /// # Safety
-    /// It was pinned, and all its uses are over.
+    /// The memory was pinned, and all its uses are complete.
     pub(crate) unsafe fn unpin(&self, vector: &Vector, size_bytes: u64) {
         // SAFETY: the caller's promise.
         unsafe { unpin(&*self.backend, vector, size_bytes) };
     }
 
-    /// Whether memory may be given back to the program.
+    /// Checks that memory may be given back to the program.
     ///
     /// # Errors
-    /// If it is not the program's, a function on the host asks, or the device is lost.
+    /// If the memory is not registered, a function on the host made the call, or the device is lost.
     pub(crate) fn may_unpin(&self, is_registered: bool) -> Result<()> {
         self.check()?;
         if !is_registered {
             return Err(Error::Invalid {
                 call: "into_vec",
-                why: "the memory was not registered, so that it is no vector; copy the values out"
+                why: "the memory was not registered and therefore is not a vector; copy the values out"
                     .into(),
             });
         }
@@ -59,9 +59,9 @@ impl Runtime {
 }
 
 impl Registered {
-    /// Unpins and frees what nobody uses any more. Waits for no work.
+    /// Unpins and frees memory that is no longer used. Does not wait for work.
     fn sweep(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
-        // Without tracking nobody knows what is over.
+        // Without tracking it is unknown which uses are complete.
         if !runtime.is_tracking || runtime.refuse_to_give_back().is_err() {
             return Ok(());
         }
@@ -75,10 +75,10 @@ impl Registered {
         })
     }
 
-    /// Unpins and frees all of it, once its uses are over.
+    /// Unpins and frees all of the memory, once its uses are complete.
     ///
     /// # Errors
-    /// What failed on the device.
+    /// The error of work that failed on the device.
     pub(crate) fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
         if !runtime.is_tracking || is_host_func() {
             return Ok(());

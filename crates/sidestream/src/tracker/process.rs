@@ -1,8 +1,8 @@
-//! The way to the back end, for the process that opened a machine and not for its children.
+//! Access to the back end for the process that opened the machine, but not for its forked children.
 //!
-//! A child of a fork has a copy of all handles and none of the threads: a lock that another thread held stays
-//! held, and the driver does not work. So in a child every call is refused before it takes a lock, and a
-//! drop does nothing. [`Here`] is the runtime's only way to the back end, and nobody passes it in a child.
+//! A child of a fork has copies of all handles but none of the other threads: a lock that another thread held stays
+//! locked, and the driver does not work. So in a child every call is refused before it takes a lock, and a drop does
+//! nothing. [`Here`] is the runtime's only access to the back end, and gives no access in a child.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Memory, Op, StreamId};
 use crate::process::Process;
 
-/// The back end, for the process that opened it. In a child of that it is one that refuses all, and the real
-/// one is never touched again.
+/// The back end, for the process that opened it. In a forked child it acts as a back end that refuses every call, and
+/// the real one is never touched again.
 pub(crate) struct Here {
     backend: ManuallyDrop<Arc<dyn Backend>>,
     process: Process,
@@ -29,13 +29,13 @@ impl Here {
         }
     }
 
-    /// Not in a child.
+    /// Returns false in a child.
     #[inline]
     pub(crate) fn is_this_process(&self) -> bool {
         self.process.is_this()
     }
 
-    /// Refuses a child.
+    /// Returns an error in a child.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_this_process() {
@@ -44,12 +44,12 @@ impl Here {
         }
     }
 
-    /// What there is, which was found when the machine was opened.
+    /// Returns the devices, as found when the machine was opened.
     pub(crate) fn devices(&self) -> &[Caps] {
         self.backend.devices()
     }
 
-    /// The back end itself, for one who has asked whether this is its process.
+    /// Returns the back end itself; the caller has checked that this is its process.
     pub(crate) fn handle(&self) -> Arc<dyn Backend> {
         Arc::clone(&self.backend)
     }
@@ -70,7 +70,7 @@ impl Deref for Here {
 impl Drop for Here {
     fn drop(&mut self) {
         if self.is_this_process() {
-            // SAFETY: this is the drop of what holds it, so that nobody uses it afterwards.
+            // SAFETY: this is the drop of its owner, so it is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.backend) };
         }
     }
@@ -80,19 +80,19 @@ impl Drop for Here {
 fn forked() -> Error {
     Error::Refused {
         call: "a call in a forked process",
-        // What CUDA answers there.
+        // CUDA's code in this case.
         code: 3,
         why: "the device was opened before the fork, and a child has neither the threads nor the driver of its \
-              parent; use it in the process that opened it, or start this one anew instead of forking it (in \
+              parent; use it in the process that opened it, or start this process without forking (in \
               Python: multiprocessing's method \"spawn\")"
             .into(),
     }
 }
 
-/// The back end of a child: it refuses what is asked for, and gives nothing back.
+/// The back end of a child: it refuses every request, and frees nothing.
 struct Gone;
 
-// SAFETY: it reserves nothing, and does nothing with what it is given.
+// SAFETY: it reserves nothing, and does nothing with its arguments.
 unsafe impl Backend for Gone {
     fn devices(&self) -> &[Caps] {
         &[]

@@ -1,4 +1,4 @@
-//! Events of the driver that the runtime records for itself.
+//! Events of the driver that the runtime records.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ pub(crate) struct Recorded {
     pub event: OwnEvent,
 }
 
-/// An event of the driver. Its id goes back to the spare ones when nobody waits for it any more.
+/// An event of the driver. When it is dropped its id becomes a spare one.
 pub(crate) struct OwnEvent {
     pub id: EventId,
     pub device: DeviceId,
     pub spare: Arc<SpareEvents>,
 }
 
-/// Events that can be recorded again.
+/// Events that can be reused.
 #[derive(Default)]
 pub(crate) struct SpareEvents(pub Mutex<Vec<EventId>>, Process);
 
 impl SpareEvents {
-    /// Gives all of them back.
+    /// Destroys all of them.
     pub(crate) fn close(&self, backend: &dyn Backend) {
         let events = std::mem::take(&mut *self.0.lock());
         for event in events {
-            // SAFETY: it was made here, and nobody has a spare one.
+            // SAFETY: the event was created here, and a spare event has no other user.
             unsafe { backend.destroy(Destroy::Event(event)) };
         }
     }
@@ -40,7 +40,7 @@ impl SpareEvents {
 
 impl Drop for OwnEvent {
     fn drop(&mut self) {
-        // In a child of a fork the lock may be held by nobody who is there.
+        // In a child of a fork the lock may be held by a thread that does not exist there.
         if self.spare.1.is_this() {
             self.spare.0.lock().push(self.id);
         }

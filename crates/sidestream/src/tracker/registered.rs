@@ -1,4 +1,4 @@
-//! Memory of the program that its owner has dropped, and that is pinned still.
+//! Registered memory that its owner has dropped but that is still pinned.
 
 use parking_lot::Mutex;
 
@@ -6,10 +6,10 @@ use super::uses::Uses;
 use super::vector::Vector;
 use crate::backend::Backend;
 
-/// What is kept of registered memory.
+/// Registered memory to be unpinned later.
 #[derive(Default)]
 pub(crate) struct Registered {
-    /// Dropped by its owner, pinned still, and perhaps in use.
+    /// Dropped by its owner, still pinned, and perhaps in use.
     pub(super) left: Mutex<Vec<Left>>,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Left {
 }
 
 impl Registered {
-    /// Its owner is gone. Neither waits nor calls the driver.
+    /// Takes memory whose owner is gone. Neither waits nor calls the driver.
     pub(crate) fn leave(&self, vector: Vector, size_bytes: u64, uses: Uses) {
         self.left.lock().push(Left {
             vector,
@@ -29,7 +29,7 @@ impl Registered {
         });
     }
 
-    /// Gives everything back: nobody holds any of it. What a device may still use stays where it is.
+    /// Unpins and frees all of it when the machine is closed. Memory that a device may still use is leaked.
     pub(crate) fn close(&mut self, backend: &dyn Backend, is_over: bool) {
         for Left {
             vector, size_bytes, ..
@@ -42,19 +42,19 @@ impl Registered {
     }
 }
 
-/// Unpins and frees memory whose uses are over.
+/// Unpins and frees memory whose uses are complete.
 pub(super) fn free(backend: &dyn Backend, vector: Vector, size_bytes: u64) {
-    // SAFETY: its owner is gone and its uses are over; then it is not pinned any more.
+    // SAFETY: its owner is gone and its uses are complete; it is unpinned before it is freed.
     unsafe {
         unpin(backend, &vector, size_bytes);
         vector.free();
     }
 }
 
-/// An empty vector was never pinned.
+/// Unpins a vector; an empty vector was never pinned.
 ///
 /// # Safety
-/// It was pinned, and all its uses are over.
+/// The vector was pinned, and all its uses are complete.
 pub(super) unsafe fn unpin(backend: &dyn Backend, vector: &Vector, size_bytes: u64) {
     if size_bytes > 0 {
         // SAFETY: the caller's promise.

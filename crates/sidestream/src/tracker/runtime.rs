@@ -1,4 +1,4 @@
-//! What all handles of one machine share.
+//! State that all handles of one machine share.
 
 use std::fmt;
 use std::panic::Location;
@@ -23,47 +23,47 @@ use crate::log::Live;
 use crate::op::{DeviceId, Kind, Memory, ThreadId};
 use crate::order::live::{FEW, Point, ThreadClock};
 
-/// A machine with its devices: the back end, and all that the front end knows about it.
+/// A machine with its devices: the back end, and all that the front end knows about them.
 pub(crate) struct Runtime {
     pub backend: Here,
     pub live: Live,
     pub devices: Vec<PerDevice>,
     pub pinned: Memories,
-    /// Memory of the program that is pinned.
+    /// Memory of the program that is still pinned after its owner dropped it.
     pub registered: Registered,
-    /// Whether waits are inserted. Off only by an `unsafe` option.
+    /// Whether missing waits are inserted. Only an `unsafe` option turns it off.
     pub is_tracking: bool,
-    /// Whether every call waits for its work.
+    /// Whether every call waits for its work (synchronous mode).
     pub is_synchronous: bool,
-    /// Told what a wait that takes long waits for.
+    /// Receives notices, such as what a long wait is waiting for.
     pub notice: fn(&str),
     pub waits_inserted: AtomicU64,
     /// Whether other code has the handle of a stream of the safe API.
     pub shares_streams: AtomicBool,
-    /// Whether there was ever a stream that can be captured.
+    /// Whether a stream that can be captured was ever made.
     pub meets_captures: AtomicBool,
     chains: AtomicU32,
-    /// Chains that were never counted on.
+    /// Chains on which no step was ever counted.
     unused_chains: Mutex<Vec<u32>>,
     pub graphs: AtomicU32,
     is_lost: AtomicBool,
     lost: Mutex<Option<Lost>>,
-    /// Threads that have ended: another may go on as one of them, since it comes after.
+    /// Records of threads that have ended: a new thread may continue one of them, since it comes after.
     ended: Mutex<Vec<Thread>>,
     threads: AtomicU32,
 }
 
-/// A host thread, as one runtime sees it.
+/// A host thread, as seen by one runtime.
 pub(crate) struct Thread {
     pub id: ThreadId,
-    /// Its current device, where blocking calls run.
+    /// The thread's current device, on which blocking calls run.
     pub current: DeviceId,
     pub clock: ThreadClock,
-    /// Where the stream ended that another one is about to wait for, in a call that makes it wait.
+    /// The end of the stream that another one is about to wait for, during a call that links the two.
     pub link: Point,
 }
 
-/// How a machine is run.
+/// The options of a machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub memory_bytes: Option<u64>,
@@ -80,15 +80,15 @@ pub(crate) struct PerDevice {
     pub streams: Streams,
     pub spare: Arc<SpareEvents>,
     pub spare_timed: Arc<SpareEvents>,
-    /// Of the explicit style alone.
+    /// Used by the explicit style only.
     pub spare_sleeping: Arc<SpareEvents>,
-    /// The same of events that processes share.
+    /// Spare events that processes share, for the explicit style only.
     pub spare_shared: Arc<SpareEvents>,
     pub explicit: OfDevice,
 }
 
-const IN_KERNEL: &str = "a kernel in Rust, and what states its cost, may not call the runtime, which may be waiting for \
-                         it; let the host do it";
+const IN_KERNEL: &str = "a kernel in Rust, and the function that states its cost, may not call the runtime, which may be \
+                         waiting for it; make the call from other host code";
 
 impl Runtime {
     pub(crate) fn new(backend: Arc<dyn Backend>, options: &Settings) -> Arc<Runtime> {
@@ -142,26 +142,26 @@ impl Runtime {
         &self.devices[device.0 as usize]
     }
 
-    /// A number for the clock of another stream.
+    /// Returns a number for the clock of another stream.
     pub(crate) fn new_chain(&self) -> u32 {
         let unused = self.unused_chains.lock().pop();
         unused.unwrap_or_else(|| self.chains.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Nothing was ever counted on this chain.
+    /// Gives back a chain on which no step was ever counted.
     pub(crate) fn leave_chain(&self, chain: u32) {
         self.unused_chains.lock().push(chain);
     }
 
-    /// Whether there are more chains than fit into the clocks that cost least.
+    /// Whether there are more chains than fit into the cheapest form of a clock.
     pub(crate) fn has_many_chains(&self) -> bool {
         self.chains.load(Ordering::Relaxed) as usize > FEW
     }
 
     // -------------------------------------------------------------- errors
 
-    /// A lost device is a state: every call gives the same error. So is to be a child of the process that
-    /// opened it.
+    /// Returns an error if calls are impossible here: the device is lost, which every later call reports; the calling
+    /// code is a kernel; or this process is a child of the one that opened the machine.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_lost.load(Ordering::Relaxed) || is_kernel() || !self.backend.is_this_process()
@@ -171,7 +171,7 @@ impl Runtime {
         }
     }
 
-    /// The same where it is known that the calling code is neither a kernel nor a child of a fork.
+    /// Like [`Runtime::check`], where the calling code is known to be neither a kernel nor in a child of a fork.
     #[inline]
     pub(crate) fn check_lost(&self) -> Result<()> {
         match self.is_lost() {
@@ -180,7 +180,7 @@ impl Runtime {
         }
     }
 
-    /// Why, where [`Runtime::check`] says no.
+    /// Returns the error for a failed [`Runtime::check`].
     #[cold]
     pub(crate) fn refuse(&self) -> Result<()> {
         self.backend.check()?;
@@ -197,22 +197,22 @@ impl Runtime {
         }
     }
 
-    /// For calls that give no error.
+    /// Panics in a kernel; for calls that return no error.
     ///
     /// # Panics
-    /// In a kernel in Rust, where such a call might wait for itself.
+    /// If it is called from a kernel in Rust, where such a call might wait for itself.
     #[inline]
     #[track_caller]
     pub(crate) fn refuse_kernels(&self) {
         assert!(!is_kernel(), "{IN_KERNEL}");
     }
 
-    /// Whether nothing can be known of the device any more, nor asked.
+    /// Whether a device is lost, so that nothing can be known about it or asked any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// Says in the error of a lost device by which call that came about, where it is known.
+    /// Adds to the error of a lost device the call that led to it, where that is known.
     #[cold]
     pub(crate) fn lost_by(&self, error: Error, at: Place) -> Error {
         if let (Error::DeviceLost(_), Some(lost)) = (&error, &mut *self.lost.lock())
@@ -224,7 +224,7 @@ impl Runtime {
         error
     }
 
-    /// Notes it if the back end says that a device is lost.
+    /// Notes that a device is lost if the back end reports it.
     #[inline]
     pub(crate) fn seen<T>(&self, result: Result<T>) -> Result<T> {
         match result {
@@ -269,7 +269,7 @@ impl Runtime {
 
     // -------------------------------------------------------------- events
 
-    /// An event that nobody uses.
+    /// Returns an unused event.
     pub(crate) fn event(&self, device: DeviceId, timing: bool) -> Result<OwnEvent> {
         let per_device = self.device(device);
         let spare = match timing {
@@ -299,8 +299,8 @@ impl Runtime {
 
     // -------------------------------------------------------------- calls of the host
 
-    /// Does something that CUDA forbids to all threads while a stream is being captured in its global
-    /// mode: it would end the capture, with which the call has nothing to do.
+    /// Runs a call that CUDA forbids to all threads while a stream is captured in global mode, with this thread
+    /// exempted: otherwise an unrelated call would invalidate the capture.
     #[inline]
     pub(crate) fn beside_captures<R>(&self, act: impl FnOnce() -> R) -> R {
         match self.meets_captures.load(Ordering::Relaxed) {
@@ -312,23 +312,23 @@ impl Runtime {
         }
     }
 
-    /// Memory cannot go back to the driver while a stream is being captured: it waits for the whole device
-    /// then, which ends the capture.
+    /// Refuses to free memory to the driver while a stream is being captured: the driver would wait for the whole
+    /// device, which would invalidate the capture.
     pub(crate) fn refuse_to_give_back(&self) -> Result<()> {
         let mut devices = self.devices.iter();
         match devices.any(|device| device.explicit.is_capturing()) {
             false => Ok(()),
             true => Err(Error::Invalid {
                 call: "memory",
-                why: "memory would have to go back to the driver, which would end the capture that is under \
-                      way; end the capture first, or have the memory before it begins"
+                why: "freeing memory to the driver would end the capture that is in progress; end the capture first, or \
+                      allocate the memory before it begins"
                     .into(),
             }),
         }
     }
 }
 
-/// As long as it is there, captures of others forbid this thread nothing.
+/// While this value exists, captures of other threads do not restrict this thread.
 struct Relaxed<'a> {
     runtime: &'a Runtime,
     before: i32,
@@ -356,7 +356,7 @@ impl fmt::Debug for Runtime {
 }
 
 impl Drop for Runtime {
-    /// Nobody holds a handle any more. What was submitted still runs; then all goes back.
+    /// Runs when no handle is left. Submitted work still runs; then everything is given back.
     fn drop(&mut self) {
         if !self.backend.is_this_process() {
             self.live.forget();
@@ -373,15 +373,15 @@ impl Drop for Runtime {
             pinned: std::mem::replace(&mut self.pinned, Memories::pinned(0)),
             registered: std::mem::take(&mut self.registered),
         };
-        // A function on the host cannot wait for the stream that waits for it.
+        // A function on the host cannot wait for its stream, because the stream waits for the function.
         outside_callbacks(move || drop(rest));
     }
 }
 
-/// What is left of a machine without handles.
+/// The remaining state of a machine without handles.
 struct Rest {
     backend: Arc<dyn Backend>,
-    /// Device memory that was freed in the order of a stream.
+    /// Device memory that was freed in stream order.
     freed: Vec<(DeviceId, Address)>,
     devices: Vec<PerDevice>,
     pinned: Memories,
@@ -399,10 +399,10 @@ impl Drop for Rest {
             self.backend.wait(&op, Duration::MAX) == Ok(true)
         });
         let backend = &*self.backend;
-        // Memory that a device may still use is never given back.
+        // Memory that a device may still use is never freed.
         if is_over {
             for &(device, at) in &self.freed {
-                // SAFETY: it was freed in the order of a stream, and all work is over.
+                // SAFETY: the memory was freed in stream order, and all work is complete.
                 unsafe { backend.unreserve(Memory::Device, device, at) };
             }
         }
@@ -415,7 +415,7 @@ impl Drop for Rest {
             device.streams.close(backend);
             device.explicit.close(backend);
         }
-        // Memory and streams held the last marks: now every event is a spare one.
+        // Memory and streams had the last marks: now every event is spare.
         for device in &self.devices {
             device.spare.close(backend);
             device.spare_timed.close(backend);

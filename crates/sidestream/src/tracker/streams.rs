@@ -1,4 +1,4 @@
-//! What clones of a stream share, and the streams of a device.
+//! State that the clones of a stream share, and the streams of a device.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,61 +13,61 @@ use crate::error::Result;
 use crate::op::{DeviceId, EventId, StreamId};
 use crate::order::live::{Point, StreamClock};
 
-/// What clones of a stream share, and what stays when they are gone.
+/// State that the clones of a stream share, and that remains when they are dropped.
 pub(crate) struct Core {
     pub id: StreamId,
     pub device: DeviceId,
     pub(super) name: String,
     pub priority: i32,
     pub(super) made: Made,
-    /// Whether an event is recorded behind every call that uses memory.
+    /// Whether an event is recorded after every call that uses memory.
     pub(super) is_marking: bool,
-    /// Whether code that is not ours may put work into it: its handle was given away, or is theirs, or
-    /// everybody has it.
+    /// Whether other code may put work into the stream: its handle was given away, was adopted, or is a default
+    /// stream's.
     pub(super) is_shared: AtomicBool,
-    /// Whether memory was noted on it, which somebody may wait for at any time.
+    /// Whether memory was noted on the stream, so that another owner may wait for it at any time.
     pub(super) is_noted: AtomicBool,
-    /// What it takes part in. A stream of the safe API does so only if other code sees to it.
+    /// The capture that it takes part in. A stream of the safe API does so only if other code captures it.
     pub capture: Capturing,
-    /// The newest event that was recorded for those who wait for memory that was noted. While it is
-    /// locked the stream joins no capture of ours. No other lock is taken meanwhile.
+    /// The newest event that was recorded for waits for noted memory. While it is locked the stream joins no capture
+    /// through this library, and no other lock is taken.
     pub(super) last: Mutex<Option<Arc<Recorded>>>,
     pub state: Mutex<State>,
 }
 
-/// What the lock of a stream guards.
+/// The state that a stream's lock guards.
 pub(crate) struct State {
     pub clock: StreamClock,
-    /// Whether the newest mark is the end of the stream: nothing has come behind it.
+    /// Whether the newest mark is the end of the stream: no work was submitted after it.
     pub(super) is_marked: bool,
-    /// Marks that were made, the newest last; one that nobody else holds is made anew.
+    /// Marks made so far, the newest last; a mark without other references is reused.
     pub(super) marks: VecDeque<Arc<Recorded>>,
-    /// What streams of the explicit style wait for, recorded for each wait; made for the first.
+    /// The event for waits of explicit streams, recorded for each wait; created for the first.
     pub(super) link: Option<OwnEvent>,
 }
 
-/// How a stream came about.
+/// The origin of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Made {
-    /// By the safe API, which keeps it as long as the machine is there.
+    /// Made by the safe API, which keeps it as long as the machine exists.
     Safe {
-        /// Whether an event is recorded behind every call that uses memory.
+        /// Whether an event is recorded after every call that uses memory.
         is_marking: bool,
     },
-    /// By the explicit style.
+    /// Made by the explicit style.
     Explicit,
-    /// By another library, which knows it by this handle.
+    /// Made by another library, with its driver handle.
     Adopted(u64),
 }
 
-/// The streams of a device that were made so far. The driver's streams are kept: making one takes
-/// longer than all that is done here.
+/// The streams of a device that were made so far. The driver's streams are kept: creating one takes longer than
+/// everything that is done here.
 #[derive(Default)]
 pub(crate) struct Streams {
     pub(super) made: Mutex<Vec<Arc<Core>>>,
 }
 
-/// A stream that is gone: a new one may go on counting on its chain, behind its end.
+/// A destroyed stream: a new one may continue its chain, after its end.
 pub(crate) struct Ended {
     pub(super) clock: StreamClock,
     pub end: Arc<Recorded>,
@@ -83,8 +83,8 @@ impl Made {
 }
 
 impl State {
-    /// A mark that nobody waits for any more becomes the end of the stream. Only a few are looked
-    /// at: marks die in about the sequence in which they were made.
+    /// Reuses a mark that nothing refers to as the end of the stream. Only a few are checked: marks are dropped in
+    /// about the order in which they were made.
     #[inline]
     pub(crate) fn renew_mark(&mut self) -> Option<EventId> {
         for _ in 0..self.marks.len().min(4) {
@@ -93,7 +93,7 @@ impl State {
                 self.marks.push_back(oldest);
             }
             let oldest = self.marks.back_mut()?;
-            // As long as somebody has it, that is seen without a locked instruction.
+            // While a mark has other references, this shows it without an atomic read-modify-write.
             let spare = match Arc::strong_count(oldest) {
                 1 => Arc::get_mut(oldest),
                 _ => None,
@@ -112,15 +112,14 @@ impl Core {
         &self.name
     }
 
-    /// Whether other code may have put work into it.
+    /// Whether other code may have put work into the stream.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        // Whoever submits by the handle got it from the thread that has set this, or from one that
-        // it told.
+        // A thread that submits by the handle got it, directly or indirectly, from the thread that set this flag.
         self.is_shared.load(Ordering::Relaxed)
     }
 
-    /// Memory is noted on it.
+    /// Notes that memory was noted on the stream.
     pub(crate) fn note(&self) {
         self.is_noted.store(true, Ordering::Relaxed);
     }
@@ -129,8 +128,8 @@ impl Core {
         self.is_noted.load(Ordering::Relaxed)
     }
 
-    /// Does something by which the stream joins a capture. What waits for memory that was noted here has an
-    /// event from before, which `record` records.
+    /// Runs a call by which the stream joins a capture. Waits for memory that was noted here use the event `before`,
+    /// recorded before the call.
     pub(crate) fn join_capture(
         &self,
         before: Option<Arc<Recorded>>,
@@ -143,24 +142,24 @@ impl Core {
         join()
     }
 
-    /// The end of the stream so far.
+    /// Returns the current end of the stream.
     pub(crate) fn end(&self) -> Point {
         self.state.lock().clock.point()
     }
 }
 
 impl Streams {
-    /// A stream, if it is one of these.
+    /// Returns a stream by id, if it is in this list.
     pub(crate) fn find(&self, id: StreamId) -> Option<Arc<Core>> {
         let made = self.made.lock();
         made.iter().find(|core| core.id == id).cloned()
     }
 
-    /// Gives all of them back: nobody holds any.
+    /// Destroys all streams, when no handle is left.
     pub(crate) fn close(&self, backend: &dyn Backend) {
         let made = std::mem::take(&mut *self.made.lock());
         for core in made {
-            // SAFETY: it was made here, and nobody has a handle.
+            // SAFETY: the stream was created here, and has no handle.
             unsafe { backend.destroy(Destroy::Stream(core.id)) };
         }
     }

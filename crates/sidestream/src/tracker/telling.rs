@@ -1,14 +1,14 @@
-//! What the log is told of a call: an operation, and where the program made it.
+//! The op that the log observes for a call, and the source location of the call.
 
 use std::panic::Location;
 
 use crate::log::Pen;
 use crate::op::{Accesses, Kind, Op, OpId, SiteId, ThreadId};
 
-/// Where the user's code made the call.
+/// The source location of the call in the user's code.
 pub(crate) type Place = &'static Location<'static>;
 
-/// An operation without accesses.
+/// Returns an operation without accesses.
 #[inline]
 pub(crate) fn plain(thread: ThreadId, kind: Kind, pen: &mut Option<Pen<'_>>, at: Place) -> Op {
     let (id, site) = match pen {
@@ -24,7 +24,7 @@ pub(crate) fn plain(thread: ThreadId, kind: Kind, pen: &mut Option<Pen<'_>>, at:
     }
 }
 
-/// Tells the log, if anybody listens.
+/// Writes the op to the log, if a sink is attached.
 #[inline]
 pub(crate) fn write(pen: &mut Option<Pen<'_>>, op: &Op) {
     if let Some(pen) = pen {

@@ -1,4 +1,4 @@
-//! What each host thread knows of each runtime.
+//! Per-thread state of each runtime.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -13,27 +13,27 @@ thread_local! {
     } };
 }
 
-/// This thread, in every runtime that it called. A thread calls one or two in its life, and mostly the same one again:
-/// that is looked at first.
+/// This thread's records in every runtime that it has called. A thread calls one or two runtimes in its life, and
+/// mostly the same one repeatedly: that one is checked first.
 struct Known {
-    /// The runtime that was called last. It has an entry.
+    /// The runtime that was called last, which has an entry.
     last: Cell<*const Runtime>,
-    /// The thread there, unless it is in a call.
+    /// This thread's record there, unless a call is using it.
     thread: Cell<Option<Box<Thread>>>,
     entries: RefCell<Vec<Entry>>,
 }
 
 struct Entry {
-    /// Where the runtime lies: it cannot move or be replaced while `runtime` is there.
+    /// Address of the runtime, which cannot be moved or replaced while `runtime` exists.
     at: *const Runtime,
-    /// The thread as the system has it.
+    /// The system's id of the thread.
     system: std::thread::ThreadId,
     runtime: Weak<Runtime>,
-    /// Absent in a call, and of the runtime that was called last.
+    /// `None` during a call, and for the runtime that was called last.
     thread: Option<Box<Thread>>,
 }
 
-/// The calling thread, in a call.
+/// The calling thread, during a call.
 pub(crate) struct Caller<'r> {
     runtime: &'r Runtime,
     is_known: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Caller<'r> {
 }
 
 impl<'r> Caller<'r> {
-    // Part of every call: as calls of their own this and the drop take some twenty instructions more.
+    // Part of every call: not inlined, this and the drop would cost some twenty more instructions.
     #[inline(always)]
     pub(super) fn of(runtime: &'r Arc<Runtime>) -> Caller<'r> {
         let thread = KNOWN.try_with(|known| known.take(runtime)).ok().flatten();
@@ -55,8 +55,8 @@ impl<'r> Caller<'r> {
         }
     }
 
-    /// The thread is ending, and its table with it; or a destructor of the calling code runs inside a
-    /// call. It acts as another thread, which knows less and is therefore as safe.
+    /// Returns a temporary record: the thread is ending and its table is gone, or a destructor of the calling code
+    /// runs inside a call. It acts as another thread, which knows less and is therefore safe.
     #[cold]
     fn other(runtime: &'r Runtime) -> Caller<'r> {
         Caller {
@@ -70,12 +70,12 @@ impl<'r> Caller<'r> {
     pub(super) fn thread(&mut self) -> &mut Thread {
         match &mut self.thread {
             Some(thread) => thread,
-            None => unreachable!("it is there until the caller goes"),
+            None => unreachable!("the record is present until the caller is dropped"),
         }
     }
 }
 
-/// A call that panics ends here, and any that does not [leave](Caller::leave).
+/// Ends a call that panics, or that does not [leave](Caller::leave).
 impl Drop for Caller<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -84,11 +84,11 @@ impl Drop for Caller<'_> {
 }
 
 impl Caller<'_> {
-    /// The call is over. As a drop it takes some thirty instructions more.
+    /// Ends the call. As a drop it would cost some thirty more instructions.
     #[inline(always)]
     pub(super) fn leave(mut self) {
         self.back();
-        // It holds nothing any more.
+        // Nothing is left to drop.
         std::mem::forget(self);
     }
 
@@ -109,7 +109,7 @@ impl Caller<'_> {
     }
 }
 
-/// Does something as the calling thread.
+/// Runs an action with the calling thread's record.
 #[inline]
 pub(crate) fn as_thread<R>(runtime: &Arc<Runtime>, act: impl FnOnce(&mut Thread) -> R) -> R {
     let mut caller = Caller::of(runtime);
@@ -135,7 +135,7 @@ impl Known {
         }
     }
 
-    /// Another runtime than the last time.
+    /// Switches to another runtime than that of the last call.
     #[cold]
     fn turn_to(&self, runtime: &Arc<Runtime>) -> Option<Box<Thread>> {
         let mut entries = self.entries.try_borrow_mut().ok()?;
@@ -160,7 +160,7 @@ impl Known {
         Some(Box::new(runtime.new_thread()))
     }
 
-    /// Meanwhile a destructor of the calling code has called another runtime.
+    /// Gives a record back after a destructor of the calling code has called another runtime meanwhile.
     #[cold]
     fn give_back(&self, runtime: &Runtime, thread: Box<Thread>) {
         let Ok(mut entries) = self.entries.try_borrow_mut() else {

@@ -1,10 +1,10 @@
-//! What is left of a piece of work that a panic may end.
+//! The rest of a list of tasks that a panic may interrupt.
 
 use parking_lot::Mutex;
 
-/// What is to be done with each of some things. A wait may panic with what a sink has to say: then what is left is kept.
+/// Items to be processed one by one. A wait may panic with a sink's finding: then the remaining items are kept.
 pub(crate) struct Undone<'a, T> {
-    /// The next one at the end.
+    /// The remaining items in reverse order.
     left: Vec<T>,
     kept: &'a Mutex<Vec<T>>,
 }
@@ -20,7 +20,7 @@ impl<'a, T> Undone<'a, T> {
         self.left.last()
     }
 
-    /// Takes the next one.
+    /// Takes the next item.
     pub(super) fn take(&mut self) -> Option<T> {
         self.left.pop()
     }

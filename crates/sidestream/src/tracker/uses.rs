@@ -1,10 +1,9 @@
-//! What streams did to a block of memory, and what a new use has to wait for. The nodes of a graph
-//! find by the same rule behind which earlier nodes they stand.
+//! The uses of a block of memory by streams, and which of them a new use has to wait for. The nodes of a graph find
+//! the earlier nodes that they depend on by the same rule.
 //!
-//! A block is a row of cells: ranges of bytes with the same history. A cell keeps its last write and
-//! the reads since, one a stream. That is enough: a write stands behind all that it conflicts with,
-//! so whoever waits for the write has waited for what came before it. A new use splits the cells at
-//! its ends; a write makes one cell of all it covers.
+//! A block is a sequence of cells: ranges of bytes with the same history. A cell has its last write and the reads
+//! since, one per stream. That is enough: a write is ordered after all uses that it conflicts with, so a wait for the
+//! write covers them. A new use splits the cells at its ends; a write replaces all cells that it covers by one.
 
 use std::ops::Range;
 
@@ -13,31 +12,31 @@ use smallvec::{Array, SmallVec};
 use super::mark::Mark;
 use crate::op::Mode;
 
-/// The uses of a block that may not be over, each remembered by a mark. Of memory that was never used there is
-/// nothing; else they lie in a box that goes with the memory from owner to owner, since they are too many bytes to move.
+/// The uses of a block that may not be complete, each represented by a mark. For memory that was never used there is
+/// no allocation; otherwise the history is boxed, because it passes with the memory from owner to owner and is too
+/// large to move.
 #[derive(Clone, Debug)]
 pub(crate) struct Uses<M = Mark>(Option<Box<History<M>>>);
 
 #[derive(Clone, Debug)]
 struct History<M> {
-    /// What the owner before did last, anywhere: whoever uses the block stands behind all of it,
-    /// until it was written as a whole.
+    /// The last uses by the previous owner, in any range: every use of the block is ordered after all of them, until
+    /// the whole block has been written.
     before: Conflicts<M>,
-    /// How many bytes are the whole, for that.
+    /// Size in bytes of the whole block, for that purpose.
     whole_bytes: u64,
-    /// Sorted, disjoint; bytes in none of them were not used.
+    /// Sorted, disjoint cells; bytes outside of them were not used.
     cells: SmallVec<[Cell<M>; 1]>,
 }
 
-/// What a use is remembered by.
+/// The representation of a use.
 pub(crate) trait UseMark: Clone {
-    /// Whether it stands behind `earlier` however they came about, so that whoever waits for it has
-    /// waited for that one.
+    /// Whether this mark is ordered after `earlier` by construction, so that a wait for it covers `earlier`.
     fn replaces(&self, earlier: &Self) -> bool;
 }
 
 impl UseMark for Mark {
-    /// Both are on one stream.
+    /// Returns whether both are on one stream; this mark is the later one.
     #[inline]
     fn replaces(&self, earlier: &Mark) -> bool {
         self.epoch().chain == earlier.epoch().chain
@@ -48,13 +47,13 @@ impl UseMark for Mark {
 struct Cell<M> {
     start: u64,
     end: u64,
-    /// The last write; more than one only if some were refused.
+    /// The last write; more than one only if some calls were refused.
     writes: SmallVec<[M; 1]>,
-    /// At most one a stream: the last.
+    /// The last read of each stream.
     reads: SmallVec<[M; 1]>,
 }
 
-/// Marks that a use conflicts with.
+/// Marks of the uses that a new use conflicts with.
 pub(crate) type Conflicts<M = Mark> = SmallVec<[M; 2]>;
 
 impl<M> Default for Uses<M> {
@@ -75,7 +74,7 @@ impl<M> Default for History<M> {
 }
 
 impl<M: UseMark> Uses<M> {
-    /// Shows `found` what a use of these bytes has to stand behind.
+    /// Calls `found` with each mark that a use of these bytes has to be ordered after.
     #[inline(always)]
     pub(crate) fn conflicts(&self, bytes: Range<u64>, mode: Mode, found: impl FnMut(&M)) {
         if let Some(history) = &self.0 {
@@ -83,13 +82,13 @@ impl<M: UseMark> Uses<M> {
         }
     }
 
-    /// Notes a use. It stands behind all that it conflicts with.
+    /// Notes a use, which is ordered after all uses that it conflicts with.
     #[inline(always)]
     pub(crate) fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
         self.0.get_or_insert_default().note(bytes, mode, mark);
     }
 
-    /// Notes a write that may not stand behind all that it conflicts with: nothing is forgotten.
+    /// Notes a write that may not be ordered after all uses that it conflicts with: nothing is forgotten.
     #[cold]
     pub(crate) fn note_beside(&mut self, bytes: Range<u64>, mark: &M) {
         self.0.get_or_insert_default().note_beside(bytes, mark);
@@ -103,7 +102,7 @@ impl<M: UseMark> History<M> {
         if bytes.is_empty() {
             return;
         }
-        // Loops, since their bodies would become calls as closures of an iterator's.
+        // Loops, since closures of iterator adaptors would not be inlined here.
         for mark in &self.before {
             found(mark);
         }
@@ -130,7 +129,7 @@ impl<M: UseMark> History<M> {
         if mode == Mode::Write && bytes.start == 0 && bytes.end >= self.whole_bytes {
             self.before.clear();
         }
-        // Nearly always a block is used as it was used before.
+        // A block is almost always used in the same range as before.
         if let [cell] = &mut self.cells[..]
             && (cell.start, cell.end) == (bytes.start, bytes.end)
         {
@@ -166,7 +165,7 @@ impl<M: UseMark> History<M> {
         }
     }
 
-    /// Goes through cells that cover just these bytes, where no cell lies across an end of them.
+    /// Calls `act` for cells that cover exactly these bytes; cells have already been split at both ends.
     fn in_each(&mut self, bytes: Range<u64>, mut act: impl FnMut(&mut Cell<M>)) {
         let mut at = self.first_behind(bytes.start);
         let mut from = bytes.start;
@@ -183,7 +182,7 @@ impl<M: UseMark> History<M> {
         }
     }
 
-    /// The first cell that ends behind `at`.
+    /// Returns the index of the first cell that ends after `at`.
     #[inline]
     fn first_behind(&self, at: u64) -> usize {
         match &self.cells[..] {
@@ -207,7 +206,7 @@ impl<M: UseMark> History<M> {
 }
 
 impl Uses {
-    /// What memory was used for before it came again.
+    /// Returns uses that consist of those of a previous owner.
     pub(crate) fn before(before: Conflicts) -> Uses {
         if before.is_empty() {
             return Uses(None);
@@ -218,7 +217,7 @@ impl Uses {
         })))
     }
 
-    /// The memory goes to its next owner, who has so many bytes of it.
+    /// Passes the uses to the memory's next owner, who has `whole_bytes` bytes of it.
     #[inline]
     pub(crate) fn carried(mut self, whole_bytes: u64) -> Uses {
         if let Some(history) = &mut self.0 {
@@ -227,8 +226,8 @@ impl Uses {
         self
     }
 
-    /// Forgets the ranges and keeps what the whole block was last used for: the memory gets another
-    /// owner, who has to stand behind all of it.
+    /// Forgets the ranges and keeps the last uses of the whole block: the memory gets another owner, who has to be
+    /// ordered after all of them.
     #[inline]
     pub(crate) fn all(mut self) -> Uses {
         if let Some(history) = &mut self.0 {
@@ -237,7 +236,7 @@ impl Uses {
         self
     }
 
-    /// What the whole was last used for, where the ranges are forgotten.
+    /// Returns the last uses of the whole block, after the ranges are forgotten.
     #[inline]
     pub(crate) fn marks(&self) -> &[Mark] {
         match &self.0 {
@@ -246,12 +245,12 @@ impl Uses {
         }
     }
 
-    /// The same, to be kept without the memory.
+    /// Like [`Uses::marks`], by value.
     pub(crate) fn into_marks(self) -> Conflicts {
         self.0.map_or_else(Conflicts::new, |history| history.before)
     }
 
-    /// Adds those of memory that is one with this from now on.
+    /// Adds the uses of memory that is merged with this memory.
     pub(crate) fn join(&mut self, other: Uses) {
         let Some(other) = other.0 else { return };
         match &mut self.0 {
@@ -305,7 +304,7 @@ impl<M: UseMark> Cell<M> {
     }
 }
 
-/// Adds a mark, in the place of one that it replaces.
+/// Adds a mark, or puts it in place of one that it replaces.
 #[inline]
 fn put<M: UseMark>(marks: &mut SmallVec<impl Array<Item = M>>, mark: M) {
     match marks.iter_mut().find(|earlier| mark.replaces(earlier)) {
@@ -314,8 +313,8 @@ fn put<M: UseMark>(marks: &mut SmallVec<impl Array<Item = M>>, mark: M) {
     }
 }
 
-/// Keeps, of marks on one stream, the last, and drops those that another one stands behind. Of many not all are
-/// compared with each other: who waits for them leaves out what he knows by then.
+/// Keeps only the last mark of each stream, and drops marks that another one is ordered after. With very many marks
+/// not all pairs are compared: a wait skips the marks that it already covers.
 pub(crate) fn keep_last(marks: &mut Conflicts) {
     const MANY: usize = 32;
     if marks.len() > MANY {

@@ -1,15 +1,14 @@
-//! Vectors of the program, taken apart.
+//! A vector of the program, taken apart into its address and capacity.
 
 use bytemuck::Pod;
 
 use crate::backend::Address;
 
-/// A vector, taken apart. Dropping it leaks it, which is what has to happen to memory that a lost
-/// device may still use.
+/// A vector, taken apart. Dropping it leaks it, which is required for memory that a lost device may still use.
 ///
-/// It is kept as an address, since devices reach it by that and not through a Rust pointer.
+/// It is kept as an address, since devices access it by address and not through a Rust pointer.
 pub(crate) struct Vector {
-    /// Exposed.
+    /// Address of the first value, with its provenance exposed.
     start: u64,
     capacity: usize,
     free: unsafe fn(u64, usize),
@@ -31,31 +30,30 @@ impl Vector {
         Address(self.start)
     }
 
-    /// The vector again.
+    /// Returns the vector.
     ///
     /// # Safety
-    /// It was a vector of `T` and had at least `len` values. Nobody else uses the memory.
+    /// It was a vector of `T` and had at least `len` values. Nothing else uses the memory.
     pub(crate) unsafe fn into_vec<T: Pod>(self, len: usize) -> Vec<T> {
         // SAFETY: the caller promises that these are the parts of a vector of this type, which was
         // forgotten when it was taken apart.
         unsafe { vec_of(self.start, len, self.capacity) }
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     ///
     /// # Safety
-    /// Nobody uses the memory.
+    /// Nothing uses the memory.
     pub(crate) unsafe fn free(self) {
-        // SAFETY: `free` is of the type that the vector had, and it was forgotten when it was taken
-        // apart.
+        // SAFETY: `free` is for the type that the vector had, and the vector was forgotten when it was taken apart.
         unsafe { (self.free)(self.start, self.capacity) };
     }
 }
 
 /// # Safety
-/// The parts are those of a vector of `T` that was forgotten, and nobody uses its memory.
+/// The parts are those of a vector of `T` that was forgotten, and nothing uses its memory.
 unsafe fn free<T: Pod>(start: u64, capacity: usize) {
-    // SAFETY: the caller promises it. Plain values need not be dropped.
+    // SAFETY: the caller promises it. Plain values need no drop.
     drop(unsafe { vec_of::<T>(start, 0, capacity) });
 }
 

@@ -1,4 +1,4 @@
-//! A thread of our own that wakes whoever awaits a [`Pending`](crate::buffer::Pending).
+//! A thread that wakes tasks which await a [`Pending`](crate::buffer::Pending).
 
 use std::panic::Location;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,14 +10,15 @@ use super::elsewhere::{drop_elsewhere, spawn};
 use super::mark::Mark;
 use super::runtime::Runtime;
 
-/// Who is to be woken, and when. The mark comes before the runtime, which takes the driver's events back when it goes.
+/// A task to be woken, and the mark that it waits for. The mark is dropped before the runtime, which destroys the
+/// driver's events when it is dropped.
 struct Asked {
     mark: Mark,
     runtime: Arc<Runtime>,
     waker: Waker,
 }
 
-/// Wakes a task when a use is over, or has failed: the task asks itself then.
+/// Wakes a task when a use is complete or has failed; the task then queries the use itself.
 pub(crate) fn wake_when_over(runtime: &Arc<Runtime>, mark: &Mark, waker: &Waker) {
     static WAKES: OnceLock<Option<Sender<Asked>>> = OnceLock::new();
     let wakes = WAKES.get_or_init(|| {
@@ -34,12 +35,12 @@ pub(crate) fn wake_when_over(runtime: &Arc<Runtime>, mark: &Mark, waker: &Waker)
         None => false,
     };
     if !sent {
-        // No thread can be had: the task asks again at once, which is slow and right.
+        // No thread could be started: the task polls again at once, which is slow and correct.
         waker.wake_by_ref();
     }
 }
 
-/// Between two looks at all of them it waits for the oldest one, for this long.
+/// The wait for the oldest mark, between two checks of all of them.
 const TURN: Duration = Duration::from_millis(1);
 
 fn wake_all(asked: &Receiver<Asked>) {
@@ -53,7 +54,7 @@ fn wake_all(asked: &Receiver<Asked>) {
             }
         }
         waiting.extend(asked.try_iter());
-        // An error is over, too: the task will meet it.
+        // A failed use also wakes the task, which then gets the error.
         let oldest = &waiting[0];
         let _ = oldest.runtime.synchronize_for(&oldest.mark, TURN, at);
         let is_over = |asked: &mut Asked| asked.runtime.query(&asked.mark, at).unwrap_or(true);
@@ -62,7 +63,7 @@ fn wake_all(asked: &Receiver<Asked>) {
     }
 }
 
-/// The waker is the program's: a panic in it is its own, and the others are still to be woken.
+/// Wakes a task. The waker is the program's: a panic in it must not keep the other tasks from being woken.
 fn wake(asked: Asked) {
     let Asked {
         mark,
@@ -74,7 +75,7 @@ fn wake(asked: Asked) {
     if let Err(panic) = std::panic::catch_unwind(woken) {
         drop_elsewhere(panic);
         (runtime.notice)(
-            "sidestream: a waker panicked, so that its task may never go on; others are woken",
+            "sidestream: a waker panicked, so its task may never continue; other tasks are still woken",
         );
     }
 }

@@ -1,8 +1,8 @@
-//! A machine for the cache to work on, and a naive oracle that watches it.
+//! A machine for the cache, and a naive oracle that checks it.
 //!
-//! Streams finish their work late. The oracle knows for every byte who used it last, by intervals
-//! in a plain list, and looks at each piece that is handed out: it overlaps no other, nothing that
-//! may still touch it is forgotten, and where no wait is asked for none is missing.
+//! Streams complete their work late. The oracle knows for every byte who used it last, by intervals in a plain list,
+//! and checks each piece that is handed out: it overlaps no other, no pending use of it is forgotten, and where no
+//! wait is requested none is missing.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use sidestream::op::StreamId;
 
 use crate::drawn::Random;
 
-/// Last uses: how far each stream has to be.
+/// Last uses: how far each stream must have progressed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Last(pub Vec<(StreamId, u64)>);
 
@@ -29,14 +29,14 @@ impl Uses for Last {
 
     fn on(&self) -> On {
         match self.0[..] {
-            [] => On::Nobody,
+            [] => On::NoStream,
             [(stream, _)] => On::Only(stream),
             _ => On::Several,
         }
     }
 }
 
-/// Bytes that a stream uses until it has done so much.
+/// Bytes that a stream uses until it has progressed this far.
 #[derive(Clone, Copy, Debug)]
 struct Use {
     start: u64,
@@ -45,7 +45,7 @@ struct Use {
     token: u64,
 }
 
-/// A stream does nothing from a point on before another has come so far.
+/// A stream waits at some point until another has progressed this far.
 struct Wait {
     stream: usize,
     from: u64,
@@ -67,17 +67,17 @@ pub struct Machine {
     rules: Rules,
     pub asks: u64,
     pub host_waits: u64,
-    /// No more than this is there.
+    /// Total memory of the machine.
     pub memory_bytes: u64,
-    /// One growth in so many cannot be where it is wanted.
+    /// One growth in this many cannot be placed at the requested address.
     pub apart_one_in: Option<u64>,
-    /// Growth comes in segments of at most so many bytes.
+    /// Maximum size of a segment of a growth.
     pub chunk_bytes: u64,
     random: Random,
     issued: Vec<u64>,
     finished: Vec<u64>,
     waits: Vec<Wait>,
-    /// By stream, how far it waits for each other.
+    /// By stream, how far it waits for each other stream.
     known: Vec<Vec<u64>>,
     uses: Vec<Use>,
     held: BTreeMap<u64, u64>,
@@ -114,8 +114,8 @@ impl Machine {
         self.segments.len() as u64
     }
 
-    /// The sizes of all that lies in one row; segments alone, where they do not join. The largest
-    /// first: there is a fitting one for each in turn.
+    /// Returns the sizes of contiguous memory, or of single segments where they do not join. The largest come first:
+    /// a fitting piece exists for each in turn.
     pub fn ranges(&self) -> Vec<u64> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for (&start, &bytes) in &self.segments {
@@ -129,7 +129,7 @@ impl Machine {
         sizes
     }
 
-    /// Allocates as a runtime does it, and checks what comes out.
+    /// Allocates as a runtime does, and checks the result.
     #[track_caller]
     pub fn alloc(
         &mut self,
@@ -142,7 +142,7 @@ impl Machine {
             let answer = cache.alloc(bytes, home, |uses| {
                 asks += 1;
                 match uses.on() {
-                    On::Nobody => panic!("asked about a piece that nobody uses"),
+                    On::NoStream => panic!("queried a piece without uses"),
                     On::Only(stream) => asked_own |= Some(stream) == home,
                     On::Several => {}
                 }
@@ -151,9 +151,10 @@ impl Machine {
             self.asks += asks;
             match answer {
                 Ok(granted) => {
-                    // Whoever may not wait asks about all that could go before new memory is had.
+                    // A cache that may not wait queries everything that could be released before it requests new
+                    // memory.
                     let spares = self.rules.spare.is_some_and(|spare| !spare.waits);
-                    assert!(spares || !asked_own, "asked about its own, without need");
+                    assert!(spares || !asked_own, "queried its own uses without need");
                     let mut held = Held {
                         piece: granted.piece,
                         carried: granted.carried,
@@ -178,16 +179,16 @@ impl Machine {
                 Err(Need::OutOfMemory(sizes)) => return Err(sizes),
             }
         }
-        panic!("an allocation of {bytes} bytes comes to no end");
+        panic!("an allocation of {bytes} bytes does not end");
     }
 
-    /// Frees a piece that its home stream used last, or nobody.
+    /// Frees a piece that its home stream used last, or that is unused.
     pub fn free(&mut self, cache: &mut Cache<Last>, held: Held, on: &[StreamId]) {
         let (start, end) = bounds(&held.piece);
         self.held.remove(&start);
         let mut uses = held.carried;
         if let Some(home) = held.home.filter(|_| !on.is_empty()) {
-            // The tenant waited for those before it, on its home stream.
+            // The tenant waited on its home stream for the earlier ones.
             let waited = |u: &Use| u.stream == home.0 as usize || on.contains(&home);
             uses.0.clear();
             for kept in held.before.iter().filter(|u| !waited(u)) {
@@ -216,7 +217,7 @@ impl Machine {
         *issued
     }
 
-    /// Every stream works off a part of what it has, and leaves at most `lag` to do.
+    /// Every stream completes a part of its work, and leaves at most `lag` uses.
     pub fn progress(&mut self, lag: u64) {
         for stream in 0..self.issued.len() {
             let left = self.random.below(lag + 1);
@@ -228,7 +229,7 @@ impl Machine {
         self.finished.clone_from(&self.issued);
     }
 
-    /// A stream comes so far, and so does everything that it waits for.
+    /// A stream progresses this far, and so does everything that it waits for.
     fn finish(&mut self, stream: usize, until: u64) {
         if self.finished[stream] >= until {
             return;
@@ -255,7 +256,7 @@ impl Machine {
         }
     }
 
-    pub fn is_over(&self, uses: &Last) -> bool {
+    pub fn is_complete(&self, uses: &Last) -> bool {
         let mut uses = uses.0.iter();
         uses.all(|&(stream, token)| self.finished[stream.0 as usize] >= token)
     }
@@ -265,7 +266,7 @@ impl Machine {
             self.finished[stream.0 as usize] >= token
                 || home.is_some_and(|home| self.knows(home, stream.0 as usize, token))
         };
-        if self.is_over(uses) {
+        if self.is_complete(uses) {
             State::Over
         } else if uses.0.iter().all(is_ordered) {
             State::Ordered
@@ -329,7 +330,7 @@ impl Machine {
         }
     }
 
-    /// Takes out what is known of the uses of a range.
+    /// Removes the known uses of a range.
     fn cut_uses(&mut self, start: u64, end: u64) -> Vec<Use> {
         let mut inside = Vec::new();
         let mut outside = Vec::new();
@@ -398,15 +399,15 @@ impl Machine {
         }
     }
 
-    /// Gives back what can be given back.
+    /// Releases every segment that can be released.
     pub fn release_idle(&mut self, cache: &mut Cache<Last>) {
         self.release(cache.empty_cache());
     }
 
-    /// Gives segments back, as the driver sees it.
+    /// Releases segments, as the driver sees it.
     pub fn release(&mut self, segments: Vec<Segment<Last>>) {
         for segment in segments {
-            if !self.is_over(&segment.uses) {
+            if !self.is_complete(&segment.uses) {
                 self.wait_on_host(&segment.uses);
             }
             let Address(start) = segment.address;

@@ -1,4 +1,4 @@
-//! Bytes, whose they are, and for how long.
+//! Bytes, their owners, and their lifetimes.
 
 use super::{check, check_clean};
 
@@ -35,7 +35,7 @@ fn the_halves_of_a_buffer_keep_their_own_past() {
         "RAW sums 4 6 right,total: wait_stream s=total src=right before 6
          WAIT_ON_UNRECORDED_EVENT 3",
     );
-    // A whole write by s1 makes one piece of the buffer again.
+    // A write of the whole buffer by s1 makes it one piece again.
     check(
         "kernel s=s1 w=A[0:100]
          kernel s=s1 w=A[300:400]
@@ -89,7 +89,7 @@ fn a_free_that_may_or_may_not_wait_is_a_warning() {
          cuda_free buf=A",
         "UAF A 1 2 s1,t0: sync_stream st=s1 before 2 (warn)",
     );
-    // Memory of cudaMallocAsync: it does not wait. Pinned memory: nobody says.
+    // Memory of cudaMallocAsync: the free does not wait. Pinned memory: not specified.
     check(
         "malloc_async buf=A s=s1
          kernel s=s1 w=A
@@ -99,7 +99,7 @@ fn a_free_that_may_or_may_not_wait_is_a_warning() {
         "UAF A 1 2 s1,t0: sync_stream st=s1 before 2
          UAF H 3 4 s1,t0: sync_stream st=s1 before 4",
     );
-    // It waits for the device at most, not for another thread.
+    // It waits at most for the device, not for another thread.
     check(
         "host_write buf=M t=other
          cuda_free buf=M",
@@ -109,7 +109,7 @@ fn a_free_that_may_or_may_not_wait_is_a_warning() {
 
 #[test]
 fn the_next_tenant_of_the_bytes() {
-    // The allocator saw the events of the free, but was not told of s2.
+    // The allocator saw the events of the free, but the use on s2 was not recorded.
     check(
         "alloc buf=A s=s1
          kernel s=s1 w=A
@@ -120,7 +120,7 @@ fn the_next_tenant_of_the_bytes() {
          kernel s=s1 w=B",
         "UAF B 3 6 s2,s1: record_stream buf=A st=s2 before 4",
     );
-    // Nobody looked at events: only a wait helps.
+    // The events were not queried: only a wait helps.
     check(
         "alloc buf=A s=s1
          wait_stream s=s2 src=s1
@@ -181,7 +181,7 @@ fn pageable_memory_is_a_warning() {
         "HOST_RAW P 2 4 s1,t0: sync_stream st=s1 before 4 (warn)
          UNPINNED_ASYNC_COPY 2",
     );
-    // Device against device on pageable memory is none.
+    // For copies between device buffers, pageable memory causes no warning.
     check(
         "copy_async s=s1 from=A to=P
          kernel s=s2 r=P",

@@ -1,9 +1,9 @@
 //! Programs as lines of text: a word for the call, then `key=value` fields, as in
 //! `kernel s=s1 r=A w=B[0:64]`. Fixes are printed in the same words, so they can be applied.
 //!
-//! Names need no declaration: `s1` is a non-blocking stream of device 0; a buffer `H…` is pinned,
-//! `P…` pageable, `M…` managed, any other device memory, of 1,024 bytes. Lines that start with
-//! `stream`, `buffer` or `event` say otherwise and are no operations.
+//! Names need no declaration: `s1` is a non-blocking stream of device 0; a buffer `H…` is pinned, `P…` pageable, `M…`
+//! managed, any other is device memory, each of 1,024 bytes. Lines that start with `stream`, `buffer` or `event`
+//! declare something else and are not operations.
 
 use std::collections::HashMap;
 
@@ -39,13 +39,13 @@ pub fn run(program: &str) -> (Report, Names) {
     (reader.checker.report(), reader.names)
 }
 
-/// The lines of a program that say something.
+/// Returns the lines of a program that are not empty or comments.
 pub fn lines(program: &str) -> impl Iterator<Item = &str> {
     let said = |line: &&str| !line.is_empty() && !line.starts_with('#');
     program.lines().map(str::trim).filter(said)
 }
 
-/// Whether a line is an operation.
+/// Returns whether a line is an operation.
 pub fn is_op(line: &str) -> bool {
     !["stream", "buffer", "event"].contains(&word(line))
 }
@@ -92,7 +92,7 @@ impl Reader {
         }
     }
 
-    /// Takes a line; an operation gets the number `id`. None for a declaration.
+    /// Reads a line; an operation gets the number `id`. Returns none for a declaration.
     pub fn line(&mut self, line: &str, id: u32) -> Option<Result<(), Refused>> {
         self.name_legacy_streams();
         let fields = Fields::of(line);
@@ -303,7 +303,7 @@ impl Reader {
             other => panic!("no such call: {other}"),
         };
         let thread = fields.0.get("t").copied().unwrap_or("t0");
-        // Explicit sites come after all that stand for one operation each.
+        // Explicit sites come after those of single operations.
         let named = |site: &&str| 1_000_000 + index(&mut self.sites, site);
         let site = fields.0.get("site").map(named).unwrap_or(id);
         Op {
@@ -358,7 +358,7 @@ impl Reader {
         stream
     }
 
-    /// The rule book adds legacy streams by itself.
+    /// Names the legacy streams that the rule book has added.
     fn name_legacy_streams(&mut self) {
         let known = self.checker.order().streams().len();
         self.names.streams.resize(known, "legacy".to_owned());

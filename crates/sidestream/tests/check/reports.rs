@@ -1,4 +1,4 @@
-//! What a report holds besides single races: how often, in which order, in which words, and what ends it.
+//! Properties of a whole report: counts, order, wording, and how it ends.
 
 use sidestream::check::Page;
 
@@ -6,7 +6,7 @@ use super::check;
 use super::notation::run;
 
 #[test]
-fn pairs_alike_count_once() {
+fn equal_pairs_count_once() {
     check(
         "kernel s=s1 w=M site=render
          host_read buf=M site=draw
@@ -20,7 +20,7 @@ fn pairs_alike_count_once() {
         "HOST_RAW M 0 1 s1,t0: sync_stream st=s1 before 1 x3
          SYNC_IN_LOOP 8",
     );
-    // Another buffer and another site are other entries.
+    // Another buffer and another site are separate entries.
     check(
         "kernel s=s1 w=A,B site=x
          kernel s=s2 r=A site=y
@@ -65,7 +65,7 @@ fn a_report_for_people() {
         "\
 1 race, 1 race that CUDA leaves open, 2 remarks
 
-  HOST_RAW on P: the host reads and the device writes, in no certain order. CUDA leaves open whether that call waits.
+  HOST_RAW on P: the host reads and the device writes, in no defined order. CUDA leaves open whether that call waits.
     op 2 on s1
     op 4 on t0
     t0 waits for s1 only up to op 1
@@ -80,18 +80,18 @@ fn a_report_for_people() {
   UNPINNED_ASYNC_COPY: a copy of pageable memory may block the host and does not overlap; use pinned memory
     op 2
 
-  STREAM_POOL_ALIAS: the pool holds fewer streams than were asked for, so some of them are the same one
+  STREAM_POOL_ALIAS: the pool holds fewer streams than were asked for, so some of them are the same stream
     op 5
 
-  Mend them from the last to the first, and check again: what lies behind them may not be shown.
+  Fix them from the last to the first, and check again: they may hide other races.
 "
     );
 }
 
-/// One wait does for all that the stream does behind it, and stands before the first of them. Of those that it mends,
-/// the one that reads what is not there yet is told in full.
+/// One wait orders everything that its stream does afterwards, and is placed before the first of these. Of the races
+/// that it fixes, the report describes in full the one that reads memory before it is written.
 #[test]
-fn races_that_one_call_mends_are_one_entry() {
+fn races_that_one_call_fixes_are_one_entry() {
     let (report, names) = run("kernel s=s1 r=A
          kernel s=s1 w=B
          kernel s=s2 w=A
@@ -112,7 +112,7 @@ fn races_that_one_call_mends_are_one_entry() {
     op 3 on s2
     nothing makes s2 wait for s1
   fix: - {do: wait_stream, s: s2, src: s1}   before op 2
-  the same call mends one more:
+  the same call fixes one more:
     WAR on A: op 0 on s1, op 2 on s2
 
   RAW on C: the second may read before the first has written.
@@ -121,12 +121,12 @@ fn races_that_one_call_mends_are_one_entry() {
     nothing makes s2 wait for s1
   fix: - {do: wait_stream, s: s2, src: s1}   before op 5
 
-  Mend them from the last to the first, and check again: what lies behind them may not be shown.
+  Fix them from the last to the first, and check again: they may hide other races.
 "
     );
 }
 
-/// Whoever names a stream, a thread, a buffer, a span or a place cannot write lines of the report.
+/// The names of streams, threads, buffers, spans and places cannot add lines to the report.
 #[test]
 fn names_stay_in_their_line() {
     const NAME: &str = "\u{1b}[31mred\u{7}\n  RAW on fake: nothing\u{202e}";

@@ -12,7 +12,7 @@ pub enum Arrangement {
     Kernels(usize),
     /// Batch i on stream i mod k.
     Streams(usize),
-    /// A stream per stage, a ring of this many slots.
+    /// A stream per stage, and a ring of this many slots.
     Ring(usize),
 }
 
@@ -29,7 +29,7 @@ impl Job {
     }
 }
 
-/// One host thread, some streams; every call is a host task and a device task.
+/// One host thread and some streams; every call is a host task and a device task.
 pub struct Program {
     pub engine: Engine,
     host: LaneId,
@@ -93,7 +93,7 @@ impl Program {
         self.call(stream, Call::Wait, Work::Marker, Some(record));
     }
 
-    /// A device synchronise; returns its end.
+    /// Synchronises with the device; returns the end of the call.
     pub fn synchronize(&mut self) -> u64 {
         let after: Vec<TaskId> = self.last.iter().copied().flatten().collect();
         let sync = self
@@ -103,12 +103,12 @@ impl Program {
     }
 }
 
-/// Time of the whole job, ms.
+/// Returns the time of the whole job in ms.
 pub fn time_ms(profile: &Profile, job: &Job, arrangement: Arrangement) -> f64 {
     program(profile, job, arrangement).1 as f64 * 1e-6
 }
 
-/// The executed program and its time in ns.
+/// Returns the executed program and its time in ns.
 pub fn program(profile: &Profile, job: &Job, arrangement: Arrangement) -> (Program, u64) {
     let (bytes, kernel) = (job.bytes, job.kernel());
     let mut p = match arrangement {

@@ -1,4 +1,5 @@
-//! Captures of the explicit style: what a graph does, what cannot be captured, and where a graph goes.
+//! Captures of the explicit style: the effect of a graph, calls that cannot be captured, and where a graph is
+//! destroyed.
 
 use sidestream::check::RaceKind;
 use sidestream::device::Device;
@@ -60,7 +61,7 @@ fn streams_and_memory_of_the_safe_api_cannot_be_captured() {
     invalid(Stream::of(&safe).begin_capture());
     captured.begin_capture().unwrap();
     invalid(Stream::of(&safe).wait_stream(&captured));
-    // SAFETY: it is refused.
+    // SAFETY: the call is refused.
     unsafe {
         invalid(captured.lend_mut(buffer.view_mut()).map(drop));
     }
@@ -72,7 +73,7 @@ fn streams_and_memory_of_the_safe_api_cannot_be_captured() {
 }
 
 #[test]
-fn a_capture_becomes_what_a_graph_does_from_its_next_launch_on() {
+fn a_graph_runs_a_new_capture_from_its_next_launch_on() {
     let add = add();
     let (value, report) = run(Schedule::Adversarial, |device| {
         let work = stream(device, "work");
@@ -124,7 +125,7 @@ fn a_capture_becomes_what_a_graph_does_from_its_next_launch_on() {
 }
 
 #[test]
-fn a_captured_graph_that_goes_inside_a_function_on_the_host_is_given_back_elsewhere() {
+fn a_captured_graph_dropped_inside_a_host_function_is_destroyed_elsewhere() {
     let (backend, device) = Refusing::open(Schedule::InOrder);
     let stream = stream(&device, "s");
     stream.begin_capture().unwrap();
@@ -134,7 +135,7 @@ fn a_captured_graph_that_goes_inside_a_function_on_the_host_is_given_back_elsewh
         drop(graph);
         IS_CALLBACK.set(false);
     };
-    // SAFETY: it touches no memory.
+    // SAFETY: the function touches no memory.
     unsafe { stream.host_func(&[], &[], act).unwrap() };
     stream.synchronize().unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! Streams of each kind: the default ones, adopted ones, and many that come and go.
+//! Streams of each kind: default streams, adopted ones, and many short-lived ones.
 
 use sidestream::check::{OnRace, RaceKind};
 use sidestream::device::{Device, Options};
@@ -71,7 +71,7 @@ fn an_adopted_stream_is_a_stream_of_its_kind() {
             true => StreamKind::Blocking,
             false => StreamKind::NonBlocking,
         };
-        // SAFETY: the simulated GPU has no driver, and takes the handle for a name.
+        // SAFETY: the simulated GPU has no driver, and uses the handle as a name.
         let up = unsafe { Stream::from_raw(device, 0x1234, kind, "adopted").unwrap() };
         let (from, to) = (pinned(device, 6), pinned(device, 0));
         let data = DeviceMemory::malloc(device, BYTES).unwrap();
@@ -115,13 +115,13 @@ fn blocking_calls_run_on_the_current_device_of_their_thread() {
             .filter(|race| race.kind == RaceKind::Raw);
         assert_eq!(raw.count(), races, "{}", findings.text());
     }
-    // The log has declared the right legacy streams before they were used: else it could not go on.
+    // The log must have declared the legacy streams before their use: otherwise it could not continue.
     stream(other, "later").synchronize().unwrap();
     assert_eq!(findings.ended(), None);
 }
 
 #[test]
-fn what_was_recorded_in_default_streams_is_given_back_with_the_device() {
+fn events_recorded_in_default_streams_are_given_back_with_the_device() {
     let (backend, device) = Refusing::open(Schedule::InOrder);
     let work = stream(&device, "work");
     for default in [Stream::legacy(&device), Stream::per_thread(&device)] {
@@ -132,7 +132,7 @@ fn what_was_recorded_in_default_streams_is_given_back_with_the_device() {
     assert_eq!(backend.events(), 0);
 }
 
-/// On which chain a stream of the safe API counts that is asked for now.
+/// Returns the chain of a stream that the safe API creates now.
 fn next_chain(device: &Device, name: &str) -> u32 {
     let event = device.stream(name).unwrap().record_event().unwrap();
     let text = format!("{event:?}");
@@ -166,11 +166,11 @@ fn streams_that_come_and_go_make_no_clock_longer() {
 }
 
 #[test]
-fn a_stream_that_goes_on_where_another_ended_stands_behind_it() {
+fn a_stream_that_continues_the_chain_of_another_is_ordered_after_it() {
     for schedule in schedules() {
         let (value, report) = run(schedule, |device| {
             let home = device.stream("home").unwrap();
-            // So many that others count on their chains.
+            // More streams, which use other chains.
             let many: Vec<Stream> = (0..20).map(|n| stream(device, &format!("{n}"))).collect();
             drop(many);
             let out: Vec<HostMemory> = (0..30).map(|_| pinned(device, 0)).collect();
@@ -178,7 +178,7 @@ fn a_stream_that_goes_on_where_another_ended_stands_behind_it() {
                 let mut x = home.alloc::<u8>(BYTES as usize).unwrap();
                 home.fill_with(x.view_mut(), round).unwrap();
                 let s = stream(device, "s");
-                // SAFETY: the buffer is noted on the stream before it is dropped; the device is waited for.
+                // SAFETY: the buffer is recorded on the stream before it is dropped; the device is waited for.
                 unsafe {
                     let region = s.lend(x.view()).unwrap();
                     s.memcpy(region, out.all()).unwrap();
@@ -198,9 +198,9 @@ fn a_stream_that_goes_on_where_another_ended_stands_behind_it() {
     }
 }
 
-/// More than are looked through one by one, each noted several times.
+/// More streams than are searched one by one, each recorded several times.
 #[test]
-fn memory_that_many_streams_use_goes_on_behind_all_of_them() {
+fn memory_that_many_streams_use_is_reused_after_all_of_them() {
     for schedule in schedules() {
         let (value, report) = run(schedule, |device| {
             let home = device.stream("home").unwrap();
@@ -209,7 +209,7 @@ fn memory_that_many_streams_use_goes_on_behind_all_of_them() {
             home.fill_with(x.view_mut(), 7).unwrap();
             let streams: Vec<Stream> = (0..50).map(|n| stream(device, &format!("{n}"))).collect();
             for (s, out) in streams.iter().zip(&out) {
-                // SAFETY: the buffer is noted on the stream before it is dropped; the device is waited for.
+                // SAFETY: the buffer is recorded on the stream before it is dropped; the device is waited for.
                 unsafe {
                     let region = s.lend(x.view()).unwrap();
                     s.memcpy(region, out.all()).unwrap();

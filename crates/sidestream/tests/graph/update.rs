@@ -1,4 +1,4 @@
-//! Another description for a graph that there is.
+//! Updates of a graph by another description.
 
 use sidestream::device::Device;
 use sidestream::error::Error;
@@ -20,7 +20,7 @@ fn an_update_changes_the_next_launch_and_none_before_it() {
         let mut graph = nodes.build().unwrap();
         graph.launch(&stream).unwrap();
 
-        // The first launch is under way. Other numbers, other bytes, another kernel, one more buffer.
+        // The first launch is pending. Other numbers, other bytes, another kernel, one more buffer.
         let mut nodes = graph.edit().unwrap();
         let z = zeroed(&mut nodes, &stream, 64);
         let args = (x.view(), y.slice_mut(..), 3);
@@ -30,7 +30,7 @@ fn an_update_changes_the_next_launch_and_none_before_it() {
         assert!(matches!(graph.edit(), Err(Error::Invalid { .. })));
         let mut left = graph.update(nodes).unwrap();
         graph.launch(&stream).unwrap();
-        // Another stream stands behind what the nodes touch now.
+        // Another stream is ordered after the new accesses of the nodes.
         let other = device.stream("other").unwrap();
         let mixed = mixed(1, 1, 3);
         let [zeros, copied] = [0, mixed].map(|value| [value; 32]);
@@ -65,7 +65,7 @@ fn an_update_with_memory_of_its_own_gives_the_old_memory_back() {
         let (nodes, second, second_back) = described(20);
         let mut old = graph.update(nodes).unwrap();
         graph.launch(&streams[1]).unwrap();
-        // What the first launch does to it is under way, and waited for.
+        // The first launch's use of it is pending, and is waited for.
         let old_back = old.synchronize_pinned(first_back).unwrap();
         assert_eq!(old_back[..], [1; 64]);
         let mut old = old.take(first);
@@ -90,7 +90,7 @@ fn a_description_of_another_shape_is_refused_and_comes_back() {
             .launch(&slow, Grid::new(1, 64), (y.view_mut(), 2))
             .unwrap();
         let mut graph = nodes.build().unwrap();
-        // Fewer nodes; a node behind another one; a node of another kind.
+        // Fewer nodes; a node with another dependency; a node of another kind.
         for wrong in 0..3 {
             let mut nodes = device.graph();
             let z = zeroed(&mut nodes, &stream, 64);
@@ -109,7 +109,7 @@ fn a_description_of_another_shape_is_refused_and_comes_back() {
             let refused = graph.update(nodes).unwrap_err();
             let code = matches!(refused.error, Error::Refused { code: 910, .. });
             assert!(code, "{refused}");
-            // The description is good for a graph of its own.
+            // The description can be built as a graph of its own.
             let mut other = refused.value.unwrap().build().unwrap();
             other.launch(&stream).unwrap();
             assert!(values(&other, &stream, z)[0] >= 4);

@@ -17,7 +17,7 @@ impl Random {
         self.below(2) == 1
     }
 
-    /// A number of any length.
+    /// Returns a number of random length.
     fn wide(&mut self) -> u64 {
         let bits = self.below(62);
         self.next() & ((1 << bits) - 1)
@@ -33,7 +33,7 @@ impl Random {
         [Device, Pinned, Pageable, Managed][self.below(4) as usize]
     }
 
-    /// A log of this many records: some of each declaration first, then whatever comes.
+    /// Returns a log of this many records: first some of each declaration, then random ones.
     pub fn records(&mut self, count: usize) -> Vec<Record<'static>> {
         let mut known = Known::default();
         let mut records = Vec::new();
@@ -272,7 +272,7 @@ struct Known {
     buffers: Vec<u64>,
     legacy: [bool; 3],
     next: u32,
-    /// By thread: how many spans it is in.
+    /// By thread: the number of spans that it is in.
     depths: Vec<u32>,
 }
 

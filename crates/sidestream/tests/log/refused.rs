@@ -1,4 +1,4 @@
-//! What writer and reader refuse, one condition each.
+//! Conditions that the writer and the reader refuse, one test each.
 
 use sidestream::backend::Done;
 use sidestream::log::{Record, Within, limits};
@@ -6,8 +6,8 @@ use sidestream::op::*;
 
 use super::{op, read, small};
 
-/// The writer refuses the operation with this text; so does the reader, which is shown the same
-/// bytes by a writer that knows more.
+/// Checks that the writer refuses the operation with this text, and that the reader does too, when it reads the bytes
+/// of a writer with more declarations.
 fn refused(op: &Op, because: &str) {
     let mut log = small();
     let error = log.take(&Record::op(op)).unwrap_err().to_string();
@@ -21,7 +21,7 @@ fn refused(op: &Op, because: &str) {
 }
 
 #[test]
-fn an_operation_names_only_what_is_declared() {
+fn an_operation_names_only_declared_ids() {
     let (s, e, b) = (StreamId(2), EventId(1), BufferId(2));
     let (stream, event, buffer) = (StreamId(0), EventId(0), BufferId(0));
     let (from, to) = (Memory::Device, Memory::Device);
@@ -161,7 +161,7 @@ fn an_operation_names_only_what_is_declared() {
 }
 
 #[test]
-fn an_access_lies_inside_its_buffer() {
+fn an_access_is_inside_its_buffer() {
     for (buffer, start, end, because) in [
         (
             0,
@@ -322,7 +322,7 @@ fn operations_are_numbered_upwards() {
     );
 }
 
-/// The bytes of a log, by hand: the header and then these.
+/// Returns the error for a log by hand: the header and then these bytes.
 fn by_hand(records: &[u8]) -> String {
     let bytes = [b"SIDESTRM\x02\0\0\0\0\0\0\0", records].concat();
     let (_, error) = read(&bytes);

@@ -1,14 +1,14 @@
-//! The calls of a random program, as data: they can be printed, and left out one by one.
+//! The calls of a random program, as data that can be printed, and dropped one by one.
 
 use super::dice::Dice;
 use super::edge_act::{self, EdgeAct};
 use super::graph_act::{self, GraphAct};
 use super::plan::Plan;
 
-/// One call, or a few that belong together. Numbers are taken modulo what there is.
+/// One call, or a few that belong together. Numbers are taken modulo the number of objects.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
-    /// A buffer of `len` values of which `used` are ever touched, from `first` on.
+    /// A buffer of `len` values, of which `used` are touched, from `first` on.
     Alloc {
         slot: usize,
         stream: usize,
@@ -29,12 +29,12 @@ pub enum Act {
     UploadRows(Place, Table),
     DownloadRows(Place, Table),
     CopyRows(Place, usize, Table),
-    /// A copy from a slice on the host, and into one.
+    /// A copy from a slice on the host, and one into a slice.
     In(Place, u32),
     Out(Place),
-    /// From this slot into the place.
+    /// A copy from this slot into the place.
     Copy(usize, Place),
-    /// From one half of a buffer into the other.
+    /// A copy from one half of a buffer into the other.
     Within(Place),
     One(Place),
     Two(usize, Place),
@@ -65,11 +65,11 @@ pub enum Act {
     Span(Place),
     /// One of the graphs, by its number.
     Graph(usize, GraphAct),
-    /// Beside the safe API.
+    /// A call beside the safe API.
     Edge(EdgeAct),
 }
 
-/// Where a call acts: a part of a slot, and on which stream. The ends are thousandths.
+/// Where a call acts: a part of a slot, and the stream. The ends are in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub slot: usize,
@@ -94,12 +94,12 @@ pub enum Start {
     Upload,
 }
 
-/// What a function on the host owns and does.
+/// What a host function owns and does.
 #[derive(Clone, Copy, Debug)]
 pub enum Hosted {
     Values(u32),
     Panics,
-    /// Takes the buffer of a slot and brings it back.
+    /// Takes the buffer of a slot and gives it back.
     Buffer(usize),
     /// Writes pinned memory.
     Pinned(u32),
@@ -107,7 +107,7 @@ pub enum Hosted {
     Drops(usize),
 }
 
-/// What is done with something that the device or a function may still use.
+/// How a value is waited for that the device or a function may still use.
 #[derive(Clone, Copy, Debug)]
 pub enum Landing {
     Sync,
@@ -116,14 +116,14 @@ pub enum Landing {
     Drop,
     Forget,
     DropElsewhere,
-    /// Polled as a future: to the end, or once and then given up.
+    /// Polled as a future: to the end, or once and then dropped.
     Await,
     PollOnce,
     /// Polled once with a waker that panics.
     PollBadly,
 }
 
-/// The program of a plan: the calls of each thread.
+/// Draws the program of a plan: the calls of each thread.
 pub fn draw(plan: &Plan) -> Vec<Vec<Act>> {
     let mut dice = Dice::new(plan.seed ^ 0xac75);
     let starts = (0..plan.slots).map(|slot| alloc(slot, plan, &mut dice));
@@ -152,7 +152,7 @@ pub fn draw(plan: &Plan) -> Vec<Vec<Act>> {
     programs
 }
 
-/// Whether a plan has calls of this kind at all.
+/// Returns whether a plan may have calls of this kind.
 fn allowed(act: &Act, plan: &Plan) -> bool {
     match act {
         Act::Drop(_)
@@ -160,12 +160,12 @@ fn allowed(act: &Act, plan: &Plan) -> bool {
         | Act::EmptyCache(_)
         | Act::NewStream(..)
         | Act::DropDevice(_) => plan.drops,
-        // What is dropped on another thread is dropped at a moment that no seed decides.
+        // A drop on another thread happens at a time that no seed determines.
         Act::DropElsewhere(_) | Act::HostFunc(_, Hosted::Drops(_)) => {
             plan.drops && plan.threads > 1
         }
         Act::HostFunc(_, Hosted::Buffer(_)) => plan.drops,
-        // It asks from a thread of the runtime's own.
+        // It queries from a thread of the runtime.
         Act::Land(
             _,
             Landing::Await | Landing::PollOnce | Landing::PollBadly | Landing::DropElsewhere,
@@ -185,7 +185,7 @@ fn allowed(act: &Act, plan: &Plan) -> bool {
         | Act::Benchmark(_) => plan.waits,
         Act::Trap(_) => plan.traps,
         Act::Graph(_, act) => graph_act::allowed(act, plan),
-        // More than 64 rows are tracked as one piece, with what lies between them.
+        // More than 64 rows are tracked as one range, including the gaps between them.
         Act::UploadRows(_, table) | Act::DownloadRows(_, table) | Act::CopyRows(_, _, table) => {
             plan.drops || plan.waits || table.count <= 64
         }
@@ -251,7 +251,7 @@ fn one(plan: &Plan, dice: &mut Dice) -> Act {
 }
 
 fn alloc(slot: usize, plan: &Plan, dice: &mut Dice) -> Act {
-    // Mostly little memory; sometimes so much that the limit is met.
+    // Usually little memory; sometimes so much that the limit is reached.
     let spare = match plan.drops && dice.chance(200) {
         true => dice.below(400_000),
         false => 0,

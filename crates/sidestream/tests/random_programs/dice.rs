@@ -1,4 +1,4 @@
-//! Numbers drawn from a seed, the same on every machine.
+//! Numbers drawn from a seed, equal on every machine.
 
 use sidestream::sim::split_mix;
 
@@ -14,12 +14,12 @@ impl Dice {
         split_mix(&mut self.0)
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }
 
-    /// True so many times in a thousand.
+    /// Returns true with a probability of this many thousandths.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         self.next() % 1000 < u64::from(per_mille)
     }

@@ -1,17 +1,17 @@
-//! What others do beside the safe API, and code of the program's that fails, as data.
+//! Calls of other code beside the safe API, and code of the program that panics, as data.
 
 use super::act::{Place, place};
 use super::dice::Dice;
 use super::plan::{Edges, Plan};
 
-/// One of these. Numbers are taken modulo what there is.
+/// One call. Numbers are taken modulo the number of objects.
 #[derive(Clone, Copy, Debug)]
 pub enum EdgeAct {
-    /// Other code gets to know a stream.
+    /// Other code is given a stream.
     Meet(Known),
-    /// Other code uses the buffer of a slot, and the program sees to it that nobody else does meanwhile.
+    /// Other code uses the buffer of a slot, and the program makes sure that nothing else uses it meanwhile.
     Work(Work),
-    /// A capture begins on one of these streams, or goes on, or ends and is launched.
+    /// A capture begins on one of these streams, or continues, or ends and is launched.
     Begin {
         stream: usize,
         by: By,
@@ -23,20 +23,20 @@ pub enum EdgeAct {
     End {
         stream: usize,
     },
-    /// Code of the program's panics that the runtime calls.
+    /// Code of the program that the runtime calls panics.
     Panic(Called),
     /// A child of a fork tries all handles.
     Fork,
 }
 
-/// How other code knows a stream.
+/// How other code got to know a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Known {
-    /// The handle of this stream of the safe API was given to it.
+    /// It was given the handle of this stream of the safe API.
     Safe(usize),
-    /// It made the stream itself, and the program adopted that.
+    /// It created the stream itself, and the program adopted it.
     Adopted(usize),
-    /// A stream of the explicit style on this device, and whether its handle was given away.
+    /// A stream of the explicit style on this device, and whether other code was given its handle.
     Explicit {
         device: usize,
         is_blocking: bool,
@@ -49,11 +49,11 @@ pub enum Known {
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     pub at: Place,
-    /// On which of the streams that other code knows.
+    /// Which of the streams that other code knows.
     pub on: usize,
     pub by: By,
     pub value: u8,
-    /// How many operations.
+    /// Number of operations.
     pub count: usize,
     pub settles: Settles,
 }
@@ -61,43 +61,43 @@ pub struct Work {
 /// Who calls the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// The program, by the explicit style, so that the log is told.
+    /// The program, through the explicit style, so that the log records the calls.
     Program,
-    /// Other code, of which nobody tells.
+    /// Other code, whose calls are not recorded.
     Others,
 }
 
-/// How the promise of lent memory is kept.
+/// How the promise for lent memory is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settles {
-    /// The program waits for the stream, or asks until it is over, and goes on.
+    /// The program waits for the stream, or polls until it is idle, and continues.
     Synchronize,
     Query,
-    /// The next stream that uses it waits for an event, or for the whole stream.
+    /// The next stream that uses the memory waits for an event, or for the whole stream.
     Event,
     WaitStream,
-    /// It is noted on the stream, behind the work or before it, and dropped.
+    /// The memory is recorded on the stream, after the work or before it, and dropped.
     Note,
     NoteBefore,
-    /// Nothing is done: a race, which only the tests for that have.
+    /// It is not kept: a race, which only the tests of that have.
     Never,
 }
 
-/// Which code of the program's.
+/// Which code of the program panics.
 #[derive(Clone, Copy, Debug)]
 pub enum Called {
-    /// What states the cost of a kernel.
+    /// The cost function of a kernel.
     Cost(Place),
     Benchmark(Place),
-    /// A sink that is told so many things before.
+    /// A sink, after this many records.
     Sink(u32),
-    /// The file of a recording, behind so many writes.
+    /// The file of a recording, after this many writes.
     File(u32),
-    /// Who waits for something that flies.
+    /// The waker of a pending value.
     Waker(usize),
-    /// The drop of what a function on the host owns.
+    /// The drop of what a host function owns.
     Drop(usize),
-    /// A function on the host in the explicit style.
+    /// A host function of the explicit style.
     HostFunc(usize),
     /// A part of a pipeline, at an item.
     Pipeline {
@@ -115,7 +115,7 @@ pub enum Part {
     Progress,
 }
 
-/// One of them, if the plan has any.
+/// Draws one of them, if the plan has any.
 pub fn draw(plan: &Plan, edges: &Edges, dice: &mut Dice) -> Option<EdgeAct> {
     let value = dice.next() as u8;
     let stream = dice.below(4);
@@ -151,8 +151,8 @@ pub fn draw(plan: &Plan, edges: &Edges, dice: &mut Dice) -> Option<EdgeAct> {
         EdgeAct::Work(_) => edges.others,
         EdgeAct::Begin { .. } | EdgeAct::Node { .. } | EdgeAct::End { .. } => edges.captures,
         EdgeAct::Panic(Called::Waker(_) | Called::Drop(_)) => edges.panics && plan.threads > 1,
-        // What its thread was doing, others see half done.
-        // Whether a call that begins or ends a capture has done so, who has it panic under his hands does not hear.
+        // Other threads see the work of its thread half done.
+        // If a call that begins or ends a capture panics, its caller does not know whether it had an effect.
         EdgeAct::Panic(Called::Sink(_)) => edges.panics && plan.threads == 1 && !edges.captures,
         EdgeAct::Panic(_) => edges.panics,
         EdgeAct::Fork => edges.forks && dice.chance(100),

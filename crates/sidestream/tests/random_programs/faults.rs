@@ -1,4 +1,4 @@
-//! A back end that refuses calls at random, or one of them, and keeps account.
+//! A back end that refuses random calls, or one of them, and counts allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,22 +18,21 @@ use sidestream::sim::Machine;
 use super::dice::Dice;
 use super::stuck;
 
-/// The code of a refusal that was made up here. One with another code is the machine's own, and
-/// the runtime's mistake.
+/// The code of an artificial refusal. An error with another code comes from the machine, and is a bug of the runtime.
 pub const MADE_UP: i32 = 987_654;
 
-/// After so many calls a program is said not to end. The longest that ends makes some thousands.
+/// Maximum number of calls, after which a program counts as endless. The longest that ends makes a few thousand.
 const CALLS_AT_MOST: u64 = 400_000;
 
-/// What other code is to the machine: a thread of its own.
+/// The thread of other code in the machine.
 const OTHERS: ThreadId = ThreadId(60);
-/// The handle of a stream is its number, and this. Those of other code begin at the second.
+/// The handle of a stream is its number, plus this. Handles of other code begin at twice this.
 const HANDLES: u64 = 1 << 32;
 const THEIRS: u64 = 1 << 40;
 
 pub struct Faults {
     pub machine: Machine,
-    /// Streams of other code, by their handles.
+    /// Streams of other code by handle.
     adopted: Mutex<BTreeMap<u64, StreamId>>,
     handles: AtomicU64,
     graphs: AtomicU32,
@@ -46,20 +45,20 @@ pub struct Faults {
 
 /// The one call that fails.
 struct One {
-    /// How many come before it.
+    /// Number of calls before it.
     left: AtomicU64,
-    /// Whether the machine carries it out first, if it puts something into a stream.
+    /// Whether the machine performs the call first, if it submits work to a stream.
     behind: bool,
 }
 
-/// What was made and not given back.
+/// Objects that were created and not destroyed.
 #[derive(Debug, Default, PartialEq, Eq, Clone)]
 pub struct Account {
     pub memory: BTreeMap<Address, u64>,
     pub streams: BTreeSet<StreamId>,
     pub events: BTreeSet<EventId>,
     pub graphs: BTreeSet<GraphId>,
-    /// What should not have been given back, in words.
+    /// Wrong destructions, as messages.
     pub wrong: Vec<String>,
 }
 
@@ -78,8 +77,8 @@ impl Faults {
         }
     }
 
-    /// The call fails that comes behind so many others. With `behind` it puts into its stream what it is to, and then
-    /// fails; other calls are only refused.
+    /// Returns a back end in which the call after `after` others fails. With `behind`, a call that submits work does
+    /// so and then fails; other calls are only refused.
     pub fn one(machine: Machine, after: u64, behind: bool) -> Faults {
         let left = AtomicU64::new(after);
         Faults {
@@ -88,13 +87,13 @@ impl Faults {
         }
     }
 
-    /// Whether that call was made.
+    /// Returns whether that call was made.
     pub fn has_failed(&self) -> bool {
         let one = self.one.as_ref();
         one.is_some_and(|one| one.left.load(Ordering::Relaxed) == u64::MAX)
     }
 
-    /// From here on nothing fails.
+    /// Lets nothing fail from here on.
     pub fn stop(&self) {
         self.per_mille.store(0, Ordering::Relaxed);
     }
@@ -103,7 +102,7 @@ impl Faults {
         self.account.lock().clone()
     }
 
-    /// How often it was called.
+    /// Returns the number of calls.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -134,9 +133,9 @@ impl Faults {
     }
 }
 
-/// What other code does with the machine, of which the runtime hears nothing.
+/// Calls of other code to the machine, which the runtime does not observe.
 impl Faults {
-    /// The handle of a stream that other code has made.
+    /// Returns the handle of a new stream of other code.
     pub fn new_handle(&self) -> u64 {
         self.handles.fetch_add(1, Ordering::Relaxed)
     }
@@ -146,7 +145,7 @@ impl Faults {
         adopted.unwrap_or(StreamId((handle - HANDLES) as u32))
     }
 
-    /// Whether it could: the machine refuses what is wrong beside captures, and when a device is lost.
+    /// Returns whether it succeeded: the machine refuses invalid calls during captures, and calls to a lost device.
     pub fn others_fill(&self, stream: StreamId, at: u64, bytes: u64, value: u8) -> bool {
         let fill = Fill {
             at: Address(at),
@@ -168,7 +167,7 @@ impl Faults {
         self.others(kind, Payload::None).is_ok()
     }
 
-    /// Ends a capture and launches what it captured.
+    /// Ends a capture and launches its graph.
     pub fn others_end(&self, stream: StreamId, device: DeviceId) -> Result<()> {
         self.others(Kind::EndCapture { stream }, Payload::None)?;
         let graph = GraphId(self.graphs.fetch_add(1, Ordering::Relaxed));
@@ -177,7 +176,7 @@ impl Faults {
             device,
             nodes: &[],
         };
-        // SAFETY: the number is other code's, which destroys it when it was waited for.
+        // SAFETY: the number belongs to other code, which destroys the graph after waiting for it.
         unsafe { self.machine.create(create)? };
         self.others(Kind::GraphLaunch { stream, graph }, Payload::Graph)?;
         self.others_wait(stream);
@@ -186,7 +185,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Each question takes a while on the clock of the machine.
+    /// Each query advances the machine's clock.
     pub fn let_time_pass(&self) {
         let device = Some(DeviceId(0));
         let op = of_others(Kind::SyncDevice { device });
@@ -196,7 +195,7 @@ impl Faults {
     }
 
     fn others(&self, kind: Kind, payload: Payload<'_>) -> Result<()> {
-        // SAFETY: the memory was lent for that, or is the capture's own.
+        // SAFETY: the memory was lent for this, or is the capture's own.
         unsafe { self.machine.submit(&of_others(kind), payload) }
     }
 }
@@ -211,7 +210,7 @@ fn of_others(kind: Kind) -> Op {
     }
 }
 
-// SAFETY: what is not refused the machine does, for which the same is promised.
+// SAFETY: the machine performs every call that is not refused, with the same guarantees.
 unsafe impl Backend for Faults {
     fn devices(&self) -> &[Caps] {
         self.machine.devices()
@@ -219,11 +218,11 @@ unsafe impl Backend for Faults {
 
     unsafe fn create(&self, what: Create<'_>) -> Result<()> {
         if let Err(error) = self.chance("create") {
-            // A capture that could not be made into a graph is gone.
+            // A capture that could not be made into a graph no longer exists.
             if let Create::Graph { id, nodes: [], .. } = what
                 && !self.account.lock().graphs.contains(&id)
             {
-                // SAFETY: the number stands for nothing, before and afterwards.
+                // SAFETY: the number refers to no object, before and afterwards.
                 unsafe {
                     self.machine.create(what)?;
                     self.machine.destroy(Destroy::Graph(id));
@@ -243,7 +242,7 @@ unsafe impl Backend for Faults {
             self.adopted.lock().insert(handle, id);
         }
         let is_new = match what {
-            // The default streams are there before and afterwards.
+            // The default streams exist before and afterwards.
             Create::Stream { kind, .. } if kind.is_default() => true,
             Create::Stream { id, .. } => account.streams.insert(id),
             Create::Event { id, .. } | Create::Interprocess { id, .. } => account.events.insert(id),

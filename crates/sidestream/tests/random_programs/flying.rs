@@ -1,4 +1,4 @@
-//! What the device or a function on the host may still use, and what it has to be when it is back.
+//! Values that the device or a host function may still use, and their expected contents afterwards.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,16 +14,16 @@ use super::act::Landing;
 use super::world::{Slot, World, bad_waker};
 
 pub enum Flying {
-    /// A copy, and what it has to hold then.
+    /// A copy, and the expected contents of its memory.
     Pinned(Pending<Pinned<u32>>, Vec<u32>),
-    /// The same of a function that writes it.
+    /// A host function that writes, and the expected contents of its memory.
     Written(Pending<Pinned<u32>>, Vec<u32>),
     Values(Pending<Vec<u32>>, Vec<u32>),
     Panics(Pending<Vec<u32>>),
     Buffer(Pending<Slot>),
 }
 
-/// How it ended.
+/// How the wait ended.
 enum Landed<T> {
     Back(T),
     Still(Pending<T>),
@@ -31,10 +31,9 @@ enum Landed<T> {
 }
 
 impl World {
-    /// Does with it what the program says. It flies on, comes back, or is gone.
+    /// Waits for the value as the program says. It stays pending, comes back, or is dropped.
     pub fn land(&self, flying: Flying, how: Landing) {
-        // What its function still owns is dropped on a thread of the runtime's own, at a moment that
-        // no seed decides.
+        // What its function still owns is dropped on a thread of the runtime, at a time that no seed determines.
         let is_elsewhere = matches!(flying, Flying::Written(..) | Flying::Buffer(_));
         if is_elsewhere && self.plan.threads == 1 && matches!(how, Landing::Drop) {
             return self.fly(flying);
@@ -130,14 +129,14 @@ impl World {
                 match Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)) {
                     Poll::Ready(Ok(value)) => Landed::Back(value),
                     Poll::Ready(Err(error)) => Landed::Gone(Some(error)),
-                    // Another executor goes on with it, under another waker.
+                    // Another executor continues with it, with another waker.
                     Poll::Pending => Landed::Still(pending),
                 }
             }
         }
     }
 
-    /// The smallest executor: polls when it was woken, yields when not.
+    /// The smallest executor: polls when it was woken, and yields otherwise.
     fn block_on<T>(&self, mut future: impl Future<Output = T> + Unpin) -> T {
         let flag = Arc::new(Flag::default());
         let waker = Waker::from(Arc::clone(&flag));
@@ -163,7 +162,7 @@ impl Wake for Flag {
     }
 }
 
-/// Looks again and again, a bounded number of times.
+/// Polls a condition a bounded number of times.
 pub fn wait_until(why: &str, is_so: impl Fn() -> bool) {
     // Some 15 seconds on an idle machine: a thread that others keep from running is not broken.
     for _ in 0..50_000_000u32 {

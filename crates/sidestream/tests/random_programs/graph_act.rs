@@ -1,4 +1,4 @@
-//! The calls around graphs, as data.
+//! The calls that concern graphs, as data.
 
 use super::act::{Act, Place, Table, place, table};
 use super::dice::Dice;
@@ -7,14 +7,14 @@ use super::plan::Plan;
 /// One call that builds a graph, launches it, or uses its memory between launches.
 #[derive(Clone, Copy, Debug)]
 pub enum GraphAct {
-    /// A new one for the device of this number, without nodes.
+    /// Opens a new graph without nodes, for the device of this number.
     Open(usize),
     /// Takes the buffer of a slot.
     Own(usize),
-    /// Takes pinned memory of so many values.
+    /// Takes pinned memory of this many values.
     OwnPinned(usize),
     Node(Node),
-    /// An edge that was asked for.
+    /// An explicit edge.
     After(usize, usize),
     Build,
     Launch(usize),
@@ -24,18 +24,18 @@ pub enum GraphAct {
     Fill(usize, usize, u32),
     /// A kernel reads a buffer and writes a part of a slot.
     Lend(usize, Place),
-    /// Pinned memory is looked at, is written, or is waited for and written.
+    /// Pinned memory is read, is written, or is waited for and written.
     Pinned(usize),
     PinnedMut(usize, u32),
     SyncPinned(usize, u32),
-    /// It is given up, and so much of its memory is taken back.
+    /// The graph is dropped, and this much of its memory is taken back.
     Take(usize),
     Drop,
     Forget,
     DropElsewhere,
 }
 
-/// A node. Which of these parts it touches depends on what it does.
+/// A node. Its work determines which of these parts it touches.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     pub work: Work,
@@ -63,7 +63,7 @@ pub enum Work {
     DownloadRows(Table),
 }
 
-/// A part of a buffer of the graph. The ends are thousandths.
+/// A part of a buffer of the graph. The ends are in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub which: usize,
@@ -71,10 +71,10 @@ pub struct Part {
     pub to: usize,
 }
 
-/// How many graphs there are at once.
+/// Number of graphs at the same time.
 pub const GRAPHS: usize = 2;
 
-/// A graph from its first call to its first launches.
+/// Draws a graph from its first call to its first launches.
 pub fn draw_new(plan: &Plan, dice: &mut Dice) -> Vec<Act> {
     let mut acts = vec![GraphAct::Open(dice.below(plan.devices))];
     acts.extend((0..1 + dice.below(3)).map(|_| GraphAct::Own(dice.below(plan.slots))));
@@ -93,7 +93,7 @@ pub fn draw_new(plan: &Plan, dice: &mut Dice) -> Vec<Act> {
     acts.into_iter().map(|act| Act::Graph(at, act)).collect()
 }
 
-/// A call to a graph that is there.
+/// Draws a call to an existing graph.
 pub fn draw_use(plan: &Plan, dice: &mut Dice) -> Act {
     let (which, stream) = (dice.below(4), dice.below(plan.streams));
     let value = dice.next() as u32;
@@ -113,7 +113,7 @@ pub fn draw_use(plan: &Plan, dice: &mut Dice) -> Act {
     Act::Graph(dice.below(GRAPHS), act)
 }
 
-/// Whether a plan has calls of this kind at all.
+/// Returns whether a plan may have calls of this kind.
 pub fn allowed(act: &GraphAct, plan: &Plan) -> bool {
     match act {
         GraphAct::Drop | GraphAct::Forget => plan.drops,
@@ -138,7 +138,7 @@ fn node(plan: &Plan, dice: &mut Dice) -> Node {
         19..21 => Work::Upload,
         21..23 => Work::Download,
         23 if plan.traps => Work::Trap,
-        // More than 64 rows are tracked as one piece, with what lies between them.
+        // More than 64 rows are tracked as one range, including the gaps between them.
         _ if !plan.drops && !plan.waits => Work::One,
         23 => Work::CopyRows(table(dice)),
         24 => Work::UploadRows(table(dice)),

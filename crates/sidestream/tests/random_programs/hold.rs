@@ -1,4 +1,4 @@
-//! Runs the programs of many seeds, and says of one that is wrong what it is and the shortest form of it.
+//! Runs the programs of many seeds, and reports for a wrong one its failure and its shortest form.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use super::act::{Act, draw};
 use super::plan::Plan;
 use super::run::{Outcome, run, run_plan};
 
-/// Runs so many programs, at night more than every day.
+/// Runs the nightly or the usual number of programs.
 pub fn hold((nightly, every_day): (u64, u64), plan: impl Fn(u64) -> Plan + Sync) {
     let seeds = seeds(match std::env::var_os("SIDESTREAM_NIGHTLY") {
         Some(_) => nightly,
@@ -35,16 +35,16 @@ pub fn hold((nightly, every_day): (u64, u64), plan: impl Fn(u64) -> Plan + Sync)
     });
 }
 
-/// What is wrong, if anything is.
+/// Returns what is wrong, if anything.
 pub fn is_wrong(outcome: &Outcome) -> Option<String> {
     outcome.wrong.first().or(outcome.races.first()).cloned()
 }
 
-/// The failure, and the shortest program found that shows it.
+/// Returns the failure, and the shortest program found that shows it.
 fn told(plan: &Plan, why: String, outcome: &Outcome) -> String {
     let mut programs = draw(plan);
     let mut why = why;
-    // What several threads do is not repeated by leaving something out.
+    // With several threads, dropping a call does not reproduce the rest of the run.
     if plan.threads == 1 {
         let mut at = 0;
         while at < programs[0].len() {
@@ -61,7 +61,7 @@ fn told(plan: &Plan, why: String, outcome: &Outcome) -> String {
         program.iter().map(line)
     });
     let acts: String = acts.collect();
-    // What several threads did is not done again in the same sequence.
+    // The calls of several threads are not repeated in the same order.
     let ops: String = match plan.threads {
         1 => String::new(),
         _ => outcome.watch.seen(|seen| {

@@ -1,10 +1,9 @@
-//! Random programs through the safe API, and what they are held against.
+//! Random programs through the safe API, and the model that they are compared with.
 //!
-//! A seed gives a [`plan::Plan`] (the machine, the schedule, how often calls fail) and a list of
-//! [`act::Act`]s. [`world::World`] carries them out twice: by the runtime, and on plain vectors in
-//! the sequence of the calls. [`faults::Faults`] stands between the runtime and the simulated
-//! machine: it refuses calls, counts them and keeps account of what was made and given back.
-//! [`watch::Watch`] listens, with the checker. [`stuck`] ends a test that hangs.
+//! A seed gives a [`plan::Plan`] (the machine, the schedule, how often calls fail) and a list of [`act::Act`]s.
+//! [`world::World`] executes them twice: with the runtime, and on plain vectors in the order of the calls.
+//! [`faults::Faults`] is between the runtime and the simulated machine: it refuses calls, counts them and records
+//! what was created and destroyed. [`watch::Watch`] listens, with the checker. [`stuck`] ends a test that hangs.
 
 pub mod act;
 pub mod dice;

@@ -1,14 +1,14 @@
-//! What a seed decides besides the calls.
+//! What a seed determines besides the calls.
 
 use sidestream::sim::Schedule;
 
 use super::dice::Dice;
 
-/// The machine that a program runs on, and what may go wrong there.
+/// The machine that a program runs on, and the failures that may occur there.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
-    /// Host threads; one makes a run that its seed repeats exactly.
+    /// Number of host threads; with one, the seed repeats a run exactly.
     pub threads: usize,
     pub devices: usize,
     pub streams: usize,
@@ -17,38 +17,39 @@ pub struct Plan {
     pub schedule: Schedule,
     pub memory_bytes: u64,
     pub pinned_bytes: u64,
-    /// Of a thousand calls of the back end so many are refused.
+    /// Number of refused calls of the back end per thousand.
     pub faults: u32,
     /// Whether a kernel may trap, which loses the device.
     pub traps: bool,
-    /// Whether anything is dropped or waited for explicitly.
+    /// Whether values are dropped or waited for explicitly.
     pub drops: bool,
     pub waits: bool,
     pub is_tracking: bool,
     pub is_synchronous: bool,
-    /// Whether the checker reads along from the start.
+    /// Whether the checker listens from the start.
     pub listens: bool,
-    /// What happens besides the calls of the safe API; nothing does in most plans.
+    /// Events besides the calls of the safe API; most plans have none.
     pub edges: Option<Edges>,
 }
 
-/// What others do beside the safe API, and what fails once.
+/// Calls of other code beside the safe API, and single failures.
 #[derive(Clone, Debug)]
 pub struct Edges {
-    /// Whether other code has streams of the program, or gives it some, and works there.
+    /// Whether other code is given streams of the program, or gives it some, and works there.
     pub others: bool,
-    /// Whether somebody captures streams.
+    /// Whether streams are captured.
     pub captures: bool,
-    /// The one call of the back end that fails: how many come before it, and whether it is carried out all the same.
+    /// The one call of the back end that fails: the number of calls before it, and whether it is performed
+    /// nevertheless.
     pub one: Option<(u64, bool)>,
-    /// Whether code of the program's panics that the runtime calls.
+    /// Whether code of the program that the runtime calls panics.
     pub panics: bool,
     /// Whether the process forks.
     pub forks: bool,
 }
 
 impl Plan {
-    /// Everything that is varied, for one host thread or several.
+    /// Draws everything that varies, for one host thread or several.
     pub fn draw(seed: u64, threads: bool) -> Plan {
         let mut dice = Dice::new(seed);
         let faults = dice.pick(&[0, 0, 0, 5, 20, 60]);
@@ -71,18 +72,18 @@ impl Plan {
             drops: dice.chance(850),
             waits: dice.chance(850),
             is_tracking: true,
-            // What is refused while a call waits for itself has happened none the less.
+            // A call that waits for its own work has had its effect even if the wait is refused.
             is_synchronous: faults == 0 && dice.chance(30),
             listens: dice.chance(800),
             edges: None,
         }
     }
 
-    /// The same, with everything that happens at the edges.
+    /// Draws everything, with calls and failures besides the safe API.
     pub fn at_the_edges(seed: u64) -> Plan {
         let mut dice = Dice::new(seed ^ 0xed6e);
         let plan = Plan::draw(seed, dice.chance(250));
-        // What was carried out and failed has results that only one thread can tell.
+        // The results of a call that was performed and then failed are known with one thread only.
         let behind = plan.threads == 1 && dice.chance(500);
         let one = dice.chance(400).then(|| (dice.below(400) as u64, behind));
         let edges = Edges {
@@ -101,7 +102,7 @@ impl Plan {
         }
     }
 
-    /// Nothing fails, nothing is dropped, and no wait is asked for.
+    /// Nothing fails, nothing is dropped, and no wait is requested.
     pub fn plain(seed: u64) -> Plan {
         Plan {
             memory_bytes: 1 << 30,

@@ -1,7 +1,7 @@
-//! What kernels and functions on the host compute: used by the kernels and by the plain vectors.
+//! The computations of kernels and host functions: used by the kernels and by the plain vectors.
 //!
-//! Each result depends on every value that is read, on what stood there before and on the place, so
-//! that no two sequences of calls leave the same.
+//! Each result depends on every value that is read, on the previous value and on the place, so that different orders
+//! of the calls give different results.
 
 use sidestream::kernel::{Kernel, Read, Value, Write};
 
@@ -42,7 +42,7 @@ pub fn four(x: &[u32], y: &mut [u32], z: &mut [u32], n: u32) {
 
 type Four = (Read<u32>, Write<u32>, Write<u32>, Value<u32>);
 
-/// The same functions as kernels.
+/// The functions as kernels.
 #[derive(Clone)]
 pub struct Kernels {
     pub one: Kernel<(Write<u32>,)>,

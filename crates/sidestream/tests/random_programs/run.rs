@@ -1,4 +1,4 @@
-//! Runs a program and settles the accounts.
+//! Runs a program and checks that everything was given back.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,19 +17,19 @@ use super::stuck;
 use super::watch::Watch;
 use super::world::World;
 
-/// What a run showed.
+/// The results of a run.
 #[derive(Default)]
 pub struct Outcome {
-    /// What is not as it should be, one sentence each.
+    /// Failures, one sentence each.
     pub wrong: Vec<String>,
-    /// What the checker found.
+    /// Races that the checker found.
     pub races: Vec<String>,
     pub watch: Watch,
     pub waits_inserted: u64,
     pub is_lost: bool,
 }
 
-/// A machine has no more unfinished or remembered tasks than this when all work is over.
+/// Maximum number of unfinished or remembered tasks of a machine when all work is complete.
 const TASKS_AT_MOST: usize = 4096;
 
 pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
@@ -68,14 +68,14 @@ pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
         outcome.wrong.extend(seen.wrong.iter().cloned());
     });
     let was_torn = world.was_torn();
-    // A device that is lost gives nothing back, and what panicked may hold anything.
+    // A lost device gives nothing back, and after a panic anything may still be in use.
     if outcome.is_lost || !outcome.wrong.is_empty() {
         return outcome;
     }
     drop(world);
     settle(&faults, &mut outcome.wrong);
     let returned = returned.load(Ordering::Relaxed);
-    // What a torn call took nobody counts.
+    // What an interrupted call took is not counted.
     if accepted > returned || accepted < returned && !was_torn {
         let wrong = format!("{accepted} functions were taken, {returned} ran");
         outcome.wrong.push(wrong);
@@ -111,9 +111,9 @@ fn carry_out_one(world: &World, thread: usize, program: &[Act]) {
     world.end_captures(thread);
 }
 
-/// Nobody holds a handle any more: everything was given back.
+/// All handles are dropped: checks that everything was given back.
 fn settle(faults: &Arc<Faults>, wrong: &mut Vec<String>) {
-    // The threads of the runtime may hold the last ones for a moment.
+    // The threads of the runtime may have the last handles for a moment.
     wait_until("the runtime outlives its handles", || {
         Arc::strong_count(faults) == 1
     });
@@ -121,7 +121,7 @@ fn settle(faults: &Arc<Faults>, wrong: &mut Vec<String>) {
     if account != Default::default() {
         wrong.push(format!("not given back: {account:?}"));
     }
-    // Tasks are forgotten by their number, and the first may have been delayed until a moment ago.
+    // Tasks are forgotten in order, and the first may have been delayed until a moment ago.
     faults.let_time_pass();
     let tasks = faults.machine.live_tasks();
     if tasks > TASKS_AT_MOST {
@@ -133,7 +133,7 @@ fn settle(faults: &Arc<Faults>, wrong: &mut Vec<String>) {
 }
 
 fn machine(plan: &Plan) -> Machine {
-    // Read once: under Miri that takes longer than a program.
+    // Parsed once: under Miri that takes longer than a program.
     static PROFILE: OnceLock<Profile> = OnceLock::new();
     let profile = PROFILE.get_or_init(Profile::h200);
     let device = |n| (format!("sim:h200:{n}"), profile.clone());
@@ -152,8 +152,8 @@ fn options(plan: &Plan) -> Options {
     };
     match plan.is_tracking {
         true => options,
-        // SAFETY: nothing is promised: the test shows what happens then, on the simulated GPU, which
-        // does not race itself. One thread uses it.
+        // SAFETY: nothing is guaranteed: the test shows what happens then, on the simulated GPU, which does not race
+        // itself. One thread uses it.
         false => unsafe { options.untracked() },
     }
 }

@@ -1,7 +1,7 @@
-//! A deadlock ends the test, with the seeds that show it, where it would hang.
+//! Ends a deadlocked test, and reports the seeds that show the deadlock.
 //!
-//! No program has a time to keep. But when for two minutes no program has begun or ended, and none
-//! has called the back end, all of them wait for each other or for themselves.
+//! Programs have no time limit. But if for two minutes no program has begun or ended, and none has called the back
+//! end, all of them wait for each other or for themselves.
 
 use std::io::Write;
 use std::sync::Once;
@@ -13,19 +13,19 @@ use parking_lot::Mutex;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Calls of the back end, and programs that began or ended.
+/// Number of calls of the back end, and of programs that began or ended.
 static STEPS: AtomicU64 = AtomicU64::new(0);
-/// The programs that run, by their number.
+/// Running programs by number.
 static RUNNING: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
 
 pub fn step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A program that runs until this is dropped.
+/// A program that counts as running until this is dropped.
 pub struct Running(u64);
 
-/// Says in words which program begins.
+/// Registers a program with its description.
 pub fn begin(program: String) -> Running {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| drop(thread::spawn(watch)));
@@ -51,7 +51,7 @@ fn watch() {
             (steps, since) = (now, Instant::now());
         } else if since.elapsed() >= PATIENCE {
             for (_, program) in &*running {
-                // Not `eprintln!`, which the test would keep to itself.
+                // Not `eprintln!`, whose output the test would capture.
                 let _ = writeln!(std::io::stderr(), "hangs: {program}");
             }
             std::process::abort();

@@ -7,17 +7,17 @@ use sidestream::check::Checker;
 use sidestream::log::{Record, Sink};
 use sidestream::op::Op;
 
-/// A checker that reads along. Clones are the same one.
+/// A listening checker. Clones share it.
 #[derive(Clone, Default)]
 pub struct Watch(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 pub struct Seen {
     pub checker: Checker,
-    /// Each with the number of operations before it.
+    /// Each declaration with the number of operations before it.
     pub declared: Vec<(usize, Record<'static>)>,
     pub ops: Vec<Op>,
-    /// What the rules refuse, and what was not declared as it should be.
+    /// What the rules refuse, and wrong or missing declarations.
     pub wrong: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl Watch {
     }
 }
 
-/// A checker that has read all of it, without the operations that `skip` names.
+/// Returns a checker that has read everything, without the operations that `skip` names.
 pub fn read_again(seen: &Seen, skip: impl Fn(usize) -> bool) -> Checker {
     let mut checker = Checker::new();
     let mut declared = seen.declared.iter().peekable();

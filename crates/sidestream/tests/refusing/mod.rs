@@ -1,7 +1,7 @@
-//! A simulated machine that refuses to launch graphs or to pin memory when it is told to, gives memory
-//! out again at the same address when it is told to, and counts what it was asked for.
+//! A simulated machine that on request refuses to launch graphs or to pin memory, or hands out memory again at the
+//! same address, and that counts its calls.
 
-// Not every file of tests that has it uses all of it.
+// Not every test file that includes this uses all of it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use sidestream::op::{DeviceId, EventId, Memory, Op, StreamId};
 use sidestream::sim::{Machine, Schedule};
 
 thread_local! {
-    /// Whether a test has said that this thread runs a function on the host.
+    /// Whether a test has marked this thread as running a host function.
     pub static IS_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -24,25 +24,25 @@ pub struct Refusing {
     machine: Machine,
     refuses: AtomicBool,
     refuses_to_pin: AtomicBool,
-    /// Made and not given back.
+    /// Number of objects that were created and not destroyed.
     events: AtomicUsize,
-    /// Pinned and not unpinned, memory of the program.
+    /// Number of pinned ranges of the program's memory.
     registered: AtomicUsize,
-    /// How many events were made with which a thread sleeps.
+    /// Number of created events that let a thread sleep.
     sleeping: AtomicUsize,
-    /// How much write-combined memory was asked for.
+    /// Bytes of write-combined memory that were requested.
     combined_bytes: AtomicUsize,
-    /// How many waits had no end.
+    /// Number of waits without a limit.
     endless_waits: AtomicUsize,
-    /// Whether a function on the host has given back a graph, which it may not.
+    /// Whether a host function has destroyed a graph, which is not allowed.
     misplaced: AtomicBool,
-    /// What was reserved; absent if memory that comes back goes to the machine.
+    /// Reserved memory; absent if freed memory goes to the machine.
     kept: Option<Mutex<Vec<Kept>>>,
-    /// How often memory was given out again.
+    /// How often memory was handed out again.
     again: AtomicUsize,
-    /// How long each wait was to take at most.
+    /// The limit of each wait.
     limits: Mutex<Vec<Duration>>,
-    /// What happens when the next question was answered, before anybody hears the answer.
+    /// Called after the next query was answered, before the caller gets the answer.
     behind_answer: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -58,8 +58,8 @@ impl Refusing {
         Refusing::open_with(schedule, None)
     }
 
-    /// Memory that goes back is what the next one gets who wants as much, as drivers often have it. The
-    /// machine itself leaves that to the system, which may or may not.
+    /// Opens a machine on which freed memory is handed out again to the next request of the same size, as drivers
+    /// often do. The machine itself leaves that to the system, which may or may not.
     pub fn open_giving_again(schedule: Schedule) -> (Arc<Refusing>, Device) {
         Refusing::open_with(schedule, Some(Mutex::default()))
     }
@@ -89,7 +89,7 @@ impl Refusing {
         self.refuses.store(refuses, Ordering::Relaxed);
     }
 
-    /// Lets something happen between the answer to the next question and whoever asked.
+    /// Sets a function that runs between the answer to the next query and its return.
     pub fn behind_answer(&self, happens: impl FnOnce() + Send + 'static) {
         *self.behind_answer.lock().unwrap() = Some(Box::new(happens));
     }
@@ -101,7 +101,7 @@ impl Refusing {
         }
     }
 
-    /// The limits of all waits since they were last taken.
+    /// Returns the limits of all waits since the last call.
     pub fn limits(&self) -> Vec<Duration> {
         std::mem::take(&mut self.limits.lock().unwrap())
     }
@@ -126,7 +126,7 @@ impl Refusing {
         self.endless_waits.load(Ordering::Relaxed)
     }
 
-    /// Whether a graph was given back by the thread on which the machine runs functions on the host.
+    /// Returns whether a graph was destroyed by the thread on which the machine runs host functions.
     pub fn misplaced(&self) -> bool {
         self.misplaced.load(Ordering::Relaxed)
     }
@@ -140,8 +140,8 @@ impl Refusing {
     }
 }
 
-// SAFETY: what is not refused the machine does, for which the same is promised. Memory is given again when it has
-// come back.
+// SAFETY: the machine performs every call that is not refused, with the same guarantees. Memory is handed out again
+// only after it was freed.
 unsafe impl Backend for Refusing {
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         if matches!(payload, Payload::Graph) && self.refuses.load(Ordering::Relaxed) {

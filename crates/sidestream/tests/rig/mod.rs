@@ -1,4 +1,4 @@
-//! A program that drives a simulated machine through its trait, call by call.
+//! A program that calls a simulated machine through its trait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,7 +32,7 @@ impl Rig {
         Rig::with_devices(schedule, 1)
     }
 
-    /// Streams are made by id as they are needed: see [`Rig::stream`].
+    /// Streams are created by id on first use: see [`Rig::stream`].
     pub fn with_devices(schedule: Schedule, devices: usize) -> Rig {
         let devices = (0..devices).map(|n| (format!("sim:h200:{n}"), Profile::h200()));
         Rig {
@@ -108,14 +108,14 @@ impl Rig {
             .machine
             .reserve(Reserve::new(Memory::Pinned, DeviceId(0), len));
         let at = at.unwrap();
-        // SAFETY: it was just reserved, with this size, and nobody uses it yet.
+        // SAFETY: the memory was just reserved with this size, and has no other use yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(at), bytes.len()) };
         at
     }
 
-    /// What lies in pinned memory. Nothing may be under way there.
+    /// Returns the contents of pinned memory, which must not be in use.
     pub fn look(&self, at: Address, bytes: usize) -> Vec<u8> {
-        // SAFETY: the tests look at memory that they reserved and have waited for.
+        // SAFETY: the tests read memory that they reserved and have waited for.
         unsafe { std::slice::from_raw_parts(pointer(at), bytes) }.to_vec()
     }
 
@@ -128,18 +128,18 @@ impl Rig {
     }
 
     pub fn create(&self, what: Create<'_>) {
-        // SAFETY: the tests make what they have not made or have destroyed, and adopt nothing.
+        // SAFETY: the tests create only what does not exist, and adopt nothing.
         unsafe { self.machine.create(what).unwrap() };
     }
 
     pub fn destroy(&self, what: Destroy) {
-        // SAFETY: the tests have made it; later they name it to see that the machine finds out.
+        // SAFETY: the tests have created it; later uses of it test that the machine detects them.
         unsafe { self.machine.destroy(what) };
     }
 
     pub fn unreserve(&self, memory: Memory, at: Address) {
-        // SAFETY: the tests have reserved it, and look at it no more. The machine keeps it until what was submitted is
-        // over, and finds what comes later.
+        // SAFETY: the tests have reserved the memory and do not read it any more. The machine keeps it until
+        // submitted work is complete, and detects later uses.
         unsafe { self.machine.unreserve(memory, DeviceId(0), at) };
     }
 
@@ -148,8 +148,8 @@ impl Rig {
     }
 
     pub fn submit_op(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
-        // SAFETY: the memory is the machine's own, which finds what lies outside of it; the tests look at pinned
-        // memory when they have waited.
+        // SAFETY: the memory is the machine's own, which detects accesses outside of it; the tests read pinned memory
+        // after waiting.
         unsafe { self.machine.submit(op, payload) }
     }
 
@@ -254,8 +254,8 @@ pub fn writes(at: Address, bytes: u64) -> Arg {
     }
 }
 
-/// Adds its first argument to its second, byte by byte. It also scribbles over its first one, which
-/// it has not declared to write.
+/// A kernel that adds its first argument to its second, byte by byte. It also overwrites the first one, which it has
+/// not declared to write.
 pub fn add(cost_ns: u64) -> Arc<Code> {
     code("add", cost_ns, |_, args| {
         let [HostArg::Memory(from), HostArg::Memory(to)] = args else {
@@ -283,7 +283,7 @@ pub fn code(
     })
 }
 
-/// A node of a graph; its op's stream means nothing.
+/// Returns a node of a graph; the stream of its op is ignored.
 pub fn node(work: NodeWork, after: &[u32]) -> Node {
     let stream = StreamId(u32::MAX);
     let kind = match &work {
@@ -307,7 +307,7 @@ pub fn node(work: NodeWork, after: &[u32]) -> Node {
     }
 }
 
-/// All kinds of schedule, the drawn one with some seeds.
+/// Returns all kinds of schedule, with several seeds for the random one.
 pub fn schedules() -> impl Iterator<Item = Schedule> {
     let drawn = (0..40).map(Schedule::Seeded);
     [Schedule::InOrder, Schedule::Adversarial]

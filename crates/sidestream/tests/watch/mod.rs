@@ -1,4 +1,4 @@
-//! The launches of graphs, as the log of a program that runs has them.
+//! Records the launches of graphs in the log of a running program.
 
 use std::sync::Arc;
 use std::sync::Mutex;

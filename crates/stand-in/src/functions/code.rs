@@ -23,12 +23,12 @@ unsafe extern "C" fn cuModuleLoadDataEx(
         if image.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: as the page of this crate says; a text ends with a zero, and the first bytes of
-        // other images have one too.
+        // SAFETY: as the documentation of this crate requires; a text ends with a zero, and the first bytes of other
+        // images contain one too.
         let image = unsafe { CStr::from_ptr(image.cast()) };
         let loaded = load(state, image);
         let why = loaded.as_ref().err().map_or("", |(_, why)| why);
-        // SAFETY: as the page of this crate says.
+        // SAFETY: as the documentation of this crate requires.
         unsafe { write_log(count as usize, options, option_values, why)? };
         give(module, || loaded.map_err(|(code, _)| code))
     })
@@ -45,10 +45,10 @@ fn load(state: &State, image: &CStr) -> Result<CuModule, (Code, String)> {
     modules::load(state, text)
 }
 
-/// Writes into the buffer for errors, if the options name one, and how much was written.
+/// Writes the message into the buffer for errors, if the options name one, and its length.
 ///
 /// # Safety
-/// There are so many options and values; the buffer is as long as its option says.
+/// There are `count` options and values; the buffer is as long as its option says.
 unsafe fn write_log(
     count: usize,
     options: *const c_int,
@@ -72,7 +72,7 @@ unsafe fn write_log(
         let room = option_values.add(bytes);
         ((*option_values.add(buffer)).cast::<u8>(), room)
     };
-    // SAFETY: the caller promises it. The number stands where a pointer would.
+    // SAFETY: the caller promises it. The value is a number in place of a pointer.
     let len = unsafe { (*room).addr() };
     if buffer.is_null() || len == 0 {
         return Ok(());
@@ -102,7 +102,7 @@ unsafe extern "C" fn cuModuleGetFunction(
         if name.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: as the page of this crate says.
+        // SAFETY: as the documentation of this crate requires.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
         give(function, || modules::function(state, module, &name))
     })
@@ -131,7 +131,7 @@ unsafe extern "C" fn cuLaunchKernel(
         if !extra.is_null() {
             return Err(NOT_SUPPORTED);
         }
-        // SAFETY: as the page of this crate says.
+        // SAFETY: as the documentation of this crate requires.
         let values = unsafe { values(params, modules::params(state, function)?)? };
         let grid = Grid {
             blocks: [blocks_x, blocks_y, blocks_z],
@@ -151,7 +151,7 @@ unsafe extern "C" fn cuLaunchHostFunc(
     submits("cuLaunchHostFunc", |state, here| {
         let function = function.ok_or(INVALID_VALUE)?;
         let argument = argument.expose_provenance() as u64;
-        // SAFETY: as `cuda.h` demands of the caller, the function may be called with the argument.
+        // SAFETY: as `cuda.h` requires of the caller, the function may be called with the argument.
         unsafe { streams::host_function(state, here, stream, function, argument) }
     })
 }

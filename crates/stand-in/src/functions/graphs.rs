@@ -35,7 +35,7 @@ unsafe extern "C" fn cuGraphAddKernelNode_v2(
     count: usize,
     kernel: Option<&KernelNode>,
 ) -> Code {
-    // SAFETY: as the page of this crate says.
+    // SAFETY: as the documentation of this crate requires.
     let after = unsafe { list(after, count) };
     anywhere(|state, here| {
         let kernel = kernel.ok_or(INVALID_VALUE)?;
@@ -44,7 +44,7 @@ unsafe extern "C" fn cuGraphAddKernelNode_v2(
         }
         let at = in_context(state, here, kernel.context)?;
         let function = kernel.function;
-        // SAFETY: as the page of this crate says.
+        // SAFETY: as the documentation of this crate requires.
         let values = unsafe { values(kernel.params, modules::params(state, function)?)? };
         let grid = Grid {
             blocks: kernel.grid,
@@ -67,7 +67,7 @@ unsafe extern "C" fn cuGraphAddMemcpyNode(
     copy: Option<&Memcpy3d>,
     context: CuContext,
 ) -> Code {
-    // SAFETY: as the page of this crate says.
+    // SAFETY: as the documentation of this crate requires.
     let after = unsafe { list(after, count) };
     anywhere(|state, here| {
         in_context(state, here, context)?;
@@ -87,7 +87,7 @@ unsafe extern "C" fn cuGraphAddMemsetNode(
     fill: Option<&MemsetNode>,
     context: CuContext,
 ) -> Code {
-    // SAFETY: as the page of this crate says.
+    // SAFETY: as the documentation of this crate requires.
     let after = unsafe { list(after, count) };
     anywhere(|state, here| {
         in_context(state, here, context)?;
@@ -96,7 +96,7 @@ unsafe extern "C" fn cuGraphAddMemsetNode(
     })
 }
 
-/// The context that a node names; the current one if it names none.
+/// Returns the context that a node names, or the current one if it names none.
 fn in_context(state: &State, here: Here, context: CuContext) -> Answer<Here> {
     let device = match context {
         0 => here.device()?,

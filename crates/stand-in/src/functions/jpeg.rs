@@ -1,7 +1,8 @@
-//! nvJPEG's functions, for whoever loads this file in its place too: pictures are decoded on the processor.
+//! nvJPEG's functions, for programs that load this file in place of nvJPEG too: pictures are decoded on the
+//! processor.
 //!
-//! As those of the hardware engines, their pixels are written when the call is made, whatever the stream still has to do. Codes are
-//! nvJPEG's own.
+//! As with the hardware engines, the pixels are written during the call, whatever work the stream still has. Codes
+//! are nvJPEG's own.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -24,7 +25,7 @@ const BAD_JPEG: Code = 3;
 const JPEG_NOT_SUPPORTED: Code = 4;
 /// The hardware engines.
 const BACKEND_HARDWARE: c_int = 3;
-/// Red, green and blue bytes of a pixel behind each other.
+/// Interleaved red, green and blue bytes.
 const OUTPUT_RGBI: c_int = 5;
 
 /// `nvjpegImage_t`.
@@ -34,7 +35,7 @@ struct Image {
     pitch: [usize; 4],
 }
 
-/// What was made and not given back: a handle, or a state with the number of pictures that it was initialised for.
+/// What was created and not destroyed: a handle, or a state with the number of pictures that it was initialised for.
 static MADE: LazyLock<Mutex<HashMap<u64, usize>>> = LazyLock::new(Mutex::default);
 
 fn made() -> MutexGuard<'static, HashMap<u64, usize>> {
@@ -126,7 +127,7 @@ unsafe extern "C" fn nvjpegDecodeBatched(
         if count == 0 {
             return Err(INVALID_PARAMETER);
         }
-        // SAFETY: as `nvjpeg.h` demands of the caller, the lists are as long as was said.
+        // SAFETY: as `nvjpeg.h` requires of the caller, the lists are as long as the state was initialised for.
         let (files, lengths, images) = unsafe {
             (
                 list(files, count)?,
@@ -137,7 +138,7 @@ unsafe extern "C" fn nvjpegDecodeBatched(
         streams::stream(driver, here, stream)?;
         let mut decoder = Decoder::new(Options::default());
         for ((&file, &length), image) in files.iter().zip(lengths).zip(images) {
-            // SAFETY: as above, so many bytes are there.
+            // SAFETY: as above, the file has this many bytes.
             let file = unsafe { list(file, length)? };
             let header = decoder.look(file).map_err(|_| BAD_JPEG)?;
             if Header::for_engines(file).is_none() {

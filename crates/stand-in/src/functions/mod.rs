@@ -1,4 +1,5 @@
-//! The functions that the shared library exports, by what they are about: here the driver, its devices and contexts; nvJPEG's in a file.
+//! The functions that the shared library exports, by subject: here the driver, its devices and contexts; nvJPEG's are
+//! in `jpeg`.
 
 mod code;
 mod graphs;
@@ -60,7 +61,7 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CuDe
         let room = usize::try_from(len).ok().filter(|&room| room > 0);
         let room = room.filter(|_| !name.is_null()).ok_or(INVALID_VALUE)?;
         let text = &state::NAME.as_bytes()[..state::NAME.len().min(room - 1)];
-        // SAFETY: as the page of this crate says, there are `len` bytes.
+        // SAFETY: as the documentation of this crate requires, `name` has `len` bytes.
         unsafe {
             name.cast::<u8>()
                 .copy_from_nonoverlapping(text.as_ptr(), text.len());

@@ -1,4 +1,4 @@
-//! Streams, events, memory, and what goes through streams.
+//! Streams, events, memory, and the work that is submitted to streams.
 
 use std::ffi::{c_int, c_uint};
 
@@ -93,7 +93,7 @@ extern "C" fn cuEventRecord(event: CuEvent, stream: CuStream) -> Code {
     })
 }
 
-/// The one question that a function on the host may ask.
+/// The only query that a function on the host may make.
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: CuEvent) -> Code {
     asked(|state| {
@@ -166,7 +166,7 @@ extern "C" fn cuMemFreeHost(at: u64) -> Code {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostRegister_v2(at: u64, bytes: usize, flags: c_uint) -> Code {
     call(|state, here| {
-        // SAFETY: as `cuda.h` demands of the caller, the memory stays until it is unregistered.
+        // SAFETY: as `cuda.h` requires of the caller, the memory exists until it is unregistered.
         unsafe { memory::register(state, here, at, bytes, flags) }
     })
 }

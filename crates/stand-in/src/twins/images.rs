@@ -1,4 +1,4 @@
-//! The kernels of `sidestream-images`, which has their form in Rust.
+//! The kernels of `sidestream-images`, which implements them in Rust.
 
 use sidestream::backend::{Arg, Grid, HostArg};
 use sidestream::bytemuck;
@@ -48,7 +48,7 @@ pub const TWINS: &[Twin] = &[
     },
 ];
 
-/// Five addresses, four sizes in bytes; pictures, form, and a number for how the work is divided.
+/// Five addresses, four sizes in bytes; the number of pictures, the form, and a number that divides the work.
 const RENDER: [u64; 12] = [8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4, 4];
 
 fn read(values: &[u64], view: &View<'_>, bytes: u64, numbers: u64) -> [Arg; 2] {

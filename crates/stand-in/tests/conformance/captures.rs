@@ -1,4 +1,4 @@
-//! Captures of the explicit style: the graphs that they make, and the codes of what they refuse.
+//! Captures of the explicit style: the graphs that they produce, and the codes of refused calls.
 
 use sidestream::device::Device;
 use sidestream::error::{Error, Result};
@@ -14,27 +14,27 @@ pub fn scenarios() -> Vec<Scenario> {
         one(a_fork_that_is_joined_becomes_part_of_the_graph),
         one(branches_of_a_capture_run_side_by_side),
         one(launches_of_a_captured_graph_follow_one_another),
-        one(a_graph_that_is_dropped_while_it_runs_goes_on),
-        one(a_capture_may_hold_nothing),
+        one(a_graph_that_is_dropped_while_it_runs_completes),
+        one(a_capture_may_be_empty),
         one(a_second_capture_of_a_stream_is_a_graph_of_its_own),
         one(non_blocking_captures_leave_the_legacy_stream_usable),
         one(a_per_thread_stream_can_be_captured),
         one(the_legacy_stream_cannot_be_captured),
-        one(a_stream_that_is_captured_cannot_be_asked),
-        one(an_event_of_a_running_capture_cannot_be_asked),
-        one(an_event_of_an_ended_capture_stands_for_nothing),
+        one(a_stream_that_is_captured_cannot_be_queried),
+        one(an_event_of_a_running_capture_cannot_be_queried),
+        one(an_event_of_an_ended_capture_is_refused_elsewhere),
         one(a_blocking_capture_forbids_the_legacy_stream),
-        one(a_capture_cannot_wait_for_what_is_outside),
-        one(a_fork_with_work_has_to_be_joined),
+        one(a_capture_cannot_wait_for_work_outside),
+        one(a_fork_with_work_must_be_joined),
         one(two_captures_cannot_be_merged),
-        one(a_capture_ends_where_and_by_whom_it_began),
+        one(a_capture_ends_in_the_stream_and_thread_that_began_it),
         one(a_capture_begins_once),
         one(a_stream_whose_capture_has_failed_is_a_stream_like_any_other),
     ]
 }
 
-// In these scenarios the memory stays until the device was waited for, and the order is that of the
-// graph that was captured.
+// In these scenarios the memory is not freed until the device was waited for, and the order is that of the captured
+// graph.
 
 #[track_caller]
 fn expect_code<T>(result: Result<T>, code: i32) {
@@ -43,7 +43,7 @@ fn expect_code<T>(result: Result<T>, code: i32) {
             code: found, why, ..
         }) => assert_eq!(found, code, "{why}"),
         Err(error) => panic!("{error}"),
-        Ok(_) => panic!("it was not refused, with {code}"),
+        Ok(_) => panic!("it was not refused with {code}"),
     }
 }
 
@@ -62,7 +62,7 @@ fn launch(stream: &Stream, graph: &Graph) {
     unsafe { stream.launch_graph(graph) }.unwrap();
 }
 
-/// A device, a stream of it, and memory with the first pattern.
+/// Returns a device, one of its streams, and memory with the first pattern.
 fn open(target: Target) -> (Device, Stream, DeviceMemory) {
     let device = target.open();
     let (s, x) = (stream(&device, "s"), filled(&device, 1));
@@ -176,7 +176,7 @@ fn launches_of_a_captured_graph_follow_one_another(target: Target) {
     expect_device(&device, &y, 1);
 }
 
-fn a_graph_that_is_dropped_while_it_runs_goes_on(target: Target) {
+fn a_graph_that_is_dropped_while_it_runs_completes(target: Target) {
     let (device, s, x) = open(target);
     s.begin_capture().unwrap();
     spin(HOLD_NS).hold_explicit(&s);
@@ -187,7 +187,7 @@ fn a_graph_that_is_dropped_while_it_runs_goes_on(target: Target) {
     expect_device(&device, &x, 2);
 }
 
-fn a_capture_may_hold_nothing(target: Target) {
+fn a_capture_may_be_empty(target: Target) {
     let (device, s, x) = open(target);
     s.begin_capture().unwrap();
     let graph = s.end_capture().unwrap();
@@ -247,8 +247,7 @@ fn the_legacy_stream_cannot_be_captured(target: Target) {
     expect_device(&device, &x, 2);
 }
 
-/// A refused call may end a capture or may not: each case has a machine of its own, and leaves the
-/// device usable.
+/// A refused call may invalidate a capture or not: each case has a machine of its own, and leaves the device usable.
 fn each_refused<const N: usize>(target: Target, cases: [&dyn Fn(&Device); N]) {
     for case in cases {
         let device = target.open();
@@ -260,7 +259,7 @@ fn each_refused<const N: usize>(target: Target, cases: [&dyn Fn(&Device); N]) {
     }
 }
 
-fn a_stream_that_is_captured_cannot_be_asked(target: Target) {
+fn a_stream_that_is_captured_cannot_be_queried(target: Target) {
     each_refused(
         target,
         [
@@ -286,7 +285,7 @@ fn a_stream_that_is_captured_cannot_be_asked(target: Target) {
     );
 }
 
-fn an_event_of_a_running_capture_cannot_be_asked(target: Target) {
+fn an_event_of_a_running_capture_cannot_be_queried(target: Target) {
     let ask = |ask: fn(&Event) -> Result<()>| {
         move |device: &Device| {
             let s = stream(device, "s");
@@ -301,7 +300,7 @@ fn an_event_of_a_running_capture_cannot_be_asked(target: Target) {
     each_refused(target, [&queries, &ask(Event::synchronize)]);
 }
 
-fn an_event_of_an_ended_capture_stands_for_nothing(target: Target) {
+fn an_event_of_an_ended_capture_is_refused_elsewhere(target: Target) {
     let device = target.open();
     let s = stream(&device, "s");
     let event = Event::new(&device).unwrap();
@@ -311,7 +310,7 @@ fn an_event_of_an_ended_capture_stands_for_nothing(target: Target) {
     expect_code(s.wait(&event), 1);
     expect_code(event.query(), 1);
     expect_code(event.synchronize(), 1);
-    // Recorded anew it is an event like any other.
+    // Once it is recorded again, it is an event like any other.
     s.record(&event).unwrap();
     event.synchronize().unwrap();
     s.wait(&event).unwrap();
@@ -321,7 +320,7 @@ fn an_event_of_an_ended_capture_stands_for_nothing(target: Target) {
 }
 
 fn a_blocking_capture_forbids_the_legacy_stream(target: Target) {
-    /// What is done in the legacy stream, with an event that was recorded before.
+    /// A call in the legacy stream, with an event that was recorded before.
     type Act = fn(&Stream, &DeviceMemory, &Event) -> Result<()>;
     let acts: [Act; 7] = [
         // SAFETY: the call is refused.
@@ -363,7 +362,7 @@ fn a_blocking_capture_forbids_the_legacy_stream(target: Target) {
     each_refused(target, [&copies]);
 }
 
-fn a_capture_cannot_wait_for_what_is_outside(target: Target) {
+fn a_capture_cannot_wait_for_work_outside(target: Target) {
     let refused = |device: &Device| {
         let [s, outside] = ["s", "o"].map(|name| stream(device, name));
         let event = Event::new(device).unwrap();
@@ -372,7 +371,7 @@ fn a_capture_cannot_wait_for_what_is_outside(target: Target) {
         expect_code(s.wait(&event), 905);
         let _ = s.end_capture();
     };
-    // One that was never recorded stands for nothing.
+    // A wait for an event that was never recorded has no effect.
     let allowed = |device: &Device| {
         let s = stream(device, "s");
         let (event, x) = (Event::new(device).unwrap(), filled(device, 1));
@@ -386,7 +385,7 @@ fn a_capture_cannot_wait_for_what_is_outside(target: Target) {
     each_refused(target, [&refused, &allowed]);
 }
 
-fn a_fork_with_work_has_to_be_joined(target: Target) {
+fn a_fork_with_work_must_be_joined(target: Target) {
     let unjoined = |device: &Device| {
         let [s, side] = ["s", "side"].map(|name| stream(device, name));
         let x = filled(device, 1);
@@ -409,8 +408,8 @@ fn a_fork_with_work_has_to_be_joined(target: Target) {
     each_refused(target, [&unjoined, &without_work]);
 }
 
-/// What was captured has not run. The device cannot be waited for while a capture is open, so this
-/// looks by a stream.
+/// Checks that captured work has not run. The device cannot be waited for while a capture is open, so this uses a
+/// stream.
 fn device_is_untouched(device: &Device, memory: &DeviceMemory) {
     let (other, host) = (stream(device, "o"), pinned(device, 9));
     // SAFETY: see above.
@@ -432,7 +431,7 @@ fn two_captures_cannot_be_merged(target: Target) {
     each_refused(target, [&merged]);
 }
 
-fn a_capture_ends_where_and_by_whom_it_began(target: Target) {
+fn a_capture_ends_in_the_stream_and_thread_that_began_it(target: Target) {
     let on_the_fork = |device: &Device| {
         let [s, side] = ["s", "side"].map(|name| stream(device, name));
         s.begin_capture().unwrap();
@@ -462,7 +461,7 @@ fn a_capture_begins_once(target: Target) {
     s.begin_capture().unwrap();
     write(&s, &x, 2);
     expect_code(s.begin_capture(), 401);
-    // The first one goes on.
+    // The first capture continues.
     let graph = s.end_capture().unwrap();
     expect_device(&device, &x, 1);
     launch(&s, &graph);
@@ -474,21 +473,21 @@ fn a_capture_begins_once(target: Target) {
         s.synchronize().unwrap();
         was_held
     });
-    assert!(seen, "a launch does not stand behind its stream");
+    assert!(seen, "a launch is not ordered after the work of its stream");
 }
 
-/// Drivers end a capture also where its end is refused; the simulated GPU goes on with it, as with all
-/// that is refused, and it can be ended well.
+/// Drivers end a capture even where ending it is refused; the simulated GPU continues the capture, as after every
+/// refused call, and it can then be ended normally.
 fn a_stream_whose_capture_has_failed_is_a_stream_like_any_other(target: Target) {
-    let goes_on = target == Target::Sim;
-    let is_over = |device: &Device, s: &Stream| {
+    let continues = target == Target::Sim;
+    let check_usable = |device: &Device, s: &Stream| {
         let safe = device.stream("safe").unwrap();
         let (x, event) = (filled(device, 1), Event::new(device).unwrap());
         let buffer = safe.alloc_zeroed::<u32>(LEN).unwrap();
         let zeroed = safe.record_event().unwrap();
         // In a capture it may neither use memory of the safe API nor wait for its events.
         s.wait_event(&zeroed).unwrap();
-        // SAFETY: the stream waits for whoever wrote it, and the host for the stream.
+        // SAFETY: the stream waits for the writers of the memory, and the host for the stream.
         unsafe {
             let lent = s.lend(buffer.view()).unwrap();
             s.memcpy(lent, x.all()).unwrap();
@@ -513,12 +512,12 @@ fn a_stream_whose_capture_has_failed_is_a_stream_like_any_other(target: Target) 
         side.wait_stream(&s).unwrap();
         write(&side, &x, 2);
         expect_code(s.end_capture(), 904);
-        if goes_on {
+        if continues {
             s.wait_stream(&side).unwrap();
             drop(s.end_capture().unwrap());
         }
-        is_over(device, &s);
-        is_over(device, &side);
+        check_usable(device, &s);
+        check_usable(device, &side);
         expect_device(device, &x, 1);
     };
     let by_another_thread = |device: &Device| {
@@ -526,20 +525,20 @@ fn a_stream_whose_capture_has_failed_is_a_stream_like_any_other(target: Target) 
         s.begin_capture().unwrap();
         let other = std::thread::scope(|scope| scope.spawn(|| s.end_capture()).join());
         expect_code(other.unwrap(), 908);
-        // A driver may have ended it or not: its own thread ends what is left.
+        // A driver may have ended it or not: its own thread ends it otherwise.
         let _ = s.end_capture();
-        is_over(device, &s);
+        check_usable(device, &s);
     };
     let invalid = |device: &Device| {
         let s = stream(device, "s");
         s.begin_capture().unwrap();
         expect_code(s.synchronize(), 900);
-        // A driver ends a capture with such a mistake.
+        // A driver ends a capture after such an error.
         match s.end_capture() {
             Ok(graph) => drop(graph),
             refused => expect_code(refused, 901),
         }
-        is_over(device, &s);
+        check_usable(device, &s);
     };
     each_refused(target, [&unjoined, &by_another_thread, &invalid]);
 }

@@ -1,5 +1,5 @@
-//! Scenarios that lose their device, each in a process of its own: on real hardware a device that
-//! is lost is lost to its whole process.
+//! Scenarios that lose their device, each in a process of its own: on real hardware a lost device is lost for its
+//! whole process.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -8,13 +8,13 @@ use std::time::Duration;
 use crate::target::Target;
 use crate::{interprocess, losses};
 
-/// The argument that asks for such a scenario; a target and a name follow.
+/// The argument that selects such a scenario; a target and a name follow.
 const ASK: &str = "--in-a-process-of-its-own";
 
-/// A child that takes longer has hung: what it has to show is that it ends.
+/// A child that takes longer hangs: the scenario must show that it ends.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs the scenario that the arguments ask for. None if they ask for none.
+/// Runs the scenario that the arguments select. Returns none if they select none.
 pub fn run_if_asked() -> Option<ExitCode> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, ask, target, name] = &arguments[..] else {
@@ -23,7 +23,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
     if ask != ASK {
         return None;
     }
-    let target = Target::named(target).expect("the parent names a target that there is");
+    let target = Target::named(target).expect("the parent names an existing target");
     match name.as_str() {
         interprocess::NAME => interprocess::record_when_told(target),
         name => losses::run(name, target),
@@ -32,7 +32,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// What a child says last, when its handles are gone.
+/// The last output of a child, after its handles are dropped.
 const DONE: &str = "all handles are dropped";
 
 /// Runs a scenario in a process of its own.
@@ -59,7 +59,7 @@ pub fn run(name: &str, target: Target) {
     assert!(out.contains(DONE), "it ended early\n{out}{err}");
 }
 
-/// The same, to be spoken with.
+/// Starts a scenario in a process of its own, with pipes to its input and output.
 pub fn start(name: &str, target: Target) -> Child {
     asked(name, target).stdin(Stdio::piped()).spawn().unwrap()
 }

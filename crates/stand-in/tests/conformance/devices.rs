@@ -29,7 +29,7 @@ pub fn scenarios() -> Vec<Scenario> {
         two(a_kernel_does_not_take_memory_of_the_other_device),
         two(to_synchronize_one_device_covers_that_one),
         two(an_event_is_recorded_on_its_own_device),
-        two(an_event_is_asked_from_anywhere),
+        two(an_event_is_queried_from_anywhere),
         two(times_of_two_devices_are_not_compared),
         two(a_threads_current_device_is_for_blocking_calls_only),
         two(each_device_has_a_legacy_stream_of_its_own),
@@ -207,7 +207,7 @@ fn pieces_go_up_to_both_devices(target: Target) {
     }
 }
 
-/// Each device owns the pinned memory once: it is the other's too.
+/// Both devices can use pinned memory: it belongs to both.
 fn a_graph_copies_pinned_memory_on_either_device(target: Target) {
     let devices = target.open_two();
     for (owner, device) in [(0, 1), (1, 0), (1, 1)].map(|(a, b)| (&devices[a], &devices[b])) {
@@ -273,7 +273,7 @@ fn an_event_is_recorded_on_its_own_device(target: Target) {
     of_b.synchronize().unwrap();
 }
 
-fn an_event_is_asked_from_anywhere(target: Target) {
+fn an_event_is_queried_from_anywhere(target: Target) {
     let devices = target.open_two();
     let b = devices[1].stream("s").unwrap();
     explicit::set_device(&devices[0]).unwrap();
@@ -317,7 +317,7 @@ fn times_of_two_devices_are_not_compared(target: Target) {
     assert!(took >= Duration::from_nanos(HOLD_NS * 95 / 100), "{took:?}");
 }
 
-/// Runs something on a thread whose current device is this one.
+/// Runs a function on a thread whose current device is this one.
 fn with_current<R: Send>(device: &Device, act: impl FnOnce() -> R + Send) -> R {
     let on_thread = || {
         explicit::set_device(device).unwrap();
@@ -340,13 +340,13 @@ fn a_threads_current_device_is_for_blocking_calls_only(target: Target) {
             expect_pattern(&values(&own, y.view()), 3);
         });
     }
-    // A blocking copy runs in the legacy stream of the thread's device, behind its blocking streams.
+    // A blocking copy runs in the legacy stream of the thread's device, after its blocking streams.
     for device in &devices {
         with_current(device, || {
             let blocking = Stream::blocking(device, "b").unwrap();
             let (x, host) = (untracked::filled(device, 1), untracked::pinned(device, 2));
-            // SAFETY: the copy stands behind the blocking stream (R14) and is complete when it
-            // returns; the memory stays until then.
+            // SAFETY: the copy is ordered after the blocking stream (R14) and is complete when it returns; the memory
+            // is not freed until then.
             unsafe {
                 spin(HOLD_NS).hold_explicit(&blocking);
                 fill_explicit(&blocking, x.all(), 3);
@@ -368,14 +368,14 @@ fn each_device_has_a_legacy_stream_of_its_own(target: Target) {
     let seen = is_seen_in_time(|spin| {
         spin.hold_explicit(&a);
         a.record(&held).unwrap();
-        // SAFETY: nobody else uses the memory, and the device is waited for.
+        // SAFETY: the memory has no other use, and the device is waited for.
         unsafe { fill_explicit(&blocking, x.all(), 2) };
         b.synchronize().unwrap();
         let is_held = !held.query().unwrap();
         held.synchronize().unwrap();
         is_held
     });
-    assert!(seen, "the legacy stream of one device held up the other");
+    assert!(seen, "the legacy stream of one device delayed the other");
     expect_device(&devices[1], &x, 2);
 }
 

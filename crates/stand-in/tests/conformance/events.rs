@@ -1,4 +1,4 @@
-//! Events: of the safe API, and of the explicit style, where they are recorded again.
+//! Events of the safe API, and of the explicit style, where they can be recorded again.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::untracked::{self, BYTES};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
-        one(an_event_is_over_when_the_work_before_it_is),
-        one(an_event_says_nothing_of_what_comes_after_it),
+        one(an_event_is_complete_when_the_work_before_it_is),
+        one(an_event_does_not_cover_later_work),
         one(an_event_outlives_its_stream),
         one(a_wait_for_an_event_with_a_limit_gives_up),
         one(timed_events_measure_the_device),
         one(times_of_two_streams_of_a_device_can_be_compared),
-        one(a_placed_wait_keeps_the_record_that_there_was),
+        one(a_placed_wait_keeps_the_record_of_its_call),
         one(a_record_overwrites_the_one_before),
-        one(an_event_that_was_never_recorded_is_over),
+        one(an_event_that_was_never_recorded_is_complete),
         one(a_pending_event_may_be_destroyed),
-        one(an_event_that_puts_its_waiter_to_sleep_is_over_when_its_work_is),
+        one(an_event_that_puts_its_waiter_to_sleep_is_complete_when_its_work_is),
         one(elapsed_is_refused_with_the_codes_of_the_driver),
-        one(elapsed_is_less_than_nothing_backwards),
+        one(elapsed_is_negative_backwards),
         one(an_event_that_is_awaited_by_a_task_wakes_it),
     ]
 }
@@ -40,7 +40,7 @@ fn code(result: Result<impl Sized>) -> i32 {
     }
 }
 
-fn an_event_is_over_when_the_work_before_it_is(target: Target) {
+fn an_event_is_complete_when_the_work_before_it_is(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     let seen = is_seen_in_time(|spin| {
@@ -54,7 +54,7 @@ fn an_event_is_over_when_the_work_before_it_is(target: Target) {
     assert!(seen, "the event was never seen to be pending");
 }
 
-fn an_event_says_nothing_of_what_comes_after_it(target: Target) {
+fn an_event_does_not_cover_later_work(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     let mut x = stream.alloc::<u32>(LEN).unwrap();
@@ -67,7 +67,7 @@ fn an_event_says_nothing_of_what_comes_after_it(target: Target) {
         stream.synchronize().unwrap();
         is_held
     });
-    assert!(seen, "the event waited for the work behind it");
+    assert!(seen, "the event waited for the work after it");
 }
 
 fn an_event_outlives_its_stream(target: Target) {
@@ -103,8 +103,7 @@ fn a_wait_for_an_event_with_a_limit_gives_up(target: Target) {
     assert!(seen, "the limit never passed within the hold");
 }
 
-/// A hold of 2 ms as the device's clock has it. Nothing bounds it from above but what else the
-/// machine may do.
+/// Checks for a hold of 2 ms on the device's clock. The only upper bound is what else the machine may do.
 #[track_caller]
 fn is_a_hold(took: Duration) {
     let (least, most) = (Duration::from_micros(1_900), Duration::from_millis(100));
@@ -136,19 +135,18 @@ fn times_of_two_streams_of_a_device_can_be_compared(target: Target) {
     is_a_hold(b.record_timed().unwrap().elapsed_since(&start).unwrap());
 }
 
-fn a_placed_wait_keeps_the_record_that_there_was(target: Target) {
+fn a_placed_wait_keeps_the_record_of_its_call(target: Target) {
     let device = target.open();
     let [writer, reader, idle] = ["w", "r", "i"].map(|name| untracked::stream(&device, name));
     let (x, y) = (untracked::filled(&device, 1), untracked::filled(&device, 2));
     let event = Event::new(&device).unwrap();
-    // SAFETY: the reader waits for the writer by the event; the memory stays until the device was
-    // waited for.
+    // SAFETY: the reader waits for the writer by the event; the memory is not freed until the device was waited for.
     unsafe {
         spin(HOLD_NS).hold_explicit(&writer);
         fill_explicit(&writer, x.all(), 3);
         writer.record(&event).unwrap();
         reader.wait(&event).unwrap();
-        // Nothing is in this stream: who waits for this record waits for nothing.
+        // This stream has no work: a wait for this record waits for nothing.
         idle.record(&event).unwrap();
         reader.memcpy(x.all(), y.all()).unwrap();
     }
@@ -166,7 +164,7 @@ fn a_record_overwrites_the_one_before(target: Target) {
         held.record(&event).unwrap();
         idle.record(&event).unwrap();
         reader.wait(&event).unwrap();
-        // SAFETY: nobody else uses the memory, and the device is waited for before it goes.
+        // SAFETY: the memory has no other use, and the device is waited for before it is freed.
         unsafe { fill_explicit(&reader, x.all(), 2) };
         while !reader.query().unwrap() {}
         let is_held = !held.query().unwrap();
@@ -177,7 +175,7 @@ fn a_record_overwrites_the_one_before(target: Target) {
     untracked::expect_device(&device, &x, 2);
 }
 
-fn an_event_that_was_never_recorded_is_over(target: Target) {
+fn an_event_that_was_never_recorded_is_complete(target: Target) {
     let device = target.open();
     let stream = untracked::stream(&device, "s");
     let memory = untracked::filled(&device, 1);
@@ -185,11 +183,11 @@ fn an_event_that_was_never_recorded_is_over(target: Target) {
         assert!(event.query().unwrap());
         event.synchronize().unwrap();
         stream.wait(&event).unwrap();
-        // SAFETY: nobody else uses the memory, and the stream is waited for.
+        // SAFETY: the memory has no other use, and the stream is waited for.
         unsafe { stream.memset(memory.bytes(..BYTES), 0).unwrap() };
         stream.synchronize().unwrap();
     }
-    // An event that was used by somebody else before is as new, too.
+    // A pooled event that was used before is as new, too.
     let used = Event::new(&device).unwrap();
     spin(HOLD_NS).hold_explicit(&stream);
     stream.record(&used).unwrap();
@@ -207,15 +205,15 @@ fn a_pending_event_may_be_destroyed(target: Target) {
             false => Event::new(&device).unwrap(),
             true => Event::timed(&device).unwrap(),
         };
-        // SAFETY: the reader waits for the writer by the event; the memory stays until the device
-        // was waited for.
+        // SAFETY: the reader waits for the writer by the event; the memory is not freed until the device was waited
+        // for.
         unsafe {
             spin(HOLD_NS).hold_explicit(&writer);
             fill_explicit(&writer, x.all(), 3);
             writer.record(&event).unwrap();
             reader.wait(&event).unwrap();
             drop(event);
-            // Others may get what it was.
+            // New events may reuse the driver's event.
             let new: Vec<Event> = (0..64).map(|_| Event::new(&device).unwrap()).collect();
             new.iter().for_each(|event| idle.record(event).unwrap());
             reader.memcpy(x.all(), y.all()).unwrap();
@@ -251,7 +249,7 @@ fn elapsed_is_refused_with_the_codes_of_the_driver(target: Target) {
     assert!(seen, "an event that is pending gave a time");
 }
 
-fn elapsed_is_less_than_nothing_backwards(target: Target) {
+fn elapsed_is_negative_backwards(target: Target) {
     let device = target.open();
     let stream = untracked::stream(&device, "s");
     let [first, second] = [(); 2].map(|()| Event::timed(&device).unwrap());
@@ -301,16 +299,16 @@ fn an_event_that_is_awaited_by_a_task_wakes_it(target: Target) {
     expect_pattern(&crate::kernels::values(&stream, x.view()), 2);
 }
 
-fn an_event_that_puts_its_waiter_to_sleep_is_over_when_its_work_is(target: Target) {
+fn an_event_that_puts_its_waiter_to_sleep_is_complete_when_its_work_is(target: Target) {
     let device = target.open();
     let [s, other] = ["s", "o"].map(|name| untracked::stream(&device, name));
     let (x, y) = (untracked::filled(&device, 1), untracked::filled(&device, 1));
     let host = untracked::pinned(&device, 1);
     let event = Event::blocking(&device).unwrap();
-    // Until its first record it stands for nothing.
+    // Until its first record a wait for it has no effect.
     event.synchronize().unwrap();
     for seed in 2..8 {
-        // SAFETY: the streams are ordered by the event, and the host waits for it or the device.
+        // SAFETY: the event orders the streams, and the host waits for it or for the device.
         unsafe {
             spin(HOLD_NS).hold_explicit(&s);
             fill_explicit(&s, x.all(), seed);

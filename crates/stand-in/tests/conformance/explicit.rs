@@ -1,5 +1,5 @@
-//! The explicit style: who waits for whom by itself, memory in stream order, and streams that
-//! change hands.
+//! The explicit style: which streams wait for each other implicitly, memory in stream order, and streams with several
+//! owners.
 
 use sidestream::device::Device;
 use sidestream::error::Error;
@@ -21,12 +21,12 @@ pub fn scenarios() -> Vec<Scenario> {
         one(non_blocking_streams_take_no_part),
         one(blocking_streams_do_not_wait_for_each_other),
         one(a_bare_record_in_the_legacy_stream_puts_two_blocking_streams_in_a_row),
-        one(a_wait_in_the_legacy_stream_holds_up_blocking_streams),
+        one(a_wait_in_the_legacy_stream_delays_blocking_streams),
         one(to_synchronize_the_legacy_stream_covers_blocking_streams),
         one(per_thread_streams_are_blocking_ones_and_each_threads_own),
         one(wait_stream_is_a_snapshot),
         one(synchronize_covers_all_streams_of_a_device),
-        one(a_stream_that_is_destroyed_while_it_works_goes_on),
+        one(a_stream_that_is_destroyed_while_it_works_completes_its_work),
         one(memory_in_stream_order_comes_and_goes),
         one(memory_in_stream_order_may_be_freed_by_another_stream_and_by_drop),
         one(memory_of_another_kind_is_not_freed_in_stream_order),
@@ -38,8 +38,8 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-// In these scenarios the memory stays until the device was waited for, and the order is that of the
-// rules that they try.
+// In these scenarios the memory is not freed until the device was waited for, and the order is that of the tested
+// rules.
 
 fn write(stream: &Stream, to: &explicit::DeviceMemory, seed: u32) {
     // SAFETY: see above.
@@ -75,8 +75,7 @@ fn streams_of_every_kind_do_their_work(target: Target) {
     assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
 }
 
-/// `second` copies what `first` writes behind a hold. Whether it got it follows from whether it
-/// waits by itself.
+/// Makes `second` copy what `first` writes after a hold. The copied bytes show whether `second` waits implicitly.
 fn waits(device: &Device, first: &Stream, second: &Stream) {
     for seed in 2..5 {
         let [x, y] = [1, 1].map(|seed| filled(device, seed));
@@ -87,7 +86,7 @@ fn waits(device: &Device, first: &Stream, second: &Stream) {
     }
 }
 
-/// Whether work in `second` was seen to be over while `first` is held.
+/// Returns whether work in `second` was seen to be complete while `first` is held.
 fn overtakes(device: &Device, first: &Stream, second: &Stream) -> bool {
     let x = filled(device, 1);
     let seen = is_seen_in_time(|spin| {
@@ -155,7 +154,7 @@ fn a_bare_record_in_the_legacy_stream_puts_two_blocking_streams_in_a_row(target:
     }
 }
 
-fn a_wait_in_the_legacy_stream_holds_up_blocking_streams(target: Target) {
+fn a_wait_in_the_legacy_stream_delays_blocking_streams(target: Target) {
     let device = target.open();
     let [writer, other] = ["w", "o"].map(|name| stream(&device, name));
     let blocking = Stream::blocking(&device, "b").unwrap();
@@ -181,7 +180,7 @@ fn a_wait_in_the_legacy_stream_holds_up_blocking_streams(target: Target) {
         event.synchronize().unwrap();
         is_held
     });
-    assert!(seen, "a stream that takes no part was held up");
+    assert!(seen, "a non-blocking stream was delayed");
 }
 
 fn to_synchronize_the_legacy_stream_covers_blocking_streams(target: Target) {
@@ -207,7 +206,7 @@ fn to_synchronize_the_legacy_stream_covers_blocking_streams(target: Target) {
     });
     assert!(
         seen,
-        "the legacy stream was over while a blocking stream was not"
+        "the legacy stream was idle while a blocking stream was not"
     );
 }
 
@@ -252,7 +251,7 @@ fn wait_stream_is_a_snapshot(target: Target) {
     let seen = is_seen_in_time(|spin| {
         b.wait_stream(&a).unwrap();
         spin.hold_explicit(&a);
-        // Whoever waits now moves the point for itself alone.
+        // A wait now is a new snapshot, for the waiting stream alone.
         c.wait_stream(&a).unwrap();
         write(&b, &y, 3);
         while !b.query().unwrap() {}
@@ -280,7 +279,7 @@ fn synchronize_covers_all_streams_of_a_device(target: Target) {
     assert!(safe.query().unwrap());
 }
 
-fn a_stream_that_is_destroyed_while_it_works_goes_on(target: Target) {
+fn a_stream_that_is_destroyed_while_it_works_completes_its_work(target: Target) {
     let device = target.open();
     let event = Event::new(&device).unwrap();
     for seed in 2..8 {
@@ -357,7 +356,7 @@ fn an_adopted_stream_is_the_same_stream(target: Target) {
         assert_eq!(target, Target::Sim, "a driver has handles");
         return;
     };
-    // SAFETY: `own` is a stream of this device and kind, and outlives all that is used here.
+    // SAFETY: `own` is a stream of this device and kind, and outlives everything that is used here.
     let adopted = unsafe { Stream::from_raw(&device, handle, StreamKind::NonBlocking, "adopted") };
     let adopted = adopted.unwrap();
     assert_eq!(adopted.as_raw(), Some(handle));
@@ -371,7 +370,7 @@ fn an_adopted_stream_is_the_same_stream(target: Target) {
         assert!(own.query().unwrap());
         expect_device(&device, &y, seed);
     }
-    // It stays its owner's.
+    // The stream still belongs to its owner.
     drop(adopted);
     let x = filled(&device, 1);
     write(&own, &x, 2);
@@ -387,7 +386,7 @@ fn a_stream_of_the_safe_api_is_the_same_stream(target: Target) {
     let y = filled(&device, 2);
     spin(HOLD_NS).hold(&safe);
     fill(&safe, x.view_mut(), 3);
-    // SAFETY: one stream is in order; the buffer stays until the device was waited for.
+    // SAFETY: one stream is in order; the buffer is not freed until the device was waited for.
     unsafe {
         let region = same.lend(x.view()).unwrap();
         same.memcpy(region, y.all()).unwrap();
@@ -396,7 +395,7 @@ fn a_stream_of_the_safe_api_is_the_same_stream(target: Target) {
     expect_device(&device, &y, 3);
     let refused = same.begin_capture();
     assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
-    // An event of the one is waited for in the other.
+    // An event of one API is waited for in the other.
     let other = stream(&device, "other");
     spin(HOLD_NS).hold(&safe);
     let host = device.pinned::<u32>(LEN).unwrap();
@@ -454,7 +453,7 @@ fn memory_that_was_recorded_on_a_stream_is_not_given_away_too_early(target: Targ
         explicit::record_stream(&x, &foreign).unwrap();
         drop(x);
         drop(foreign);
-        // Perhaps the same memory, for the next one.
+        // The next buffer may get the same memory.
         let mut next = home.alloc::<u32>(LEN).unwrap();
         fill(&home, next.view_mut(), 99);
         home.synchronize().unwrap();
@@ -467,7 +466,7 @@ fn memory_lent_to_be_read_is_not_written(target: Target) {
     let safe = device.stream("safe").unwrap();
     let foreign = stream(&device, "foreign");
     let x = safe_filled(&safe, LEN, 1);
-    // SAFETY: nothing is submitted.
+    // SAFETY: no work is submitted.
     let refused = unsafe {
         let region = foreign.lend(x.view()).unwrap();
         foreign.memset(region, 0)

@@ -1,5 +1,5 @@
-//! Calls of the driver that fail: what a device may still use is never given back as idle. On the stand-in, which can be
-//! asked to let a call fail; elsewhere there is nothing to see.
+//! Calls of the driver that fail: memory that a device may still use is never given back as idle. These run on the
+//! stand-in, which can let a call fail on request; elsewhere they do nothing.
 
 use sidestream::buffer::{DeviceBuf, Refused};
 use sidestream::device::Device;
@@ -19,13 +19,13 @@ pub fn scenarios() -> Vec<Scenario> {
 }
 
 const LEN: usize = 4096;
-/// `CUDA_ERROR_OUT_OF_MEMORY`: a driver may give it for any call.
+/// `CUDA_ERROR_OUT_OF_MEMORY`: a driver may return it for any call.
 const CODE: i32 = 2;
-/// A call makes fewer calls of one function of the driver.
+/// Upper bound on how often one call of the API calls one function of the driver.
 const CALLS: u32 = 8;
 
-/// Lets each call of the driver fail in turn that `act` makes, on a device that keeps times or not. The stream is held,
-/// so that what was submitted is under way when `act` returns. The buffer has the pattern 7.
+/// Runs `act` repeatedly and lets each of its driver calls fail in turn, on a device with and without timing. The
+/// stream is held, so that submitted work is pending when `act` returns. The buffer has the pattern 7.
 fn each_failure(target: Target, act: impl Fn(&Device, &Stream, &DeviceBuf<u32>)) {
     if target != Target::StandIn {
         return;
@@ -49,7 +49,8 @@ fn each_failure(target: Target, act: impl Fn(&Device, &Stream, &DeviceBuf<u32>))
     }
 }
 
-/// The value, which nobody uses any more. Without one it has gone where its next owner waits for the device.
+/// Returns the value, which has no pending use. Without a value it was handed to a place whose next owner waits for
+/// the device.
 #[track_caller]
 fn idle<T>(refused: Refused<T>) -> Option<T> {
     match refused.error {
@@ -84,7 +85,7 @@ fn an_upload_that_fails_leaves_no_copy_behind_of_idle_memory(target: Target) {
         match s.upload(page, x.view_mut()) {
             Ok(pending) => drop(pending),
             Err(refused) => {
-                // Whoever has the memory next writes something else.
+                // The next owner of the memory writes something else.
                 let mut page = idle(refused).unwrap_or_else(|| device.pinned(LEN).unwrap());
                 page.fill(99);
             }
@@ -93,7 +94,7 @@ fn an_upload_that_fails_leaves_no_copy_behind_of_idle_memory(target: Target) {
         let found = values(s, x.view());
         assert!(
             !found.contains(&99),
-            "a device read what the host wrote behind it"
+            "a device read what the host wrote afterwards"
         );
     });
 }
@@ -118,7 +119,7 @@ fn pieces_that_fail_leave_no_kernel_behind_that_reads_idle_memory(target: Target
         let found = values(s, x.view());
         assert!(
             !found.contains(&99),
-            "a device read what the host wrote behind it"
+            "a device read what the host wrote afterwards"
         );
     });
 }

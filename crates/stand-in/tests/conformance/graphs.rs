@@ -14,20 +14,20 @@ use crate::target::{Scenario, Target, one};
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
-        one(nodes_of_every_kind_do_what_the_calls_do),
-        one(nodes_stand_behind_what_they_conflict_with),
+        one(nodes_of_every_kind_have_the_effect_of_the_calls),
+        one(nodes_are_ordered_after_nodes_that_they_conflict_with),
         one(a_graph_replays_a_hundred_times),
         one(branches_that_share_nothing_run_side_by_side),
         one(launches_on_two_streams_follow_one_another),
         one(a_launch_waits_for_other_streams_and_they_for_it),
-        one(a_launch_does_not_hold_up_streams_that_share_nothing),
+        one(a_launch_does_not_delay_streams_that_share_nothing),
         one(pinned_parts_are_the_hosts_between_launches),
         one(pinned_memory_can_be_lent_and_comes_back),
         one(buffers_come_back_from_a_graph),
-        one(a_graph_that_is_dropped_while_it_runs_goes_on),
+        one(a_graph_that_is_dropped_while_it_runs_completes),
         one(a_graph_of_many_nodes_is_right),
-        one(a_graph_without_nodes_is_no_trouble),
-        one(a_node_that_cannot_be_is_refused),
+        one(a_graph_without_nodes_can_be_launched),
+        one(an_invalid_node_is_refused),
         one(small_and_large_copies_of_pinned_memory_are_right),
         one(small_copies_of_bytes_begin_and_end_anywhere),
     ]
@@ -53,7 +53,7 @@ fn of_graph(graph: &Graph, stream: &Stream, key: BufKey<u32>) -> Vec<u32> {
     values(stream, graph.view(key))
 }
 
-fn nodes_of_every_kind_do_what_the_calls_do(target: Target) {
+fn nodes_of_every_kind_have_the_effect_of_the_calls(target: Target) {
     let (device, stream) = open(target);
     let mut nodes = device.graph();
     let keys = [LEN; 5].map(|len| zeroed(&mut nodes, &stream, len));
@@ -107,8 +107,8 @@ fn row(pitch: usize) -> Rows {
     }
 }
 
-/// A chain through three buffers in which no two nodes can change places.
-fn nodes_stand_behind_what_they_conflict_with(target: Target) {
+/// A chain through three buffers in which no two nodes can be swapped.
+fn nodes_are_ordered_after_nodes_that_they_conflict_with(target: Target) {
     let (device, stream) = open(target);
     let mut nodes = device.graph();
     let [x, y, z] = [LEN; 3].map(|len| zeroed(&mut nodes, &stream, len));
@@ -175,7 +175,7 @@ fn branches_that_share_nothing_run_side_by_side(target: Target) {
         nodes.build().unwrap()
     };
     let took = |graph: &mut Graph| {
-        // The first launch may load it.
+        // The first launch may load the graph.
         graph.launch(&stream).unwrap();
         let start = stream.record_timed().unwrap();
         graph.launch(&stream).unwrap();
@@ -236,7 +236,7 @@ fn a_launch_waits_for_other_streams_and_they_for_it(target: Target) {
     }
 }
 
-fn a_launch_does_not_hold_up_streams_that_share_nothing(target: Target) {
+fn a_launch_does_not_delay_streams_that_share_nothing(target: Target) {
     let (device, a) = open(target);
     let b = device.stream("b").unwrap();
     let mut x = filled(&b, LEN, 1);
@@ -252,7 +252,7 @@ fn a_launch_does_not_hold_up_streams_that_share_nothing(target: Target) {
         assert!(a.query().unwrap());
         is_held
     });
-    assert!(seen, "`b` was not seen to be over before the graph");
+    assert!(seen, "`b` was not seen to be complete before the graph");
 }
 
 fn pinned_parts_are_the_hosts_between_launches(target: Target) {
@@ -330,7 +330,7 @@ fn buffers_come_back_from_a_graph(target: Target) {
     expect_pattern(&buffers.synchronize_pinned(back).unwrap(), 4);
 }
 
-fn a_graph_that_is_dropped_while_it_runs_goes_on(target: Target) {
+fn a_graph_that_is_dropped_while_it_runs_completes(target: Target) {
     let (device, stream) = open(target);
     let mut errors = stream.alloc_zeroed::<u32>(1).unwrap();
     for seed in 0..10 {
@@ -373,7 +373,7 @@ fn a_graph_of_many_nodes_is_right(target: Target) {
     );
 }
 
-fn a_graph_without_nodes_is_no_trouble(target: Target) {
+fn a_graph_without_nodes_can_be_launched(target: Target) {
     let (device, stream) = open(target);
     let mut graph = device.graph().build().unwrap();
     graph.launch(&stream).unwrap();
@@ -383,7 +383,7 @@ fn a_graph_without_nodes_is_no_trouble(target: Target) {
     expect_pattern(&values(&stream, x.view()), 2);
 }
 
-fn a_node_that_cannot_be_is_refused(target: Target) {
+fn an_invalid_node_is_refused(target: Target) {
     let (device, stream) = open(target);
     let mut nodes = device.graph();
     let x = zeroed(&mut nodes, &stream, LEN);

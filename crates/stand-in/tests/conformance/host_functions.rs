@@ -1,4 +1,4 @@
-//! Functions on the host: when they run, what they own, and what their panics do.
+//! Host functions: when they run, what they own, and the effect of their panics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use crate::untracked;
 pub fn scenarios() -> Vec<Scenario> {
     vec![
         one(they_run_in_stream_order_and_give_back_what_they_own),
-        one(they_run_behind_the_work_before_them),
+        one(they_run_after_the_work_before_them),
         one(later_work_waits_for_them),
-        one(a_panic_reaches_who_waits_and_nobody_else),
+        one(a_panic_reaches_the_waiting_caller_alone),
         one(many_can_be_queued),
-        one(what_nobody_waits_for_is_dropped_when_it_has_run),
-        one(they_see_what_was_copied_before_and_hold_up_what_is_copied_after),
+        one(a_result_without_a_waiter_is_dropped_after_the_function_has_run),
+        one(they_see_earlier_copies_and_delay_later_ones),
         one(a_panic_in_the_explicit_style_leaves_the_stream_usable),
     ]
 }
@@ -41,7 +41,7 @@ fn they_run_in_stream_order_and_give_back_what_they_own(target: Target) {
     }
 }
 
-fn they_run_behind_the_work_before_them(target: Target) {
+fn they_run_after_the_work_before_them(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     let x = filled(&stream, LEN, 1);
@@ -66,7 +66,7 @@ fn later_work_waits_for_them(target: Target) {
     let reached = Arc::new(AtomicU32::new(0));
     for round in 1..20 {
         let sets = Arc::clone(&reached);
-        // It takes a while, in real time: what does not wait for it overtakes it.
+        // The function takes a while in real time: work that does not wait for it overtakes it.
         let ran = a.host_func((), move |()| {
             let sum = (0..100_000u64).fold(0, |sum, n| std::hint::black_box(sum ^ n));
             std::hint::black_box(sum);
@@ -80,7 +80,7 @@ fn later_work_waits_for_them(target: Target) {
     }
 }
 
-fn a_panic_reaches_who_waits_and_nobody_else(target: Target) {
+fn a_panic_reaches_the_waiting_caller_alone(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     let pending = stream.host_func(1, |_| panic_quietly("not today")).unwrap();
@@ -102,7 +102,7 @@ fn many_can_be_queued(target: Target) {
         for at in 0..500 {
             let count = Arc::clone(count);
             let act = move |at: &mut usize| {
-                // Only in its place does it count.
+                // A function counts only if it runs in its place.
                 let _ = count.compare_exchange(*at, *at + 1, Ordering::SeqCst, Ordering::SeqCst);
             };
             drop(stream.host_func(at, act).unwrap());
@@ -116,7 +116,7 @@ fn many_can_be_queued(target: Target) {
     );
 }
 
-fn what_nobody_waits_for_is_dropped_when_it_has_run(target: Target) {
+fn a_result_without_a_waiter_is_dropped_after_the_function_has_run(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     let (told, dropped) = std::sync::mpsc::channel();
@@ -137,13 +137,13 @@ fn what_nobody_waits_for_is_dropped_when_it_has_run(target: Target) {
     assert_eq!(dropped.recv(), Ok(2));
 }
 
-fn they_see_what_was_copied_before_and_hold_up_what_is_copied_after(target: Target) {
+fn they_see_earlier_copies_and_delay_later_ones(target: Target) {
     let device = target.open();
     let stream = untracked::stream(&device, "s");
     let (memory, host) = (untracked::filled(&device, 1), untracked::pinned(&device, 2));
     let host = Arc::new(host);
-    // SAFETY: everything is in one stream, and the memory stays until the device was waited for; the
-    // function touches the host memory that is named.
+    // SAFETY: everything is in one stream, and the memory is not freed until the device was waited for; the function
+    // touches only the host memory that is named.
     unsafe {
         spin(HOLD_NS).hold_explicit(&stream);
         fill_explicit(&stream, memory.all(), 3);

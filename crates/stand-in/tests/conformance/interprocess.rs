@@ -1,4 +1,5 @@
-//! Events that two processes share: this one, and the same program called again, which makes an event and records it.
+//! Events that two processes share: this one, and the same program called again, which creates an event and records
+//! it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -19,12 +20,12 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![
         one(a_stream_waits_for_the_work_of_another_process),
         one(the_host_waits_for_the_work_of_another_process),
-        one(an_order_by_another_process_is_no_race_and_no_order_for_the_rest),
-        one(what_no_other_process_could_use_is_refused),
+        one(an_order_by_another_process_is_neither_a_race_nor_an_order_for_other_work),
+        one(events_that_another_process_cannot_use_are_refused),
     ]
 }
 
-/// The other process; it ends with this.
+/// The other process; dropping this ends it.
 struct Other {
     child: Child,
     to: Option<ChildStdin>,
@@ -32,10 +33,10 @@ struct Other {
     handle: [u8; 64],
 }
 
-/// By what the child is asked for.
+/// The name that selects this scenario in the child.
 pub const NAME: &str = "an event for another process";
 
-/// What the child does: behind a function that waits until it may go on, it records an event.
+/// Runs the child: it records an event after a host function that waits until it is told to continue.
 pub fn record_when_told(target: Target) {
     let device = target.open();
     let stream = untracked::stream(&device, "producer");
@@ -57,11 +58,11 @@ pub fn record_when_told(target: Target) {
         event.synchronize().unwrap();
         println!("complete");
     }
-    // Where nobody has told it to go on, nobody waits for it.
+    // If the parent never told the function to continue, nothing waits for it.
     drop(go);
 }
 
-/// The file that the child's work makes.
+/// Returns the path of the file that the child's work creates.
 fn work_of(child: u32) -> PathBuf {
     std::env::temp_dir().join(format!("sidestream-work-of-{child}"))
 }
@@ -91,7 +92,7 @@ impl Other {
         line.trim_end().to_owned()
     }
 
-    /// Its work may go on.
+    /// Lets the child's work continue.
     fn go(&mut self) {
         writeln!(self.to.as_ref().unwrap(), "go").unwrap();
     }
@@ -100,7 +101,8 @@ impl Other {
         work_of(self.child.id()).exists()
     }
 
-    /// Whether a function in this stream sees the work done; none until it has run.
+    /// Submits a function to this stream that checks whether the child's work is done. The result is set when it has
+    /// run.
     fn sees(&self, stream: &Stream) -> Arc<AtomicBool> {
         let seen = Arc::new(AtomicBool::new(false));
         let (sees, work) = (Arc::clone(&seen), work_of(self.child.id()));
@@ -161,7 +163,7 @@ fn the_host_waits_for_the_work_of_another_process(target: Target) {
     assert!(other.is_done());
 }
 
-fn an_order_by_another_process_is_no_race_and_no_order_for_the_rest(target: Target) {
+fn an_order_by_another_process_is_neither_a_race_nor_an_order_for_other_work(target: Target) {
     if target == Target::Sim {
         return;
     }
@@ -175,7 +177,7 @@ fn an_order_by_another_process_is_no_race_and_no_order_for_the_rest(target: Targ
         let ours = Event::interprocess(&device).unwrap();
         let [first, second] = ["first", "second"].map(|name| untracked::stream(&device, name));
         let memory = explicit::DeviceMemory::malloc(&device, BYTES).unwrap();
-        // SAFETY: the device is waited for before the memory goes; its bytes mean nothing.
+        // SAFETY: the device is waited for before the memory is freed; its contents do not matter.
         unsafe { first.memset(memory.all(), 1) }.unwrap();
         if was_recorded {
             first.record(&ours).unwrap();
@@ -196,7 +198,7 @@ fn an_order_by_another_process_is_no_race_and_no_order_for_the_rest(target: Targ
     }
 }
 
-fn what_no_other_process_could_use_is_refused(target: Target) {
+fn events_that_another_process_cannot_use_are_refused(target: Target) {
     let device = target.open();
     if target == Target::Sim {
         refused(Event::interprocess(&device), "is simulated");
@@ -233,6 +235,6 @@ fn refused<T>(result: Result<T>, why: &str) {
             assert!(error.to_string().contains(why), "{error}");
         }
         Err(error) => panic!("{error}"),
-        Ok(_) => panic!("it was taken"),
+        Ok(_) => panic!("it was accepted"),
     }
 }

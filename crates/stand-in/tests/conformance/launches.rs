@@ -1,4 +1,4 @@
-//! Kernels: what they are given, and what a launch that cannot be is answered.
+//! Kernels: their arguments, and the errors of invalid launches.
 
 use sidestream::error::Error;
 use sidestream::kernel::library::FillPattern;
@@ -19,7 +19,7 @@ pub fn scenarios() -> Vec<Scenario> {
         one(blocks_have_shared_memory),
         one(a_grid_too_large_or_empty_is_refused_and_nothing_breaks),
         one(a_wrong_entry_is_refused_by_its_name),
-        one(a_kernel_that_is_no_ptx_is_refused_with_the_compilers_words),
+        one(a_kernel_in_invalid_ptx_is_refused_with_the_compilers_message),
         one(a_kernel_in_cuda_runs_where_there_is_a_compiler),
         one(a_kernel_without_a_form_for_the_device_is_refused_by_its_name),
         one(a_kernel_that_was_made_ready_is_launched),
@@ -47,7 +47,7 @@ fn views_lengths_and_numbers_arrive(target: Target) {
         let found = values(&stream, x.view());
         assert_eq!((found[0], found[len + 1]), (0, 0), "outside of the view");
         expect_pattern(&found[1..len + 1], 77);
-        // The kernel that looks for what is wrong finds just that.
+        // The kernel that searches for wrong values finds exactly these.
         let mut errors = stream.alloc_zeroed::<u32>(1).unwrap();
         check(&stream, x.slice(1..len + 1), 77, &mut errors);
         assert_eq!(values(&stream, errors.view()), [0]);
@@ -77,7 +77,7 @@ fn results_are_the_same_bit_for_bit(target: Target) {
         );
     }
     let mut sum = stream.alloc::<f32>(LEN).unwrap();
-    // The same view twice, to be read.
+    // The same view twice, for reading.
     let args = (a.view(), a.view(), sum.view_mut(), LEN as u64);
     stream.launch(&ADD, Grid::cover(LEN, 256), args).unwrap();
     let mut found = [0.0; LEN];
@@ -90,8 +90,8 @@ fn results_are_the_same_bit_for_bit(target: Target) {
     );
 }
 
-/// Entries that no library needs: one takes a number of every size, one says which thread of which
-/// block it is, one turns the values of each block round in shared memory.
+/// Entries that the library does not have: one takes a number of every size, one writes which thread of which block
+/// it is, one reverses the values of each block in shared memory.
 const PTX: &str = include_str!("entries.ptx");
 
 type Sizes = (
@@ -133,16 +133,16 @@ fn values_of_every_size_arrive(target: Target) {
     assert_eq!(found, expected);
 }
 
-/// Memory with a value for each thread, and how many there are.
+/// Memory with a value for each thread, and the number of threads.
 type Threads = (Write<u32>, Value<u64>);
 
-/// Which thread of which block, in six times four bits.
+/// Returns which thread of which block it is, in six times four bits.
 fn place(block: [u32; 3], thread: [u32; 3]) -> u32 {
     let parts = block.into_iter().chain(thread).enumerate();
     parts.map(|(at, part)| part << (4 * at)).sum()
 }
 
-/// The places of all threads of a grid, x running fastest and the threads within their block.
+/// Returns the places of all threads of a grid, block by block, with x as the fastest index.
 fn places(grid: Grid) -> Vec<u32> {
     let all = |[x, y, z]: [u32; 3]| {
         let each = (0..z).flat_map(move |z| (0..y).map(move |y| (y, z)));
@@ -212,7 +212,7 @@ fn a_grid_too_large_or_empty_is_refused_and_nothing_breaks(target: Target) {
         let refused = stream.launch(&FILL, grid, (x.view_mut(), LEN as u64, 2));
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     }
-    // What a block can have, only a driver knows.
+    // Only a driver knows the limits of a block.
     if target != Target::Sim {
         for grid in [Grid::new(1, 2048), Grid::new(1, 32).shared(1 << 30)] {
             let launched = stream.launch(&FILL, grid, (x.view_mut(), LEN as u64, 2));
@@ -226,7 +226,7 @@ fn a_grid_too_large_or_empty_is_refused_and_nothing_breaks(target: Target) {
                 assert!(matches!(refused, Error::Refused { .. }), "{text}");
                 let size = format!("{} x 1 x 1 threads", grid.threads[0]);
                 let is_named = text.contains("`fill_pattern`") && text.contains(&size);
-                // A driver may look at a node only when all of its graph is there.
+                // A driver may check a node only when its whole graph is complete.
                 assert!(is_named || (in_graph && target == Target::Cuda), "{text}");
             }
         }
@@ -236,7 +236,7 @@ fn a_grid_too_large_or_empty_is_refused_and_nothing_breaks(target: Target) {
     expect_pattern(&values(&stream, x.view()), 3);
 }
 
-/// Launches a kernel that cannot be, twice, and shows that the stream goes on. The error's text.
+/// Launches an invalid kernel twice, and checks that the stream stays usable. Returns the error's text.
 fn refused(target: Target, kernel: &Kernel<FillPattern>) -> String {
     let device = target.open();
     let stream = device.stream("s").unwrap();
@@ -259,16 +259,16 @@ fn refused(target: Target, kernel: &Kernel<FillPattern>) -> String {
 }
 
 fn a_wrong_entry_is_refused_by_its_name(target: Target) {
-    // SAFETY: there is no such entry.
+    // SAFETY: the entry does not exist.
     let kernel = unsafe { Kernel::<FillPattern>::from_ptx(&PATTERN, "fill_patern") };
     let text = refused(target, &kernel);
     assert!(text.contains("fill_patern"), "{text}");
 }
 
-fn a_kernel_that_is_no_ptx_is_refused_with_the_compilers_words(target: Target) {
+fn a_kernel_in_invalid_ptx_is_refused_with_the_compilers_message(target: Target) {
     let ptx =
         ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry broken() { nonsense; }\n";
-    // SAFETY: it cannot be compiled.
+    // SAFETY: the kernel cannot be compiled.
     let kernel = unsafe { Kernel::<FillPattern>::from_ptx(ptx, "broken") };
     let text = refused(target, &kernel);
     assert!(text.contains("broken"), "{text}");
@@ -313,7 +313,7 @@ fn a_kernel_without_a_form_for_the_device_is_refused_by_its_name(target: Target)
     let stream = device.stream("s").unwrap();
     let (x, mut y) = (filled(&stream, LEN, 1), filled(&stream, LEN, 2));
     let kernel = match target {
-        // SAFETY: nothing runs it.
+        // SAFETY: the kernel is never run.
         Target::Sim => unsafe { Copies::from_ptx(PTX, "half a kernel") },
         _ => Copies::on_host("half a kernel", |_, (x, y)| y.copy_from_slice(x)),
     };
@@ -343,9 +343,9 @@ fn a_kernel_is_loaded_on_many_machines_and_threads_at_once(target: Target) {
     });
 }
 
-/// A kernel in PTX that was never launched, and in Rust.
+/// Returns a kernel in PTX and in Rust that was never launched.
 fn fresh() -> Kernel<FillPattern> {
-    // SAFETY: as `FILL`, which it is.
+    // SAFETY: as `FILL`, which it equals.
     let kernel = unsafe { Kernel::<FillPattern>::from_ptx(&PATTERN, "fill_pattern") };
     kernel.and_on_host(|_, (to, _, seed)| {
         let values = to.iter_mut().enumerate();
@@ -366,7 +366,7 @@ fn a_kernel_that_was_made_ready_is_launched(target: Target) {
         stream.launch(&kernel, Grid::cover(LEN, 256), args).unwrap();
         expect_pattern(&values(&stream, x.view()), seed);
     }
-    // While the stream works.
+    // While the stream is busy.
     let kernel = fresh();
     spin(HOLD_NS).hold(&stream);
     fill(&stream, x.view_mut(), 6);
@@ -377,7 +377,7 @@ fn a_kernel_that_was_made_ready_is_launched(target: Target) {
 fn a_kernel_that_cannot_be_launched_cannot_be_made_ready(target: Target) {
     let device = target.open();
     let half: Kernel<FillPattern> = match target {
-        // SAFETY: nothing runs it.
+        // SAFETY: the kernel is never run.
         Target::Sim => unsafe { Kernel::from_ptx(&PATTERN, "fill_pattern") },
         Target::StandIn | Target::Cuda => {
             Kernel::<FillPattern>::on_host("fill_pattern", |_, (to, _, seed)| to.fill(seed))
@@ -388,13 +388,13 @@ fn a_kernel_that_cannot_be_launched_cannot_be_made_ready(target: Target) {
         panic!("{refused}");
     };
     assert_eq!(kernel, "fill_pattern");
-    // SAFETY: there is no such entry.
+    // SAFETY: the entry does not exist.
     let wrong = unsafe { Kernel::<FillPattern>::from_ptx(&PATTERN, "fill_patern") };
     let refused = device.prepare(&wrong).unwrap_err();
     assert!(refused.to_string().contains("fill_patern"), "{refused}");
     let has_no_form = matches!(refused, Error::NoForm { .. });
     assert_eq!(has_no_form, target == Target::Sim, "{refused}");
-    // Nothing is lost by it.
+    // The device is still usable.
     let stream = device.stream("s").unwrap();
     let mut x = filled(&stream, LEN, 1);
     fill(&stream, x.view_mut(), 2);

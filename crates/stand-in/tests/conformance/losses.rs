@@ -1,4 +1,4 @@
-//! Kernels that fail take their device with them: who is told, what is said, and that it ends.
+//! Kernels that fail and lose their device: which calls return the error, what it says, and that everything ends.
 
 use sidestream::device::Device;
 use sidestream::error::{Error, Lost};
@@ -19,10 +19,10 @@ pub fn scenarios() -> Vec<Scenario> {
         one(every_later_call_gives_the_same_error),
         one(memory_in_flight_stays_where_it_is),
         one(a_graph_that_traps_is_named),
-        one(a_function_behind_a_trap_is_dropped),
+        one(a_function_after_a_trap_is_dropped),
         one(a_pipeline_on_a_lost_device_fails_as_the_device),
-        one(a_task_that_awaits_is_woken),
-        one(handles_of_other_threads_go_in_peace),
+        one(a_waiting_task_is_woken),
+        one(handles_of_other_threads_are_dropped_without_errors),
     ]
 }
 
@@ -46,7 +46,7 @@ fn a_graph_that_traps_is_named(target: Target) {
     child::run("graph", target);
 }
 
-fn a_function_behind_a_trap_is_dropped(target: Target) {
+fn a_function_after_a_trap_is_dropped(target: Target) {
     child::run("function", target);
 }
 
@@ -54,15 +54,15 @@ fn a_pipeline_on_a_lost_device_fails_as_the_device(target: Target) {
     child::run("pipeline", target);
 }
 
-fn a_task_that_awaits_is_woken(target: Target) {
+fn a_waiting_task_is_woken(target: Target) {
     child::run("task", target);
 }
 
-fn handles_of_other_threads_go_in_peace(target: Target) {
+fn handles_of_other_threads_are_dropped_without_errors(target: Target) {
     child::run("threads", target);
 }
 
-/// One of the scenarios above, in this process, which ends when all handles are dropped.
+/// Runs one of the scenarios above in this process, which ends when all handles are dropped.
 pub fn run(name: &str, target: Target) {
     let device = target.open();
     match name {
@@ -80,7 +80,7 @@ pub fn run(name: &str, target: Target) {
 }
 
 const LEN: usize = 4096;
-/// CUDA's `cudaErrorLaunchFailure`, which a trap is.
+/// CUDA's `cudaErrorLaunchFailure`, the code of a trap.
 const TRAP: i32 = 719;
 /// CUDA's `cudaErrorIllegalAddress`.
 const ILLEGAL: i32 = 700;
@@ -110,7 +110,7 @@ fn trapped(target: Target, device: &Device) {
     fill(&stream, x.view_mut(), 2);
     let error = lost(stream.synchronize());
     assert_eq!((error.code, error.device), (TRAP, device.id()), "{error}");
-    // The simulated GPU knows which call failed; a driver, only which are not known to be done.
+    // The simulated GPU knows which call failed; a driver only knows which calls are not known to be complete.
     let named = match target {
         Target::Sim => ["trap", "kernel"],
         Target::StandIn | Target::Cuda => ["kernel `trap`", "the stream"],
@@ -123,7 +123,7 @@ fn poked(target: Target, device: &Device) {
     let args = (8, 1);
     stream.launch(&poke(), Grid::new(1, 1), args).unwrap();
     let error = lost(stream.synchronize());
-    // In Rust a kernel has no addresses: that it has none of its own is a panic, as a trap is.
+    // A kernel in Rust has no addresses: access to memory that it does not have is a panic, like a trap.
     let code = if target == Target::Sim { TRAP } else { ILLEGAL };
     assert_eq!(error.code, code, "{error}");
     assert!(error.why.contains("poke"), "{error}");
@@ -188,7 +188,7 @@ fn in_flight(device: &Device) {
         .unwrap();
     let error = lost(back.synchronize());
     assert_eq!(error.code, TRAP, "{error}");
-    // It was over before the trap, or nobody can tell: it is given back or lost, never both.
+    // It completed before the trap, or its state is unknown: it is given back or lost, never both.
     drop(sent);
     drop(x);
     let refused = other.alloc::<u32>(1 << 22);
@@ -219,12 +219,12 @@ fn function(device: &Device) {
         let _ = owned.send(());
     });
     let error = match ran {
-        // A device that is quick has failed already.
+        // A fast device has failed already.
         Err(error) => lost::<()>(Err(error)),
         Ok(pending) => lost(pending.synchronize()),
     };
     assert_eq!(error.code, TRAP, "{error}");
-    // It never ran.
+    // The function never ran.
     assert!(dropped.try_recv().is_err());
 }
 

@@ -1,4 +1,4 @@
-//! Memory: where it comes from, when it may be used again, and what copies and fills leave in it.
+//! Memory: where it comes from, when it may be reused, and what copies and fills write.
 
 use sidestream::buffer::{DeviceBuf, Pinned, Pod};
 use sidestream::error::Error;
@@ -15,25 +15,25 @@ use crate::untracked::{self, BYTES};
 pub fn scenarios() -> Vec<Scenario> {
     vec![
         one(memory_that_is_dropped_is_used_again_and_not_too_early),
-        one(zeroed_memory_is_zero_whoever_had_it),
+        one(zeroed_memory_is_zero_after_any_owner),
         one(memory_that_does_not_fit_is_refused_with_sizes_and_nothing_breaks),
         one(more_than_the_device_has_is_refused_with_sizes),
         one(pinned_memory_that_does_not_fit_is_refused_with_sizes),
-        one(an_empty_cache_holds_nothing_and_fills_again),
+        one(an_emptied_cache_has_no_memory_and_fills_again),
         one(pinned_memory_goes_both_ways_at_every_size),
         one(pinned_memory_is_used_again_and_not_too_early),
         one(slices_are_free_when_their_copies_return),
         one(many_small_pieces_go_up_at_once),
         one(pieces_of_odd_lengths_begin_anywhere),
-        one(no_pieces_at_all_are_no_trouble),
-        one(pieces_stand_in_the_order_of_their_stream_and_come_back),
+        one(an_upload_of_no_pieces_succeeds),
+        one(pieces_are_copied_in_stream_order_and_come_back),
         one(rows_are_copied_with_their_pitches),
         one(more_rows_than_are_tracked_one_by_one_are_copied),
         one(fills_of_one_two_and_four_bytes_write_what_they_name),
         one(copies_within_a_device_move_ranges),
-        one(buffers_of_no_values_are_no_trouble),
+        one(buffers_without_values_are_valid),
         one(blocking_copies_are_as_complete_as_they_promise),
-        one(asynchronous_copies_of_pageable_memory_are_over_with_their_stream),
+        one(asynchronous_copies_of_pageable_memory_are_complete_with_their_stream),
         one(a_long_loop_near_the_limit_loses_nothing_and_ends_in_an_error),
     ]
 }
@@ -53,7 +53,7 @@ fn memory_that_is_dropped_is_used_again_and_not_too_early(target: Target) {
         drop(x);
     }
     assert_eq!(values(&b, errors.view()), [0]);
-    // On one stream the same memory goes round.
+    // On one stream the same memory is reused.
     a.synchronize().unwrap();
     let before = device.statistics();
     for seed in 0..50 {
@@ -66,7 +66,7 @@ fn memory_that_is_dropped_is_used_again_and_not_too_early(target: Target) {
     assert_eq!(after.waits_inserted, before.waits_inserted);
 }
 
-fn zeroed_memory_is_zero_whoever_had_it(target: Target) {
+fn zeroed_memory_is_zero_after_any_owner(target: Target) {
     let device = target.open();
     let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
     for seed in 0..20 {
@@ -79,11 +79,11 @@ fn zeroed_memory_is_zero_whoever_had_it(target: Target) {
     }
 }
 
-/// Fails with an error that names these sizes.
+/// Checks for an error that names these sizes.
 #[track_caller]
 fn expect_out_of_memory<T>(result: Result<T, Error>, asked: u64, limit: u64, held: u64) {
     let Err(error) = result else {
-        panic!("{asked} bytes were there");
+        panic!("{asked} bytes were allocated");
     };
     let text = error.to_string();
     let Error::OutOfMemory(memory) = error else {
@@ -155,7 +155,7 @@ fn pinned_memory_that_does_not_fit_is_refused_with_sizes(target: Target) {
     assert_eq!(host[0], 5);
 }
 
-fn an_empty_cache_holds_nothing_and_fills_again(target: Target) {
+fn an_emptied_cache_has_no_memory_and_fills_again(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     let mut x = filled(&stream, LEN, 1);
@@ -188,7 +188,7 @@ fn pinned_memory_goes_both_ways_at_every_size(target: Target) {
         expect_pattern(&back.synchronize().unwrap(), len as u32);
         expect_pattern(&sent.synchronize().unwrap(), len as u32);
     }
-    // Bytes that lie anywhere.
+    // Bytes at arbitrary offsets.
     let mut host = device.pinned::<u8>(1001).unwrap();
     host.iter_mut()
         .enumerate()
@@ -244,7 +244,7 @@ fn many_small_pieces_go_up_at_once(target: Target) {
     let stream = device.stream("s").unwrap();
     for seed in 0..3 {
         let mut random = Random(seed);
-        // Every alignment on both sides, pieces of nothing and pieces of many words.
+        // Every alignment on both sides, empty pieces and pieces of many words.
         let pieces = (0..200).map(|_| {
             let most = 1 << random.below(13);
             let mut piece = device.pinned::<u8>(random.below(most)).unwrap();
@@ -275,8 +275,8 @@ fn many_small_pieces_go_up_at_once(target: Target) {
     }
 }
 
-/// Uploads pieces behind `first` values, with as many behind them, and holds all against what has to
-/// be there.
+/// Uploads pieces after `first` values, with as many values after them, and compares everything with the expected
+/// values.
 fn expect_pieces<T: Pod + PartialEq>(
     stream: &Stream,
     pieces: Vec<Pinned<T>>,
@@ -324,7 +324,7 @@ fn pieces_of_odd_lengths_begin_anywhere(target: Target) {
     }
 }
 
-fn no_pieces_at_all_are_no_trouble(target: Target) {
+fn an_upload_of_no_pieces_succeeds(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     assert!(expect_pieces::<u8>(&stream, Vec::new(), 3, 9).is_empty());
@@ -337,7 +337,7 @@ fn no_pieces_at_all_are_no_trouble(target: Target) {
     stream.synchronize().unwrap();
 }
 
-fn pieces_stand_in_the_order_of_their_stream_and_come_back(target: Target) {
+fn pieces_are_copied_in_stream_order_and_come_back(target: Target) {
     let device = target.open();
     let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
     let (mut x, mut y) = (filled(&a, 100 * 40, 1), filled(&b, 100 * 40, 2));
@@ -481,7 +481,7 @@ fn copies_within_a_device_move_ranges(target: Target) {
     expect_pattern(&values(&stream, x.slice(LEN..)), 2);
 }
 
-fn buffers_of_no_values_are_no_trouble(target: Target) {
+fn buffers_without_values_are_valid(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     let mut x = stream.alloc_zeroed::<u32>(0).unwrap();
@@ -496,8 +496,8 @@ fn buffers_of_no_values_are_no_trouble(target: Target) {
     expect_pattern(&values(&stream, y.view()), 1);
 }
 
-// In the scenarios below the memory stays until the device was waited for, and the order is that of
-// the rules that they try.
+// In the scenarios below the memory is not freed until the device was waited for, and the order is that of the tested
+// rules.
 
 fn blocking_copies_are_as_complete_as_they_promise(target: Target) {
     let device = target.open();
@@ -509,7 +509,7 @@ fn blocking_copies_are_as_complete_as_they_promise(target: Target) {
         let pageable = untracked::pageable(&device, bytes, 1);
         // SAFETY: see above.
         unsafe {
-            // R19: the source may be written again, and the legacy stream has the bytes.
+            // R19: the source may be overwritten, and the legacy stream has the bytes.
             spin(HOLD_NS).hold_explicit(&blocking);
             explicit::memcpy_blocking(pageable.all(), memory.all()).unwrap();
             pageable.write(0, &patterned(bytes as usize / 4, 2));
@@ -526,7 +526,7 @@ fn blocking_copies_are_as_complete_as_they_promise(target: Target) {
             other.memcpy(memory.all(), host.all()).unwrap();
             other.synchronize().unwrap();
             untracked::expect_host(&host, 3);
-            // R24: pinned memory is filled when the call returns, and devices' in stream order.
+            // R24: pinned memory is filled when the call returns, and device memory in stream order.
             explicit::memset_blocking(host.all(), 7).unwrap();
             let mut first = [0u8; 4];
             host.read(bytes - 4, &mut first);
@@ -544,8 +544,8 @@ fn blocking_copies_are_as_complete_as_they_promise(target: Target) {
     }
 }
 
-/// R22 promises no more: whether the call waits, and when the source is read, is the driver's.
-fn asynchronous_copies_of_pageable_memory_are_over_with_their_stream(target: Target) {
+/// R22 promises no more: the driver decides whether the call waits, and when the source is read.
+fn asynchronous_copies_of_pageable_memory_are_complete_with_their_stream(target: Target) {
     let device = target.open();
     let stream = untracked::stream(&device, "s");
     for held in [false, true] {
@@ -614,7 +614,7 @@ fn a_long_loop_near_the_limit_loses_nothing_and_ends_in_an_error(target: Target)
             assert_eq!(values(stream, errors.view()), [0], "seed {seed}");
         }
         assert!(refused > 0, "seed {seed} was never short of memory");
-        // In the end there is room for nothing more, and the error says so.
+        // In the end there is no more room, and the error says so.
         let mut more = Vec::new();
         let full = loop {
             match streams[0].alloc::<u8>(MIB as usize) {

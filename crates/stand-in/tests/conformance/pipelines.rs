@@ -1,4 +1,4 @@
-//! Pipelines: what goes in comes out, in order, whatever the depth.
+//! Pipelines: every item comes out, in order, at any depth.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn grid() -> Grid {
     Grid::cover(ROWS, 128)
 }
 
-/// What item `index` is filled with. The last one is smaller.
+/// Fills item `index`. The last one is smaller.
 fn source(count: u64) -> impl FnMut(u64, &mut Host) -> Filled + Send + Clone + 'static {
     move |index, x| {
         let values = x.iter_mut().enumerate();
@@ -51,7 +51,7 @@ fn input(index: u64, at: usize) -> f32 {
     index as f32 + at as f32 / 16.0
 }
 
-/// Upload, two stages, download.
+/// Returns a pipeline of upload, two stages, download.
 fn stepping(device: &Device) -> Ready<Host, Host, impl Send + use<>> {
     Pipeline::new(device, ROWS)
         .upload(per_row::<f32>(1))
@@ -154,7 +154,7 @@ fn several_buffers_and_stages_keep_their_items(target: Target) {
         .upload((per_row::<u32>(1), per_item::<u32>(1)))
         .stage("look", per_item::<u32>(1), |at, (x, seed), errors| {
             at.stream().memset(errors.view_mut(), 0)?;
-            // The seed is known on the host too: it is the item's number.
+            // The host knows the seed too: it is the item's number.
             let _ = seed;
             let (n, index) = (at.rows() as u64, at.index() as u32);
             let args = (x.view(), n, index, errors.view_mut());
@@ -277,7 +277,7 @@ fn a_stage_that_fails_is_named_with_its_item(target: Target) {
     let is_invalid = matches!(&failed.cause, Cause::Runtime(Error::Invalid { .. }));
     assert!(is_invalid, "{failed}");
     assert!(running.next().is_none());
-    // The device is none the worse.
+    // The device is still usable.
     let stream = device.stream("s").unwrap();
     let mut x = stream.alloc::<u32>(ROWS).unwrap();
     fill(&stream, x.view_mut(), 5);

@@ -1,4 +1,4 @@
-//! Rings of batches: what a consumer that lags behind finds, and what a capture does to them.
+//! Rings of batches: what a consumer that lags behind finds, and the effect of a capture on them.
 
 use std::thread;
 
@@ -15,27 +15,27 @@ use crate::untracked::{BYTES, LEN, expect_device, pinned, stream};
 pub fn scenarios() -> Vec<Scenario> {
     vec![
         one(a_consumer_that_lags_behind_finds_every_batch),
-        one(page_locked_memory_is_read_where_it_is_and_may_be_written_again_behind_it),
-        one(a_batch_that_is_let_go_stays_for_the_streams_that_were_noted),
+        one(pinned_memory_is_read_in_place_and_may_be_written_again_afterwards),
+        one(a_released_batch_is_kept_for_the_streams_that_were_recorded),
         one(a_ring_works_beside_a_capture_of_another_thread),
-        one(a_batch_that_is_let_go_in_a_capture_of_its_owner_keeps_its_memory),
-        one(a_copy_stands_behind_the_uses_of_its_batch),
+        one(a_batch_released_in_a_capture_of_its_owner_keeps_its_memory),
+        one(a_copy_is_ordered_after_the_uses_of_its_batch),
         one(copies_and_reads_leave_captures_alone),
         one(a_ring_works_on_default_streams),
     ]
 }
 
-// Every ring is closed at the end. One that is dropped gives its memory back on another thread, and the machine perhaps
-// with it, which would end a capture of the next scenario.
+// Every ring is closed at the end. A ring that is only dropped frees its memory on another thread, and perhaps the
+// machine with it, which would invalidate a capture of the next scenario.
 
 fn put(ring: &Ring, leaves: &[Leaf]) -> Ticket {
-    // SAFETY: the memory of leaves is there until the call is over; that of direct ones until `wait_source` is.
+    // SAFETY: the memory of leaves lives until the call has completed; that of direct leaves until `wait_source` has.
     unsafe { ring.put(leaves) }
         .unwrap()
         .expect("the ring is open")
 }
 
-/// A batch of one part.
+/// Puts a batch of one part into the ring.
 fn put_pattern(ring: &Ring, seed: u32) -> Ticket {
     let values = patterned(LEN, seed).into_iter();
     let bytes: Vec<u8> = values.flat_map(u32::to_ne_bytes).collect();
@@ -51,11 +51,12 @@ fn expect(lease: &Lease, seed: u32) {
     expect_pattern(&found, seed);
 }
 
-/// Copies a batch away on a stream, late.
+/// Copies a batch on a stream, after a hold.
 fn copied_late(device: &Device, stream: &Stream, lease: &Lease) -> DeviceMemory {
     let to = DeviceMemory::malloc(device, BYTES).unwrap();
     spin(HOLD_NS).hold_explicit(stream);
-    // SAFETY: the stream waits for the upload, and is noted in the lease. The target stays until it was waited for.
+    // SAFETY: the stream waits for the upload, and is recorded in the lease. The target is not freed until the stream
+    // was waited for.
     unsafe { stream.memcpy(lease.leaf(0), to.all()) }.unwrap();
     to
 }
@@ -77,7 +78,7 @@ fn a_consumer_that_lags_behind_finds_every_batch(target: Target) {
     ring.close();
 }
 
-fn page_locked_memory_is_read_where_it_is_and_may_be_written_again_behind_it(target: Target) {
+fn pinned_memory_is_read_in_place_and_may_be_written_again_afterwards(target: Target) {
     let device = target.open();
     let consumer = stream(&device, "consumer");
     let ring = Ring::new(&device, 3).unwrap();
@@ -109,7 +110,7 @@ fn page_locked_memory_is_read_where_it_is_and_may_be_written_again_behind_it(tar
     ring.close();
 }
 
-fn a_batch_that_is_let_go_stays_for_the_streams_that_were_noted(target: Target) {
+fn a_released_batch_is_kept_for_the_streams_that_were_recorded(target: Target) {
     let device = target.open();
     let (consumer, side) = (stream(&device, "consumer"), stream(&device, "side"));
     let ring = Ring::new(&device, 1).unwrap();
@@ -131,7 +132,7 @@ fn a_ring_works_beside_a_capture_of_another_thread(target: Target) {
     let captured = stream(&device, "captured");
     captured.begin_capture().unwrap();
     spin(1000).hold_explicit(&captured);
-    // Its memory goes back when the capture is over: for that, drivers wait for the device.
+    // Its memory is freed when the capture has ended: for that, drivers wait for the device.
     let ring = thread::scope(|scope| {
         let feeder = scope.spawn(|| {
             let consumer = stream(&device, "consumer");
@@ -145,28 +146,28 @@ fn a_ring_works_beside_a_capture_of_another_thread(target: Target) {
         feeder.join().unwrap()
     });
     let graph = captured.end_capture().unwrap();
-    // SAFETY: it touches nothing.
+    // SAFETY: the graph touches no memory.
     unsafe { captured.launch_graph(&graph) }.unwrap();
     captured.synchronize().unwrap();
     ring.close();
 }
 
-/// As PyTorch's streams come: the ring knows no more than the handle.
+/// Returns the stream as one from PyTorch: the ring knows only its handle.
 fn adopted(device: &Device, own: &Stream) -> Stream {
     own.as_raw().map_or_else(
         || own.clone(),
-        // SAFETY: `own` is a stream of this device and kind, and stays until the end of the scenario.
+        // SAFETY: `own` is a stream of this device and kind, and lives until the end of the scenario.
         |raw| unsafe { Stream::from_raw(device, raw, StreamKind::NonBlocking, "adopted").unwrap() },
     )
 }
 
-fn a_copy_stands_behind_the_uses_of_its_batch(target: Target) {
+fn a_copy_is_ordered_after_the_uses_of_its_batch(target: Target) {
     let device = target.open();
     let (consumer, other) = (stream(&device, "consumer"), stream(&device, "other"));
     let ring = Ring::new(&device, 1).unwrap();
     let lease = put_pattern(&ring, 1).hand_over(&consumer).unwrap();
     spin(HOLD_NS).hold_explicit(&consumer);
-    // SAFETY: the stream is that of the lease, and whatever else uses the batch waits for it.
+    // SAFETY: the stream is that of the lease, and everything else that uses the batch waits for it.
     unsafe { consumer.memset(lease.leaf(0), 7) }.unwrap();
     let copy = lease.copied(&other).unwrap();
     drop(lease);
@@ -208,7 +209,7 @@ fn copies_and_reads_leave_captures_alone(target: Target) {
     ring.close();
 }
 
-fn a_batch_that_is_let_go_in_a_capture_of_its_owner_keeps_its_memory(target: Target) {
+fn a_batch_released_in_a_capture_of_its_owner_keeps_its_memory(target: Target) {
     let device = target.open();
     let own = stream(&device, "own");
     let consumer = adopted(&device, &own);

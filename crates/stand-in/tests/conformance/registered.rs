@@ -1,4 +1,4 @@
-//! Memory of the program that is pinned where it is, and pinned memory past the caches of the host.
+//! Memory of the program that is pinned in place, and write-combined pinned memory.
 
 use sidestream::buffer::Refused;
 use sidestream::error::Error;
@@ -12,8 +12,8 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![
         one(a_registered_vector_goes_both_ways_and_comes_back),
         one(a_registered_vector_that_is_dropped_in_flight_is_copied_to_the_end),
-        one(what_is_pinned_already_is_refused_and_comes_back),
-        one(memory_of_the_allocator_is_no_vector),
+        one(a_vector_that_is_already_pinned_is_refused_and_comes_back),
+        one(memory_of_the_allocator_is_not_accepted_as_a_vector),
         one(registered_memory_without_tracking_goes_both_ways_and_comes_back),
         one(write_combined_memory_is_uploaded),
         two(a_registered_vector_serves_both_devices),
@@ -33,7 +33,7 @@ fn a_registered_vector_goes_both_ways_and_comes_back(target: Target) {
         spin(HOLD_NS).hold(&stream);
         let sent = stream.upload(sent, x.view_mut()).unwrap();
         let back = stream.download(x.view(), back).unwrap();
-        // Neither is waited for by itself: a vector that comes back is not in use.
+        // Neither is waited for implicitly: a vector that comes back is not in use.
         let [back, sent] = [back, sent].map(|copy| copy.synchronize().unwrap());
         let vectors = [sent, back].map(|pinned| pinned.into_vec().unwrap());
         assert_eq!(vectors.each_ref().map(|vector| vector.as_ptr()), places);
@@ -41,7 +41,7 @@ fn a_registered_vector_goes_both_ways_and_comes_back(target: Target) {
             assert_eq!(vector.len(), len);
             expect_pattern(vector, seed);
         }
-        // What came back is the program's own, and can be registered again.
+        // The vector that came back belongs to the program, and can be registered again.
         let [again, _] = vectors;
         let again = device.register(again).unwrap();
         stream.memset(x.view_mut(), 0).unwrap();
@@ -66,12 +66,12 @@ fn a_registered_vector_that_is_dropped_in_flight_is_copied_to_the_end(target: Ta
     }
 }
 
-/// Another owner of a part of a vector's memory.
+/// Returns another owner of a part of a vector's memory.
 ///
 /// # Safety
-/// It is forgotten, not dropped, and neither owner touches the values while there are both.
+/// It is forgotten, not dropped, and neither owner touches the values while both exist.
 unsafe fn part_of(start: *mut u8, len: usize) -> Vec<u8> {
-    // SAFETY: the caller promises that it frees nothing and that nobody looks at the values.
+    // SAFETY: the caller promises to free nothing and not to access the values.
     unsafe { Vec::from_raw_parts(start, len, len) }
 }
 
@@ -91,7 +91,7 @@ fn expect_pinned_already<T>(result: Result<T, Refused<Vec<u8>>>, len: usize) {
     }
 }
 
-fn what_is_pinned_already_is_refused_and_comes_back(target: Target) {
+fn a_vector_that_is_already_pinned_is_refused_and_comes_back(target: Target) {
     let device = target.open();
     let s = stream(&device, "s");
     let mut bytes = vec![7u8; 8 * LEN];
@@ -105,13 +105,13 @@ fn what_is_pinned_already_is_refused_and_comes_back(target: Target) {
         expect_pinned_already(device.register(a), len);
         expect_pinned_already(HostMemory::register(&device, b), len);
     }
-    // The first owner is as it was.
+    // The first owner is unchanged.
     let bytes = registered.into_vec().unwrap();
     let registered = HostMemory::register(&device, bytes).unwrap();
     // SAFETY: as above.
     expect_pinned_already(device.register(unsafe { part_of(start, len) }), len);
     let x = untracked::filled(&device, 1);
-    // SAFETY: the stream is waited for before anybody touches the memory.
+    // SAFETY: the stream is waited for before the memory is touched again.
     unsafe { s.memcpy(x.all(), registered.bytes(..BYTES)) }.unwrap();
     s.synchronize().unwrap();
     let bytes = registered.into_vec().unwrap();
@@ -119,13 +119,13 @@ fn what_is_pinned_already_is_refused_and_comes_back(target: Target) {
     assert!(copied == bytes_of(1) && rest.iter().all(|&byte| byte == 7));
 }
 
-/// The pattern that fills memory of the explicit style.
+/// Returns the pattern that fills memory of the explicit style.
 fn bytes_of(seed: u32) -> Vec<u8> {
     let values = patterned(untracked::LEN, seed);
     values.into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-fn memory_of_the_allocator_is_no_vector(target: Target) {
+fn memory_of_the_allocator_is_not_accepted_as_a_vector(target: Target) {
     let device = target.open();
     let mut page = device.pinned::<u32>(LEN).unwrap();
     page.copy_from_slice(&patterned(LEN, 3));
@@ -146,7 +146,7 @@ fn registered_memory_without_tracking_goes_both_ways_and_comes_back(target: Targ
     assert_eq!(host.size_bytes(), BYTES);
     for seed in [2, 4, 6] {
         host.write(0, &patterned(untracked::LEN, seed));
-        // SAFETY: the stream is waited for before anybody touches the memory.
+        // SAFETY: the stream is waited for before the memory is touched again.
         unsafe {
             spin(HOLD_NS).hold_explicit(&s);
             s.memcpy(host.all(), x.all()).unwrap();
@@ -162,7 +162,7 @@ fn registered_memory_without_tracking_goes_both_ways_and_comes_back(target: Targ
     let bytes = host.into_vec().unwrap();
     assert_eq!(bytes.as_ptr(), place);
     assert!(bytes == bytes_of(7));
-    // Dropped it is unpinned and freed.
+    // Dropping it unpins and frees the memory.
     drop(HostMemory::register(&device, bytes).unwrap());
     drop(HostMemory::register(&device, bytes_of(8)).unwrap());
 }
@@ -174,7 +174,7 @@ fn write_combined_memory_is_uploaded(target: Target) {
     let sent = HostMemory::write_combined(&device, BYTES).unwrap();
     let zero = untracked::pinned(&device, 1);
     let upload = || {
-        // SAFETY: the stream is waited for before anybody touches the memory.
+        // SAFETY: the stream is waited for before the memory is touched again.
         unsafe {
             s.memcpy(sent.all(), x.all()).unwrap();
             s.memcpy(x.all(), zero.all()).unwrap();
@@ -186,7 +186,7 @@ fn write_combined_memory_is_uploaded(target: Target) {
     zero.read(0, &mut found);
     assert!(found.iter().all(|&value| value == 0), "new memory is zero");
     for seed in 2..6 {
-        // In two parts: what the host holds back of either arrives.
+        // In two parts: both arrive, although the host buffers its writes.
         let pattern = patterned(untracked::LEN, seed);
         sent.write(0, &pattern[..1001]);
         sent.write(4 * 1001, &pattern[1001..]);

@@ -1,8 +1,8 @@
-//! Streams that other libraries use too, about whose work nobody tells us; and what a capture of such a stream, or
-//! of one on which memory was noted, means for calls of the safe API.
+//! Streams that other libraries use too, whose work is unknown to the library; and the effect of a capture of such a
+//! stream, or of one on which memory was recorded, on calls of the safe API.
 //!
-//! The other library is a machine of its own on the same driver: it is given handles and addresses, and the machine of
-//! the scenario hears nothing of what it does with them.
+//! The other library is a machine of its own on the same driver: it gets handles and addresses, and the machine of
+//! the scenario does not observe what it does with them.
 
 use sidestream::device::Device;
 use sidestream::error::{Error, Result};
@@ -16,26 +16,26 @@ use crate::untracked::stream;
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![
-        one(memory_noted_on_a_stream_that_is_shared_waits_for_work_of_others),
-        one(memory_noted_on_an_adopted_stream_waits_for_work_of_its_owner),
-        one(memory_noted_on_a_per_thread_stream_waits_for_that_threads_work),
-        one(a_per_thread_stream_is_noted_by_its_own_thread),
+        one(memory_recorded_on_a_shared_stream_waits_for_work_of_others),
+        one(memory_recorded_on_an_adopted_stream_waits_for_work_of_its_owner),
+        one(memory_recorded_on_a_per_thread_stream_waits_for_that_threads_work),
+        one(a_per_thread_stream_is_recorded_by_its_own_thread),
         one(to_synchronize_a_shared_stream_waits_for_work_of_others),
-        one(to_ask_a_shared_stream_is_to_ask_about_work_of_others),
+        one(to_query_a_shared_stream_is_to_query_work_of_others),
         one(to_wait_for_a_shared_stream_is_to_wait_for_work_of_others),
-        one(a_stream_that_was_shared_is_not_taken_for_idle_when_it_is_asked_for_again),
-        one(memory_noted_before_a_capture_is_handed_on_during_it),
-        one(memory_noted_in_a_capture_is_handed_on_behind_it),
+        one(a_stream_that_was_shared_is_not_reused_as_idle),
+        one(memory_recorded_before_a_capture_is_handed_on_during_it),
+        one(memory_recorded_in_a_capture_is_handed_on_after_it),
         one(a_safe_call_on_a_stream_that_others_capture_is_refused),
         one(safe_calls_beside_a_capture_leave_it_alone),
         one(memory_is_not_given_back_to_the_driver_beside_a_capture),
     ]
 }
 
-/// Values that fill all the memory of these devices: whoever allocates as many gets the same bytes.
+/// Number of values that fill all the memory of these devices: the next allocation of as many gets the same bytes.
 const LEN: usize = 1 << 20;
 
-/// A device with room for one buffer of [`LEN`] values.
+/// Returns a device with room for one buffer of [`LEN`] values.
 fn narrow(target: Target) -> Device {
     target.open_with(&target.options().memory_bytes(4 * LEN as u64))
 }
@@ -44,7 +44,7 @@ fn narrow(target: Target) -> Device {
 struct Foreign(Device);
 
 impl Foreign {
-    /// None where there are no handles that it could use.
+    /// Returns none where there are no handles that it could use.
     fn open(target: Target) -> Option<Foreign> {
         (target != Target::Sim).then(|| Foreign(target.open()))
     }
@@ -54,12 +54,12 @@ impl Foreign {
         unsafe { Stream::from_raw(&self.0, handle, kind, "foreign") }.unwrap()
     }
 
-    /// Fills memory behind a hold.
+    /// Fills memory after a hold.
     fn fills(&self, stream: &Stream, at: u64, seed: u32) {
         spin(HOLD_NS).hold_explicit(stream);
         let args = [Arg::value(at), Arg::value(LEN as u64), Arg::value(seed)];
-        // SAFETY: they are the kernel's arguments, and the scenarios keep the memory until it is over, but
-        // for what they are about.
+        // SAFETY: these are the kernel's arguments, and the scenarios keep the memory until the kernel has completed,
+        // except where they test the opposite.
         unsafe { stream.launch(&FILL, Grid::cover(LEN, 256), &args) }.unwrap();
     }
 }
@@ -68,15 +68,15 @@ fn handle(stream: &Stream) -> u64 {
     stream.as_raw().expect("a driver has handles")
 }
 
-/// A buffer of the safe API is filled by the other library on the stream `noted`, which is `theirs` to it, noted and
-/// dropped; its next owner gets what he writes.
+/// The other library fills a buffer of the safe API on the stream `theirs`, which this library knows as `noted`. The
+/// buffer is recorded on the stream and dropped; its next owner must get its own values.
 fn is_handed_on(device: &Device, foreign: &Foreign, noted: &Stream, theirs: &Stream) {
     let [home, next] = ["home", "next"].map(|name| device.stream(name).unwrap());
     for seed in 2..5 {
         let mut x = home.alloc::<u32>(LEN).unwrap();
         fill(&home, x.view_mut(), 1);
         home.synchronize().unwrap();
-        // SAFETY: the buffer is noted on the stream before it is dropped.
+        // SAFETY: the buffer is recorded on the stream before it is dropped.
         let at = unsafe { noted.lend_mut(x.view_mut()) }.unwrap().address();
         noted.synchronize().unwrap();
         foreign.fills(theirs, at, 99);
@@ -90,7 +90,7 @@ fn is_handed_on(device: &Device, foreign: &Foreign, noted: &Stream, theirs: &Str
     }
 }
 
-fn memory_noted_on_a_stream_that_is_shared_waits_for_work_of_others(target: Target) {
+fn memory_recorded_on_a_shared_stream_waits_for_work_of_others(target: Target) {
     let Some(foreign) = Foreign::open(target) else {
         return;
     };
@@ -105,21 +105,21 @@ fn memory_noted_on_a_stream_that_is_shared_waits_for_work_of_others(target: Targ
     is_handed_on(&device, &foreign, &legacy, &theirs);
 }
 
-fn memory_noted_on_an_adopted_stream_waits_for_work_of_its_owner(target: Target) {
+fn memory_recorded_on_an_adopted_stream_waits_for_work_of_its_owner(target: Target) {
     let Some(foreign) = Foreign::open(target) else {
         return;
     };
     let theirs = stream(&foreign.0, "theirs");
-    // Opened behind it, and so closed before it: an adopted stream has to outlive the device.
+    // Opened after it, and so closed before it: an adopted stream must outlive the device.
     let device = narrow(target);
-    // SAFETY: it outlives the device.
+    // SAFETY: the stream outlives the device.
     let ours = unsafe {
         Stream::from_raw(&device, handle(&theirs), StreamKind::NonBlocking, "adopted").unwrap()
     };
     is_handed_on(&device, &foreign, &ours, &theirs);
 }
 
-fn memory_noted_on_a_per_thread_stream_waits_for_that_threads_work(target: Target) {
+fn memory_recorded_on_a_per_thread_stream_waits_for_that_threads_work(target: Target) {
     let Some(foreign) = Foreign::open(target) else {
         return;
     };
@@ -135,7 +135,7 @@ fn memory_noted_on_a_per_thread_stream_waits_for_that_threads_work(target: Targe
         scope.spawn(move || {
             let ours = Stream::per_thread(device).unwrap();
             let theirs = foreign.adopt(handle(&ours), StreamKind::PerThread);
-            // SAFETY: the buffer is noted behind the work.
+            // SAFETY: the buffer is recorded after the work.
             let at = unsafe { ours.lend_mut(x.view_mut()) }.unwrap().address();
             foreign.fills(&theirs, at, 99);
             explicit::record_stream(&x, &ours).unwrap();
@@ -153,7 +153,7 @@ fn memory_noted_on_a_per_thread_stream_waits_for_that_threads_work(target: Targe
     });
 }
 
-fn a_per_thread_stream_is_noted_by_its_own_thread(target: Target) {
+fn a_per_thread_stream_is_recorded_by_its_own_thread(target: Target) {
     let device = target.open();
     let s = device.stream("s").unwrap();
     let x = s.alloc::<u32>(16).unwrap();
@@ -164,7 +164,7 @@ fn a_per_thread_stream_is_noted_by_its_own_thread(target: Target) {
         let refused = other.join().unwrap();
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     });
-    // Also by one that has come in the place of a thread that has ended.
+    // Also by a thread that took the place of one that has ended.
     let theirs = std::thread::scope(|scope| {
         let other = scope.spawn(|| Stream::per_thread(&device).unwrap());
         other.join().unwrap()
@@ -176,7 +176,7 @@ fn a_per_thread_stream_is_noted_by_its_own_thread(target: Target) {
     });
 }
 
-/// A stream of the safe API that has done its work and that the other library works in, with what it writes.
+/// Returns an idle stream of the safe API in which the other library works, with the memory that it writes.
 fn shared(
     target: Target,
     then: impl Fn(&sidestream::stream::Stream, &sidestream::stream::Stream) -> Result<bool>,
@@ -191,15 +191,15 @@ fn shared(
     for seed in 2..5 {
         let mut x = s.alloc::<u32>(LEN).unwrap();
         fill(&s, x.view_mut(), 1);
-        // SAFETY: what comes behind is made to wait, which is what this is about.
+        // SAFETY: later work is made to wait, which is what this tests.
         let at = unsafe { ours.lend_mut(x.view_mut()) }.unwrap().address();
-        // All that is known of the stream is over, and its end has an event.
+        // All known work of the stream is complete, and its end has an event.
         let event = s.record_event().unwrap();
         s.synchronize().unwrap();
         foreign.fills(&theirs, at, seed);
-        let is_over = then(&s, &t).unwrap();
-        if is_over {
-            assert!(theirs.query().unwrap(), "it is not over");
+        let is_complete = then(&s, &t).unwrap();
+        if is_complete {
+            assert!(theirs.query().unwrap(), "it is not complete");
         }
         expect_pattern(&values(&t, x.view()), seed);
         assert!(event.query().unwrap());
@@ -214,7 +214,7 @@ fn to_synchronize_a_shared_stream_waits_for_work_of_others(target: Target) {
     });
 }
 
-fn to_ask_a_shared_stream_is_to_ask_about_work_of_others(target: Target) {
+fn to_query_a_shared_stream_is_to_query_work_of_others(target: Target) {
     shared(target, |s, _| {
         while !s.query()? {}
         Ok(true)
@@ -233,7 +233,7 @@ fn to_wait_for_a_shared_stream_is_to_wait_for_work_of_others(target: Target) {
     });
 }
 
-fn a_stream_that_was_shared_is_not_taken_for_idle_when_it_is_asked_for_again(target: Target) {
+fn a_stream_that_was_shared_is_not_reused_as_idle(target: Target) {
     let Some(foreign) = Foreign::open(target) else {
         return;
     };
@@ -248,15 +248,15 @@ fn a_stream_that_was_shared_is_not_taken_for_idle_when_it_is_asked_for_again(tar
     foreign.fills(&theirs, at, 2);
     drop((s, ours));
     let again = device.stream("s").unwrap();
-    let is_over = theirs.query().unwrap();
+    let is_complete = theirs.query().unwrap();
     let is_the_same = handle(&Stream::of(&again)) == handle(&theirs);
-    assert!(is_over || !is_the_same, "it has work to do");
+    assert!(is_complete || !is_the_same, "it has work to do");
     explicit::synchronize(&foreign.0).unwrap();
 }
 
 // ------------------------------------------------------------------ captures
 
-fn memory_noted_before_a_capture_is_handed_on_during_it(target: Target) {
+fn memory_recorded_before_a_capture_is_handed_on_during_it(target: Target) {
     let device = narrow(target);
     let [home, next] = ["home", "next"].map(|name| device.stream(name).unwrap());
     let noted = stream(&device, "noted");
@@ -264,7 +264,7 @@ fn memory_noted_before_a_capture_is_handed_on_during_it(target: Target) {
     for seed in 2..5 {
         let mut x = home.alloc::<u32>(LEN).unwrap();
         fill(&home, x.view_mut(), seed);
-        // SAFETY: the buffer is noted on the stream before it is dropped; the host memory stays until the
+        // SAFETY: the buffer is recorded on the stream before it is dropped; the host memory is not freed until the
         // device was waited for.
         unsafe {
             let region = noted.lend(x.view()).unwrap();
@@ -288,7 +288,7 @@ fn memory_noted_before_a_capture_is_handed_on_during_it(target: Target) {
     }
 }
 
-fn memory_noted_in_a_capture_is_handed_on_behind_it(target: Target) {
+fn memory_recorded_in_a_capture_is_handed_on_after_it(target: Target) {
     let device = narrow(target);
     let next = device.stream("next").unwrap();
     let noted = stream(&device, "noted");
@@ -333,7 +333,7 @@ fn a_safe_call_on_a_stream_that_others_capture_is_refused(target: Target) {
     for refused in &refused {
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     }
-    // SAFETY: nothing is submitted.
+    // SAFETY: no work is submitted.
     let refused = unsafe { Stream::of(&s).lend(x.view()) };
     assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     theirs.end_capture().unwrap();
@@ -347,7 +347,7 @@ fn safe_calls_beside_a_capture_leave_it_alone(target: Target) {
     let captured = stream(&device, "captured");
     let x = explicit::DeviceMemory::malloc(&device, 4).unwrap();
     captured.begin_capture().unwrap();
-    // SAFETY: the memory stays until the device was waited for.
+    // SAFETY: the memory is not freed until the device was waited for.
     unsafe { captured.memset(x.all(), 7) }.unwrap();
     let mut y = s.alloc::<u32>(LEN).unwrap();
     fill(&s, y.view_mut(), 2);

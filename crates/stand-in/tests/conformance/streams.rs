@@ -1,4 +1,4 @@
-//! Streams of the safe API: what waits for what, and what does not.
+//! Streams of the safe API: which work waits for which, and which does not.
 
 use std::time::Duration;
 
@@ -15,22 +15,22 @@ use crate::target::{Scenario, Target, one};
 pub fn scenarios() -> Vec<Scenario> {
     vec![
         one(every_priority_of_the_range_makes_a_stream_and_no_other_does),
-        one(one_stream_keeps_the_sequence_of_its_calls),
+        one(one_stream_keeps_the_order_of_its_calls),
         one(a_reader_waits_for_the_writer_on_another_stream),
         one(a_writer_waits_for_the_reader_on_another_stream),
         one(a_writer_waits_for_the_writer_on_another_stream),
-        one(three_readers_on_three_streams_hold_up_the_next_writer),
+        one(three_readers_on_three_streams_delay_the_next_writer),
         one(streams_that_share_nothing_do_not_wait_for_each_other),
         one(two_readers_do_not_wait_for_each_other),
         one(halves_of_a_buffer_are_two_things),
-        one(wait_stream_holds_up_what_comes_later),
-        one(wait_stream_does_not_wait_for_what_comes_later),
-        one(wait_event_holds_up_what_comes_later),
-        one(an_unmarked_stream_is_waited_for_by_whoever_uses_its_memory),
-        one(a_wait_with_a_limit_gives_up_and_the_work_goes_on),
-        one(synchronize_waits_for_what_the_stream_was_given),
+        one(wait_stream_delays_later_work),
+        one(wait_stream_does_not_wait_for_later_work),
+        one(wait_event_delays_later_work),
+        one(an_unmarked_stream_is_waited_for_by_the_next_user_of_its_memory),
+        one(a_wait_with_a_limit_gives_up_and_the_work_continues),
+        one(synchronize_waits_for_all_submitted_work),
         one(device_synchronize_waits_for_all_streams),
-        one(a_stream_that_is_dropped_while_it_works_goes_on),
+        one(a_stream_that_is_dropped_while_it_works_completes_its_work),
         one(a_machine_that_is_dropped_while_it_works_ends),
         one(a_busy_stream_that_was_dropped_is_not_given_to_the_next),
         one(many_streams_at_once_keep_their_results),
@@ -64,8 +64,8 @@ fn every_priority_of_the_range_makes_a_stream_and_no_other_does(target: Target) 
     }
 }
 
-/// Fills and copies of random ranges, which give something else in any other sequence.
-fn one_stream_keeps_the_sequence_of_its_calls(target: Target) {
+/// Fills and copies of random ranges, which give another result in any other order.
+fn one_stream_keeps_the_order_of_its_calls(target: Target) {
     const LEN: usize = 97;
     let device = target.open();
     let stream = device.stream("s").unwrap();
@@ -140,7 +140,7 @@ fn a_writer_waits_for_the_writer_on_another_stream(target: Target) {
     expect_pattern(&values(&a, x.view()), 3);
 }
 
-fn three_readers_on_three_streams_hold_up_the_next_writer(target: Target) {
+fn three_readers_on_three_streams_delay_the_next_writer(target: Target) {
     let device = target.open();
     let streams = ["a", "b", "c"].map(|name| device.stream(name).unwrap());
     let writer = device.stream("writer").unwrap();
@@ -157,7 +157,7 @@ fn three_readers_on_three_streams_hold_up_the_next_writer(target: Target) {
     }
 }
 
-/// Whether what `b` is given is over while `a` is held.
+/// Returns whether the work submitted to `b` is complete while `a` is held.
 fn overtakes(a: &Stream, b: &Stream, mut act: impl FnMut(Spin<'_>)) -> bool {
     is_seen_in_time(|spin| {
         act(&|| spin.hold(a));
@@ -179,7 +179,7 @@ fn streams_that_share_nothing_do_not_wait_for_each_other(target: Target) {
         fill(&a, x.view_mut(), 2);
         fill(&b, y.view_mut(), 3);
     });
-    assert!(seen, "`b` was not seen to be over before `a`");
+    assert!(seen, "`b` was not seen to be complete before `a`");
     assert_eq!(a.device().waits_inserted(), before);
     expect_pattern(&values(&b, y.view()), 3);
 }
@@ -211,7 +211,7 @@ fn halves_of_a_buffer_are_two_things(target: Target) {
     expect_pattern(&values(&b, x.slice(LEN..)), 3);
 }
 
-/// How long after the start of `a`'s hold `b` went on that waits for it, on the device's clock.
+/// Returns how long after the start of `a`'s hold the waiting stream `b` continued, on the device's clock.
 fn went_on_after(a: &Stream, b: &Stream, wait: impl Fn()) -> Duration {
     spin(1_000).hold(a);
     let start = a.record_timed().unwrap();
@@ -221,13 +221,13 @@ fn went_on_after(a: &Stream, b: &Stream, wait: impl Fn()) -> Duration {
     end.elapsed_since(&start).unwrap()
 }
 
-fn wait_stream_holds_up_what_comes_later(target: Target) {
+fn wait_stream_delays_later_work(target: Target) {
     let [a, b] = pair(target);
     let took = went_on_after(&a, &b, || b.wait_stream(&a).unwrap());
     assert!(took >= Duration::from_nanos(HOLD_NS * 95 / 100), "{took:?}");
 }
 
-fn wait_event_holds_up_what_comes_later(target: Target) {
+fn wait_event_delays_later_work(target: Target) {
     let [a, b] = pair(target);
     let took = went_on_after(&a, &b, || {
         let event = a.record_event().unwrap();
@@ -236,7 +236,7 @@ fn wait_event_holds_up_what_comes_later(target: Target) {
     assert!(took >= Duration::from_nanos(HOLD_NS * 95 / 100), "{took:?}");
 }
 
-fn wait_stream_does_not_wait_for_what_comes_later(target: Target) {
+fn wait_stream_does_not_wait_for_later_work(target: Target) {
     let [a, b] = pair(target);
     let mut x = filled(&b, LEN, 1);
     let seen = overtakes(&a, &b, |hold| {
@@ -244,10 +244,10 @@ fn wait_stream_does_not_wait_for_what_comes_later(target: Target) {
         hold();
         fill(&b, x.view_mut(), 2);
     });
-    assert!(seen, "`b` waited for what `a` was given later");
+    assert!(seen, "`b` waited for later work of `a`");
 }
 
-fn an_unmarked_stream_is_waited_for_by_whoever_uses_its_memory(target: Target) {
+fn an_unmarked_stream_is_waited_for_by_the_next_user_of_its_memory(target: Target) {
     let device = target.open();
     let (a, b) = (
         device.unmarked_stream("a").unwrap(),
@@ -265,7 +265,7 @@ fn an_unmarked_stream_is_waited_for_by_whoever_uses_its_memory(target: Target) {
     assert!(a.query().unwrap());
 }
 
-fn a_wait_with_a_limit_gives_up_and_the_work_goes_on(target: Target) {
+fn a_wait_with_a_limit_gives_up_and_the_work_continues(target: Target) {
     let [a, _] = pair(target);
     let mut x = filled(&a, LEN, 1);
     let seen = is_seen_in_time(|spin| {
@@ -280,7 +280,7 @@ fn a_wait_with_a_limit_gives_up_and_the_work_goes_on(target: Target) {
     expect_pattern(&values(&a, x.view()), 2);
 }
 
-fn synchronize_waits_for_what_the_stream_was_given(target: Target) {
+fn synchronize_waits_for_all_submitted_work(target: Target) {
     let [a, _] = pair(target);
     for _ in 0..3 {
         spin(HOLD_NS).hold(&a);
@@ -305,7 +305,7 @@ fn device_synchronize_waits_for_all_streams(target: Target) {
     assert!(a.query().unwrap() && b.query().unwrap());
 }
 
-fn a_stream_that_is_dropped_while_it_works_goes_on(target: Target) {
+fn a_stream_that_is_dropped_while_it_works_completes_its_work(target: Target) {
     let device = target.open();
     let other = device.stream("other").unwrap();
     let mut x = filled(&other, LEN, 1);
@@ -349,7 +349,10 @@ fn a_busy_stream_that_was_dropped_is_not_given_to_the_next(target: Target) {
         held.synchronize().unwrap();
         is_held
     });
-    assert!(seen, "the new stream stood behind the work of the old one");
+    assert!(
+        seen,
+        "the new stream was ordered after the work of the old one"
+    );
 }
 
 fn many_streams_at_once_keep_their_results(target: Target) {
@@ -360,7 +363,7 @@ fn many_streams_at_once_keep_their_results(target: Target) {
     let first = &streams[0];
     let mut a = first.alloc::<f32>(LEN).unwrap();
     first.fill_with(a.view_mut(), 1.0).unwrap();
-    // Each adds to what the one before has left: forty streams, one chain.
+    // Each adds to what the previous one has written: forty streams, one chain.
     let mut sum = first.alloc_zeroed::<f32>(LEN).unwrap();
     for stream in &streams {
         let mut next = stream.alloc::<f32>(LEN).unwrap();

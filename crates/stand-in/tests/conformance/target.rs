@@ -1,4 +1,4 @@
-//! What the scenarios run on, and what a scenario is.
+//! The targets on which the scenarios run, and the scenarios.
 
 use sidestream::device::{Device, Options};
 use sidestream::error::Result;
@@ -8,28 +8,28 @@ use sidestream::error::Result;
 pub enum Target {
     /// The simulated GPU.
     Sim,
-    /// The back end for CUDA, on a driver that stands in for NVIDIA's.
+    /// The CUDA back end, on the stand-in for NVIDIA's driver.
     StandIn,
     /// A CUDA driver and its GPUs.
     Cuda,
 }
 
-/// Something that has to hold on every target.
+/// A property that every target must have.
 pub struct Scenario {
     /// Its module and its sentence.
     pub name: &'static str,
-    /// How many devices it takes.
+    /// Number of devices that it needs.
     pub devices: usize,
-    /// Panics if it does not hold.
+    /// Panics if the property does not hold.
     pub run: Box<dyn Fn(Target) + Send + Sync>,
 }
 
-/// A scenario on one device, called as the function is.
+/// Returns a scenario on one device, with the name of the function.
 pub fn one<F: Fn(Target) + Send + Sync + 'static>(run: F) -> Scenario {
     scenario(1, run)
 }
 
-/// A scenario on two devices of one machine.
+/// Returns a scenario on two devices of one machine.
 pub fn two<F: Fn(Target) + Send + Sync + 'static>(run: F) -> Scenario {
     scenario(2, run)
 }
@@ -44,26 +44,26 @@ fn scenario<F: Fn(Target) + Send + Sync + 'static>(devices: usize, run: F) -> Sc
 }
 
 impl Target {
-    /// All of them, with the names that stand before those of the trials.
+    /// All targets, with the prefixes of their trials' names.
     pub const ALL: [(Target, &str); 3] = [
         (Target::Sim, "sim"),
         (Target::StandIn, "stand_in"),
         (Target::Cuda, "cuda"),
     ];
 
-    /// Its name.
+    /// Returns the name of the target.
     pub fn name(self) -> &'static str {
         let named = Target::ALL.into_iter().find(|(target, _)| *target == self);
         named.map_or("", |(_, name)| name)
     }
 
-    /// The one of this name.
+    /// Returns the target with this name.
     pub fn named(name: &str) -> Option<Target> {
         let target = Target::ALL.into_iter().find(|(_, known)| *known == name);
         target.map(|(target, _)| target)
     }
 
-    /// The options without which its devices cannot be opened; nobody is told notices.
+    /// Returns the options without which its devices cannot be opened; notices are discarded.
     pub fn options(self) -> Options {
         let options = Options::new().notice(|_| ());
         match self {
@@ -73,7 +73,7 @@ impl Target {
         }
     }
 
-    /// So many devices of one machine.
+    /// Opens this many devices of one machine.
     pub fn try_open(self, count: usize, options: &Options) -> Result<Vec<Device>> {
         let names: &[&str] = match self {
             Target::Sim => &["sim:h200", "sim:h200"],
@@ -82,25 +82,25 @@ impl Target {
         Device::open_all(&names[..count], options)
     }
 
-    /// A device on a machine of its own.
+    /// Opens a device on a machine of its own.
     pub fn open(self) -> Device {
         self.open_with(&self.options())
     }
 
-    /// The same with options.
+    /// Opens a device with options, on a machine of its own.
     pub fn open_with(self, options: &Options) -> Device {
         self.try_open(1, options).unwrap().remove(0)
     }
 
-    /// Two devices of one machine.
+    /// Opens two devices of one machine.
     pub fn open_two(self) -> [Device; 2] {
         let devices = self.try_open(2, &self.options()).unwrap();
         devices.try_into().unwrap()
     }
 }
 
-/// A panic that a scenario expects: it unwinds without a word, so that whatever a run prints about panics
-/// is about those that nobody expected.
+/// Panics where a scenario expects it: it unwinds without printing, so that every panic message in the output is an
+/// unexpected one.
 pub fn panic_quietly(message: &'static str) -> ! {
     std::panic::resume_unwind(Box::new(message))
 }

@@ -24,7 +24,7 @@ pub fn scenarios() -> Vec<Scenario> {
 const LEN: usize = 4096;
 const THREADS: usize = 8;
 
-/// Runs it on so many threads, which begin at once.
+/// Runs a function on several threads, which begin at the same time.
 fn at_once<R: Send>(act: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let barrier = Barrier::new(THREADS);
     std::thread::scope(|scope| {
@@ -60,7 +60,7 @@ fn eight_threads_read_the_same_data_each_on_a_stream(target: Target) {
         values(&stream, errors.view())[0]
     });
     assert_eq!(errors, [0; THREADS]);
-    // The next writer stands behind all of them.
+    // The next writer is ordered after all of them.
     fill(&home, shared.view_mut(), 8);
     expect_pattern(&values(&home, shared.view()), 8);
 }

@@ -15,11 +15,11 @@ pub fn scenarios() -> Vec<Scenario> {
     vec![
         one(every_work_has_a_time_in_the_order_of_its_stream),
         one(a_kernel_of_a_millisecond_takes_a_millisecond),
-        one(work_that_waits_begins_when_that_is_over),
+        one(waiting_work_begins_when_the_other_is_complete),
         one(graphs_and_functions_have_their_times),
         one(a_recording_can_be_drawn),
         one(recordings_come_one_after_the_other),
-        one(a_checker_that_listens_finds_nothing),
+        one(a_listening_checker_finds_nothing),
     ]
 }
 
@@ -48,7 +48,7 @@ fn record(device: &Device, program: impl FnOnce()) -> Recorded {
 }
 
 impl Recorded {
-    /// The work on the device, by stream: what it was, its start and its end.
+    /// Returns the work on the device by stream: its kind, its start and its end.
     #[track_caller]
     fn by_stream(&self) -> HashMap<StreamId, Vec<(Kind, u64, u64)>> {
         let mut streams: HashMap<StreamId, Vec<(Kind, u64, u64)>> = HashMap::new();
@@ -80,7 +80,7 @@ fn is_work(kind: Kind) -> bool {
     )
 }
 
-/// What two timed records may be apart though nothing is between them, both ways.
+/// Maximum time between two timed records without work between them, in both directions.
 const SLACK_NS: u64 = 100_000;
 
 fn every_work_has_a_time_in_the_order_of_its_stream(target: Target) {
@@ -130,7 +130,7 @@ fn a_kernel_of_a_millisecond_takes_a_millisecond(target: Target) {
     }
 }
 
-fn work_that_waits_begins_when_that_is_over(target: Target) {
+fn waiting_work_begins_when_the_other_is_complete(target: Target) {
     let device = target.open();
     let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
     let mut x = filled(&a, LEN, 1);
@@ -197,7 +197,7 @@ fn recordings_come_one_after_the_other(target: Target) {
     let stream = device.stream("s").unwrap();
     let mut x = filled(&stream, LEN, 1);
     for seed in 2..5 {
-        // What is not recorded is in no recording.
+        // Unrecorded work is in no recording.
         fill(&stream, x.view_mut(), 99);
         let recorded = record(&device, || fill(&stream, x.view_mut(), seed));
         assert_eq!(recorded.kernels().len(), 1);
@@ -205,7 +205,7 @@ fn recordings_come_one_after_the_other(target: Target) {
     }
 }
 
-fn a_checker_that_listens_finds_nothing(target: Target) {
+fn a_listening_checker_finds_nothing(target: Target) {
     let device = target.open();
     let findings = device.checked(OnRace::Panic);
     let streams = ["a", "b", "c"].map(|name| device.stream(name).unwrap());

@@ -7,7 +7,7 @@ use crate::kernels::{expect_pattern, fill_explicit, patterned};
 
 /// Values in each piece of memory.
 pub const LEN: usize = 4096;
-/// The same in bytes.
+/// Bytes in each piece of memory.
 pub const BYTES: u64 = 4 * LEN as u64;
 
 /// A stream without implicit order.
@@ -15,31 +15,31 @@ pub fn stream(device: &Device, name: &str) -> Stream {
     Stream::non_blocking(device, name, 0).unwrap()
 }
 
-/// Device memory with a pattern; all is over.
+/// Returns device memory with a pattern, whose work is complete.
 pub fn filled(device: &Device, seed: u32) -> DeviceMemory {
     let memory = DeviceMemory::malloc(device, BYTES).unwrap();
     let stream = stream(device, "fill");
-    // SAFETY: nobody else has the memory, and the stream is waited for.
+    // SAFETY: the memory has no other use, and the stream is waited for.
     unsafe { fill_explicit(&stream, memory.all(), seed) };
     stream.synchronize().unwrap();
     memory
 }
 
-/// Pinned memory with a pattern.
+/// Returns pinned memory with a pattern.
 pub fn pinned(device: &Device, seed: u32) -> HostMemory {
     let memory = HostMemory::pinned(device, BYTES).unwrap();
     memory.write(0, &patterned(LEN, seed));
     memory
 }
 
-/// Pageable memory with a pattern.
+/// Returns pageable memory with a pattern.
 pub fn pageable(device: &Device, bytes: u64, seed: u32) -> HostMemory {
     let memory = HostMemory::pageable(device, bytes).unwrap();
     memory.write(0, &patterned(bytes as usize / 4, seed));
     memory
 }
 
-/// Holds what lies in host memory now against a pattern.
+/// Compares the current contents of host memory with a pattern.
 #[track_caller]
 pub fn expect_host(memory: &HostMemory, seed: u32) {
     let mut found = vec![0u32; memory.size_bytes() as usize / 4];
@@ -47,13 +47,13 @@ pub fn expect_host(memory: &HostMemory, seed: u32) {
     expect_pattern(&found, seed);
 }
 
-/// Holds what lies in device memory against a pattern, once all work of the device is over.
+/// Compares the contents of device memory with a pattern, once all work of the device is complete.
 #[track_caller]
 pub fn expect_device(device: &Device, memory: &DeviceMemory, seed: u32) {
     sidestream::explicit::synchronize(device).unwrap();
     let host = HostMemory::pinned(device, memory.size_bytes()).unwrap();
     let stream = stream(device, "read");
-    // SAFETY: the device was waited for, and so is the stream; nobody else has the host memory.
+    // SAFETY: the device was waited for, and so is the stream; the host memory has no other use.
     unsafe { stream.memcpy(memory.all(), host.all()) }.unwrap();
     stream.synchronize().unwrap();
     expect_host(&host, seed);

@@ -1,4 +1,4 @@
-//! Graphs that become others of the same shape, and those that cannot.
+//! Graphs that are updated to others of the same shape, and updates that are refused.
 
 use sidestream::device::Device;
 use sidestream::error::{Error, Result};
@@ -33,7 +33,7 @@ fn open(target: Target) -> (Device, Stream) {
     (device, stream)
 }
 
-/// What the graphs own: what the kernel writes, what that is copied to, and where it comes down.
+/// What the graphs own: the buffer that the kernel writes, its copy, and the download's target.
 #[derive(Clone, Copy)]
 struct Keys {
     x: BufKey<u32>,
@@ -47,7 +47,7 @@ fn own(device: &Device, stream: &Stream, nodes: &mut GraphBuilder) -> Keys {
     Keys { x, y, back }
 }
 
-/// Writes a pattern to `x`, copies it to `y`, writes the first value of that, and brings it down.
+/// Writes a pattern to `x`, copies it to `y`, overwrites the first value of `y`, and downloads it.
 fn describe(nodes: &mut GraphBuilder, keys: Keys, len: usize, seed: u32) {
     let Keys { x, y, back } = keys;
     let grid = Grid::cover(len, 64);
@@ -58,7 +58,7 @@ fn describe(nodes: &mut GraphBuilder, keys: Keys, len: usize, seed: u32) {
     nodes.download(y.view(), back).unwrap();
 }
 
-/// A graph with memory of its own.
+/// Returns a graph with memory of its own.
 fn built(device: &Device, stream: &Stream) -> (Graph, Keys) {
     let mut nodes = device.graph();
     let keys = own(device, stream, &mut nodes);
@@ -66,7 +66,7 @@ fn built(device: &Device, stream: &Stream) -> (Graph, Keys) {
     (nodes.build().unwrap(), keys)
 }
 
-/// What then lies in `y`, if `x` had another pattern before.
+/// Checks the contents of `y`, if `x` had another pattern before.
 #[track_caller]
 fn expect(found: &[u32], len: usize, seed: u32, rest: u32) {
     assert_eq!(found[0], !seed);
@@ -121,7 +121,7 @@ fn an_updated_graph_takes_other_memory_and_gives_back_its_own(target: Target) {
     graph.launch(&stream).unwrap();
     expect(graph.synchronize_pinned(new.back).unwrap(), LEN, 2, 0);
     expect_pattern(&values(&stream, graph.view(new.x)), 2);
-    // What it owned before has what the first launch left there.
+    // The memory that it owned before has what the first launch wrote.
     let other = device.stream("o").unwrap();
     let (x, y) = (buffers.take(old.x), buffers.take(old.y));
     expect_pattern(&values(&other, x.view()), 1);
@@ -161,14 +161,14 @@ fn another_shape_is_refused_and_the_old_graph_still_runs(target: Target) {
     let (device, stream) = open(target);
     let (mut graph, keys) = built(&device, &stream);
     let others: [Other; 3] = [
-        // One more.
+        // One more node.
         |nodes, keys| {
             describe(nodes, keys, LEN, 2);
             nodes.memset(keys.x.view_mut(), 0).unwrap();
         },
-        // Fewer.
+        // Fewer nodes.
         |nodes, keys| _ = nodes.memset(keys.x.view_mut(), 0).unwrap(),
-        // As many of other kinds.
+        // As many nodes of other kinds.
         |nodes, keys| {
             for _ in 0..4 {
                 nodes.memset(keys.x.view_mut(), 0).unwrap();
@@ -184,12 +184,12 @@ fn another_shape_is_refused_and_the_old_graph_still_runs(target: Target) {
         stream.memset(graph.view_mut(keys.y), 0).unwrap();
         graph.launch(&stream).unwrap();
         expect(graph.synchronize_pinned(keys.back).unwrap(), LEN, 1, 0);
-        // What was refused is whole, and becomes a graph of its own.
+        // The refused description is intact, and can be built as a graph of its own.
         let mut fresh = refused.value.unwrap().build().unwrap();
         fresh.launch(&stream).unwrap();
         assert_eq!(values(&stream, fresh.view(keys_of_other.x)), [0; LEN]);
     }
-    // It can be updated still.
+    // The graph can still be updated.
     let mut nodes = graph.edit().unwrap();
     describe(&mut nodes, keys, LEN, 7);
     graph.update(nodes).unwrap();
@@ -208,7 +208,7 @@ fn an_edited_graph_of_another_shape_can_be_built(target: Target) {
     nodes.fill_with(keys.x.slice_mut(..1), 77).unwrap();
     let refused = graph.update(nodes).unwrap_err();
     expect_other_shape(&refused.error);
-    // Its memory is with the description.
+    // Its memory belongs to the description.
     let launched = graph.launch(&stream);
     assert!(
         matches!(launched, Err(Error::Invalid { .. })),
@@ -227,7 +227,7 @@ fn a_capture_updates_a_graph_of_its_shape_only(target: Target) {
     let [x, y, z] = [1, 2, 3].map(|seed| untracked::filled(&device, seed));
     let capture = |written: &DeviceMemory, seed: u32, copies: usize| {
         s.begin_capture().unwrap();
-        // SAFETY: one stream uses the memory, which stays until the device was waited for.
+        // SAFETY: one stream uses the memory, which is not freed until the device was waited for.
         unsafe {
             fill_explicit(&s, written.all(), seed);
             for _ in 0..copies {
@@ -243,7 +243,7 @@ fn a_capture_updates_a_graph_of_its_shape_only(target: Target) {
 
     capture(&z, 5, 1);
     let updated = s.end_capture_into(&mut graph);
-    // The stand-in knows nothing of the shape of a capture.
+    // The stand-in does not know the shape of a capture.
     let (seed, x_has, z_has) = match target {
         Target::StandIn => {
             refused(updated);
@@ -276,7 +276,7 @@ fn a_capture_updates_a_graph_of_its_shape_only(target: Target) {
 }
 
 fn launch(stream: &Explicit, graph: &Captured) {
-    // SAFETY: the order is that of the stream, and the memory stays until the device was waited for.
+    // SAFETY: the order is that of the stream, and the memory is not freed until the device was waited for.
     unsafe { stream.launch_graph(graph) }.unwrap();
 }
 

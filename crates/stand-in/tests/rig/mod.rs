@@ -1,4 +1,4 @@
-//! The stand-in, loaded as the back end for CUDA loads a driver.
+//! Loads the stand-in as the CUDA back end loads a driver.
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 use std::ffi::{CStr, CString, c_void};
@@ -11,8 +11,8 @@ use sidestream::cuda::driver::{
 
 pub use sidestream::ptx::{FAULT, GATHER, OVERLAP_STEP, PATTERN, SPIN, VECTOR_ADD};
 
-/// A driver with a current context on the calling thread. The tests of one program come one after
-/// the other: they share the devices and their time.
+/// A driver with a current context on the calling thread. The tests of one program run one after another, since they
+/// share the devices and their time.
 pub struct Rig {
     pub driver: &'static Driver,
     pub contexts: Vec<CuContext>,
@@ -28,7 +28,7 @@ pub fn load() -> &'static Driver {
     })
 }
 
-/// Succeeds, or says which code came.
+/// Asserts success, or panics with the code.
 #[track_caller]
 pub fn ok(code: Code) {
     assert_eq!(code, 0, "{}", load().words(code));
@@ -84,7 +84,7 @@ impl Rig {
         at
     }
 
-    /// Pinned memory with these values; the pointer is valid for as many.
+    /// Returns pinned memory with these values; the pointer is valid for as many.
     pub fn pinned<T: Copy>(&self, values: &[T]) -> (u64, *mut T) {
         let mut at = 0;
         // SAFETY: the pointer is to a local variable; the memory is as long as the values.
@@ -118,7 +118,7 @@ impl Rig {
         module
     }
 
-    /// Launches; every value is as long as its parameter, or longer.
+    /// Launches a kernel; every value is at least as long as its parameter.
     pub fn launch(&self, function: CuFunction, values: &[u64], stream: CuStream) -> Code {
         let mut values = values.to_vec();
         let pointers = values.iter_mut().map(|value| (value as *mut u64).cast());
@@ -132,7 +132,7 @@ impl Rig {
     }
 
     pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: CuStream) -> Code {
-        // SAFETY: whoever gives addresses of pageable memory has as many bytes there.
+        // SAFETY: a caller that passes addresses of pageable memory has as many bytes there.
         unsafe { (self.driver.cuMemcpyAsync)(to, from, bytes, stream) }
     }
 
@@ -141,7 +141,7 @@ impl Rig {
         unsafe { (self.driver.cuStreamSynchronize)(stream) }
     }
 
-    /// What lies on a device, after all that the stream has to do.
+    /// Returns the contents of device memory after all work of the stream.
     pub fn read<T: Copy + Default>(&self, at: CuAddress, len: usize, stream: CuStream) -> Vec<T> {
         let mut values = vec![T::default(); len];
         let to = values.as_mut_ptr().expose_provenance() as u64;
@@ -151,7 +151,7 @@ impl Rig {
     }
 }
 
-/// The address of values of the program.
+/// Returns the address of values of the program.
 pub fn address<T>(values: &[T]) -> u64 {
     values.as_ptr().expose_provenance() as u64
 }

@@ -1,4 +1,4 @@
-//! What `sidestream diagnose` says of runs of many ranks, held against what is known.
+//! Compares the reports of `sidestream diagnose` on runs of many ranks with what is known.
 
 use std::fmt;
 
@@ -7,39 +7,39 @@ use sidestream_diagnose::{Limits, Options, Rank, Ranks, Report, Search, read_jso
 use super::{Planted, RankJob, RankRun, rank_trace};
 use crate::many::on_all_processors;
 
-/// A rank that costs less than this part of a step is not looked for.
+/// A rank that costs less than this part of a step need not be found.
 const COSTS: f64 = 0.03;
-/// How far waits may be off.
+/// The allowed error of waits.
 const WAITS: f64 = 0.05;
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Clone, Debug)]
 pub struct JudgedRanks {
     /// The run.
     pub job: RankJob,
-    /// What the fault costs, as a part of the step.
+    /// The cost of the fault, as a part of the step.
     pub costs: f64,
-    /// The rank and the cause that were named.
+    /// The rank and the cause that were reported.
     pub said: Option<(u32, &'static str)>,
-    /// Whether that is right; none where the fault costs too little to be looked for.
+    /// Whether rank and cause are right; `None` where the fault costs too little to be found.
     pub is_right: Option<(bool, bool)>,
-    /// How far all waits are off, as a part of them.
+    /// The error of all waits, relative to their sum.
     pub waits_off: f64,
-    /// How far the predicted step is off.
+    /// The error of the predicted step.
     pub predicted_off: Option<f64>,
-    /// What was said.
+    /// The text of the report.
     pub words: String,
 }
 
-/// What came of many.
+/// The results of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct RankTally {
-    /// Each, by its seed.
+    /// Each result, by its seed.
     pub all: Vec<JudgedRanks>,
 }
 
 impl RankTally {
-    /// Seeds of which something is wrong.
+    /// Returns the seeds with a wrong result.
     pub fn wrong(&self) -> Vec<u64> {
         let wrong = self.all.iter().filter(|one| !one.is_well());
         wrong.map(|one| one.job.seed).collect()
@@ -47,7 +47,7 @@ impl RankTally {
 }
 
 impl JudgedRanks {
-    /// Whether rank, cause and waits are right.
+    /// Returns whether rank, cause and waits are right.
     pub fn is_well(&self) -> bool {
         let right = self.is_right.is_none_or(|(rank, cause)| rank && cause);
         right && self.waits_off <= WAITS
@@ -70,7 +70,7 @@ impl fmt::Display for RankTally {
         off.sort_by(f64::total_cmp);
         writeln!(
             f,
-            "{} runs, {} of them with something to be found",
+            "{} runs, {} of them with something to find",
             self.all.len(),
             looked.len()
         )?;
@@ -111,10 +111,10 @@ impl fmt::Display for RankTally {
     }
 }
 
-/// Judges so many runs, from a seed on.
+/// Judges `count` runs, starting with the seed `seed`.
 ///
 /// # Errors
-/// A trace cannot be read, or no ranks come of the traces.
+/// A trace cannot be read, or the traces yield no ranks.
 pub fn many_ranks(count: u64, seed: u64) -> Result<RankTally, String> {
     let all: Result<Vec<_>, String> = (0..count)
         .map(|at| judged_ranks(seed.wrapping_add(at)))
@@ -122,10 +122,10 @@ pub fn many_ranks(count: u64, seed: u64) -> Result<RankTally, String> {
     Ok(RankTally { all: all? })
 }
 
-/// Draws a run, has its traces diagnosed on all processors, and judges what is said.
+/// Draws a run, has its traces diagnosed on all processors, and judges the report.
 ///
 /// # Errors
-/// A trace cannot be read, or no ranks come of the traces.
+/// A trace cannot be read, or the traces yield no ranks.
 pub fn judged_ranks(seed: u64) -> Result<JudgedRanks, String> {
     let job = RankJob::drawn(seed);
     let run = RankRun::of(&job);
@@ -167,7 +167,7 @@ pub fn judged_ranks(seed: u64) -> Result<JudgedRanks, String> {
     })
 }
 
-/// The ranks of a run, from their traces.
+/// Returns the ranks of a run, from their traces.
 fn ranks(job: &RankJob, run: &RankRun) -> Result<Vec<Rank>, String> {
     on_all_processors(job.world() as u64, |at| {
         let json = rank_trace(job, run, at as usize);

@@ -1,7 +1,7 @@
-//! Runs of many ranks with one thing planted, of which it is known who is slow, why, and how long each waits.
+//! Runs of many ranks with one planted fault, for which the slow rank, the cause and each rank's waits are known.
 //!
-//! The model is one of what ranks do, not of what a trace shows: hosts that launch, streams that run, groups that meet. It
-//! shares no code with the reader. A run follows from its seed alone; kernels have the same jitter with the fault and without.
+//! The model describes what ranks do, not what a trace shows: hosts that launch, streams that run, groups that meet. It shares
+//! no code with the reader. A run follows from its seed alone; kernels have the same jitter with the fault and without.
 
 mod judge;
 mod run;
@@ -13,23 +13,23 @@ pub use write::rank_trace;
 
 use crate::draw::Draw;
 
-/// What is planted.
+/// The planted fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Planted {
     /// Nothing.
     Nothing,
-    /// Kernels of the rank take so many times as long.
+    /// Kernels of the rank take this many times as long.
     Compute(f64),
-    /// Its loader takes so much longer in each step, in nanoseconds.
+    /// Its loader takes this much longer in each step, in nanoseconds.
     Loader(f64),
-    /// It uploads so much longer from pageable memory.
+    /// Its uploads from pageable memory take this much longer, in nanoseconds.
     Copies(f64),
-    /// Its host does so much work of its own.
+    /// Its host does this much additional work, in nanoseconds.
     Host(f64),
 }
 
 impl Planted {
-    /// The word that `sidestream diagnose` has for it.
+    /// Returns the word that `sidestream diagnose` uses for it.
     pub fn as_str(self) -> &'static str {
         match self {
             Planted::Nothing => "nothing",
@@ -41,7 +41,7 @@ impl Planted {
     }
 }
 
-/// How a trace says which exchange is which.
+/// Where a trace states the sequence numbers of exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
     /// On kernels, as since 2026.
@@ -55,40 +55,40 @@ pub enum Numbers {
 /// A run of many ranks.
 #[derive(Clone, Debug)]
 pub struct RankJob {
-    /// What it follows from.
+    /// The seed that determines the run.
     pub seed: u64,
-    /// How many ranks share a layer, follow each other in a pipeline, and hold the same weights.
+    /// Number of ranks that share a layer, that follow each other in a pipeline, and that hold the same weights.
     pub shape: (usize, usize, usize),
-    /// How many steps, parts of a batch, and layers of a stage.
+    /// Number of steps.
     pub steps: usize,
-    /// Parts of a batch.
+    /// Number of parts of a batch.
     pub micro: usize,
-    /// Layers of a stage.
+    /// Number of layers of a stage.
     pub layers: usize,
-    /// A kernel of a layer, an exchange in a tensor group, between stages, and of gradients, in nanoseconds.
+    /// Time of a kernel of a layer, in nanoseconds.
     pub kernel_ns: f64,
-    /// An exchange in a tensor group.
+    /// Time of an exchange in a tensor group, in nanoseconds.
     pub tensor_ns: f64,
-    /// From a stage to the next.
+    /// Time of an exchange from a stage to the next, in nanoseconds.
     pub pair_ns: f64,
-    /// Gradients of a layer.
+    /// Time of an exchange of the gradients of a layer, in nanoseconds.
     pub data_ns: f64,
-    /// How much longer each stage's kernels take.
+    /// Factors by which each stage's kernels take longer.
     pub stages: Vec<f64>,
-    /// Whether a send may be over before its receive begins.
+    /// Whether a send may be complete before its receive begins.
     pub is_eager: bool,
-    /// Whether groups say what they are for.
+    /// Whether groups have descriptions.
     pub is_described: bool,
-    /// How exchanges are numbered.
+    /// Where exchanges are numbered.
     pub numbers: Numbers,
-    /// What is planted, and on which rank.
+    /// The planted fault.
     pub planted: Planted,
-    /// That rank.
+    /// The rank that has it.
     pub slow: usize,
 }
 
 impl RankJob {
-    /// Draws one.
+    /// Draws a run from a seed.
     pub fn drawn(seed: u64) -> RankJob {
         let mut draw = Draw::new(seed ^ 0x7261_6e6b);
         let tensor = draw.of(&[1, 2, 4, 8]);
@@ -140,7 +140,7 @@ impl RankJob {
         job
     }
 
-    /// The same without what is planted.
+    /// Returns the job without the planted fault.
     pub fn even(&self) -> RankJob {
         RankJob {
             planted: Planted::Nothing,
@@ -148,13 +148,13 @@ impl RankJob {
         }
     }
 
-    /// How many ranks.
+    /// Returns the number of ranks.
     pub fn world(&self) -> usize {
         let (tensor, pipe, data) = self.shape;
         tensor * pipe * data
     }
 
-    /// A rank's place in the tensor group, the pipeline and the data group.
+    /// Returns a rank's position in the tensor group, the pipeline and the data group.
     fn place(&self, rank: usize) -> (usize, usize, usize) {
         let (tensor, pipe, _) = self.shape;
         (rank % tensor, rank / tensor % pipe, rank / (tensor * pipe))

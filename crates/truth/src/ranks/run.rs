@@ -1,24 +1,25 @@
-//! A run: each rank has a host, a stream of kernels and a stream for each group; an exchange is over when all have come.
+//! Runs a job of many ranks: each rank has a host, a stream of kernels and a stream for each group; an exchange is complete
+//! only after all members have arrived.
 
 use std::collections::HashMap;
 
 use super::{Planted, RankJob};
 use crate::draw::Draw;
 
-/// What a rank did, in nanoseconds of one true time.
+/// The activity of all ranks, in nanoseconds of one true time.
 #[derive(Clone, Debug)]
 pub struct RankRun {
-    /// For each rank, its rows.
+    /// The rows of each rank.
     pub rows: Vec<Vec<RankRow>>,
     /// The members of each group.
     pub groups: Vec<(Kind, Vec<usize>)>,
-    /// How long each rank waited for others in a step, the first one aside.
+    /// Time that each rank waited for others in a step, not counting the first step.
     pub waits_ns: Vec<f64>,
-    /// How long a step takes.
+    /// Time of a step.
     pub step_ns: f64,
 }
 
-/// What a group is for.
+/// The purpose of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Tensor,
@@ -32,11 +33,11 @@ pub struct RankRow {
     pub start_ns: f64,
     pub end_ns: f64,
     pub what: Did,
-    /// The call and its work share it.
+    /// The number that the call and its work share.
     pub number: u32,
 }
 
-/// What a row is.
+/// The kind of a row.
 #[derive(Clone, Debug)]
 pub enum Did {
     Step(usize),
@@ -50,11 +51,11 @@ pub enum Did {
     },
     Download,
     Exchange(Exchanged),
-    /// The operator of one.
+    /// The operator of an exchange.
     Operator(Exchanged),
 }
 
-/// An exchange as a rank knows it.
+/// An exchange as a rank records it.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchanged {
     pub group: usize,
@@ -73,7 +74,7 @@ enum Op {
     Upload,
     Kernel(f64),
     Exchange(Exchange),
-    /// The stream of kernels waits for all of a group.
+    /// The stream of kernels waits for all exchanges of a group.
     WaitAll(usize),
     Item,
     End,
@@ -83,7 +84,7 @@ enum Op {
 #[derive(Clone, Copy)]
 struct Exchange {
     group: usize,
-    /// Those who name the same one meet.
+    /// The key of the meeting: ranks with equal keys meet.
     key: u64,
     operation: &'static str,
     peer: Option<usize>,
@@ -93,7 +94,7 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// The stream that it runs in: a group has one for all of it, and one for pairs.
+    /// Returns the stream in which it runs: a group has one for the whole group, and one for pairs.
     fn lane(&self) -> usize {
         2 * self.group + usize::from(self.peer.is_some())
     }
@@ -104,20 +105,20 @@ struct Rank {
     at: usize,
     host: f64,
     stream: f64,
-    /// The streams of groups, and how many exchanges each has had.
+    /// The streams of groups, and the number of exchanges that each has had.
     comm: HashMap<usize, f64>,
     seqs: HashMap<usize, u32>,
     began: f64,
     step: usize,
     number: u32,
-    /// Exchanges of the gradients that are not over yet.
+    /// Whether the rank waits for exchanges that are not complete yet.
     blocked: bool,
     steps: Vec<f64>,
     rows: Vec<RankRow>,
     waits_ns: f64,
 }
 
-/// A rank that has come to a meeting.
+/// A rank that has arrived at a meeting.
 struct Came {
     rank: usize,
     start: f64,
@@ -125,13 +126,13 @@ struct Came {
     waits: bool,
 }
 
-/// A run under way.
+/// A run in progress.
 struct Running<'j> {
     job: &'j RankJob,
     groups: Vec<(Kind, Vec<usize>)>,
     ranks: Vec<Rank>,
     meetings: HashMap<(usize, u64), Vec<Came>>,
-    /// Ranks that can go on.
+    /// Ranks that can continue.
     ready: Vec<usize>,
 }
 
@@ -177,7 +178,7 @@ impl RankRun {
 }
 
 impl Running<'_> {
-    /// Carries out one line of a rank's program; whether the rank goes on.
+    /// Executes one line of a rank's program; returns whether the rank continues.
     fn perform(&mut self, at: usize, op: &Op) -> bool {
         let job = self.job;
         let planted = match at == job.slow {
@@ -253,7 +254,7 @@ impl Running<'_> {
         true
     }
 
-    /// A rank comes to a meeting; whether it goes on.
+    /// Brings a rank to a meeting; returns whether the rank continues.
     fn exchange(&mut self, at: usize, exchange: Exchange) -> bool {
         let rank = &mut self.ranks[at];
         let seq = rank.seqs.entry(exchange.lane()).or_default();
@@ -289,24 +290,24 @@ impl Running<'_> {
         if came.len() == size {
             self.meet(&exchange);
         } else if self.job.is_eager && exchange.operation == "send" {
-            // It is in the other's buffer, whether that has come or not.
+            // The message is in the other rank's buffer, whether that rank has arrived or not.
             let end = start + exchange.ns;
             rank.rows.last_mut().expect("it was pushed").end_ns = end;
             rank.comm.insert(exchange.lane(), end);
             rank.stream = rank.stream.max(end);
         } else {
-            // Also what is not waited for is looked at again once it is over.
+            // An exchange without a wait is also examined again when it is complete.
             rank.blocked = true;
             return false;
         }
         true
     }
 
-    /// All have come: when each is done, and who goes on.
+    /// Completes a meeting of all its members: sets when each is done, and lets them continue.
     fn meet(&mut self, exchange: &Exchange) {
         let came = &self.meetings[&(exchange.group, exchange.key)];
         let last = came.iter().map(|one| one.start).fold(f64::MIN, f64::max);
-        // A send that nobody waits for.
+        // A send without a wait.
         let sent = came.iter().find_map(|one| {
             let end = self.ranks[one.rank].rows[one.row].end_ns;
             (!end.is_nan()).then_some(end)
@@ -318,7 +319,7 @@ impl Running<'_> {
             let row = &mut rank.rows[one.row];
             let mut waited = last - one.start;
             let end = match sent {
-                // It went on long ago, and may be in another exchange by now.
+                // It continued long ago, and may be in another exchange by now.
                 Some(_) if !row.end_ns.is_nan() => continue,
                 Some(sent) => {
                     waited = (sent - exchange.ns - one.start).max(0.0);
@@ -334,7 +335,7 @@ impl Running<'_> {
             if one.waits {
                 rank.stream = rank.stream.max(end);
             }
-            // The one that came last did not stop.
+            // The last one to arrive did not stop.
             if std::mem::take(&mut rank.blocked) {
                 self.ready.push(one.rank);
             }
@@ -352,7 +353,7 @@ impl Rank {
         });
     }
 
-    /// The host does this until then.
+    /// Advances the host to this time.
     fn until(&mut self, end: f64, what: Did, number: u32) {
         self.row(self.host, end, what, number);
         self.host = end;
@@ -362,13 +363,13 @@ impl Rank {
         self.until(self.host + ns, what, number);
     }
 
-    /// The stream of kernels does what the last call asked for.
+    /// Runs the work of the last call in the stream of kernels.
     fn on_stream(&mut self, start: f64, end: f64, what: Did) {
         self.row(start, end, what, self.number);
         self.stream = end;
     }
 
-    /// Launches something, and says when it may begin.
+    /// Launches work, and returns when it may begin.
     fn launch(&mut self) -> f64 {
         self.number += 1;
         self.host += 2e3;
@@ -402,7 +403,7 @@ fn groups(job: &RankJob) -> Vec<(Kind, Vec<usize>)> {
     groups
 }
 
-/// What a rank does: all parts of a batch forward, then all of them back, then the gradients.
+/// Returns what a rank does: all parts of a batch forward, then all of them backward, then the gradients.
 fn program(job: &RankJob, rank: usize, groups: &HashMap<Kind, usize>) -> Vec<Op> {
     let (t, p, d) = job.place(rank);
     let (_, pipe, _) = job.shape;

@@ -1,4 +1,4 @@
-//! A rank's part of a run as PyTorch's profiler writes it, on a clock of its own.
+//! Writes a rank's part of a run as PyTorch's profiler does, with its own clock.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::{Numbers, RankJob, RankRun};
 use crate::draw::Draw;
 use crate::write::event;
 
-/// The trace of a rank.
+/// Returns the trace of a rank.
 pub fn rank_trace(job: &RankJob, run: &RankRun, rank: usize) -> Vec<u8> {
     let mut draw = Draw::at(job.seed, rank, 3);
     let offset = draw.between(0.0, 5e7) + 4.329e15;
@@ -91,7 +91,7 @@ pub fn rank_trace(job: &RankJob, run: &RankRun, rank: usize) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// What is said of an exchange.
+/// Writes the fields of an exchange.
 fn said(out: &mut String, job: &RankJob, run: &RankRun, e: &Exchanged, is_numbered: bool) {
     let (kind, members) = &run.groups[e.group];
     let description = match (job.is_described, kind) {
@@ -104,7 +104,7 @@ fn said(out: &mut String, job: &RankJob, run: &RankRun, e: &Exchanged, is_number
         let each: Vec<String> = members.iter().map(usize::to_string).collect();
         each.join(", ")
     };
-    // PyTorch cuts the list behind thirty.
+    // PyTorch truncates the list after thirty.
     let ranks = match members.len() > 30 {
         true => format!(
             "{}, ..., {}",

@@ -1,4 +1,4 @@
-//! `cargo xtask gpu-bundle`: all that is run on a machine with a GPU, in one folder to carry there.
+//! `cargo xtask gpu-bundle`: collects what is run on a machine with a GPU in one folder, to be copied there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use serde_json::Value;
 
 use crate::cargo::{self, Workspace};
 
-/// The folder, below the target folder.
+/// The name of the folder, in the target folder.
 const FOLDER: &str = "gpu-bundle";
-/// The most that all of it may have.
+/// The maximum size of the folder in bytes.
 const MOST_BYTES: u64 = 60_000_000;
-/// What runs it there.
+/// The script that runs the programs there.
 const RUN: &str = include_str!("run.sh");
 
 /// A program of the bundle.
 struct Piece {
-    /// Its name in the bundle.
+    /// The program's name in the bundle.
     name: &'static str,
-    /// What cargo calls such a target.
+    /// Cargo's name for this kind of target.
     kind: &'static str,
-    /// How it is built, up to the name of its package.
+    /// The arguments that build it, up to the name of its package.
     build: &'static [&'static str],
-    /// The option that names it.
+    /// The option that selects it.
     option: &'static str,
 }
 
@@ -55,8 +55,8 @@ const PIECES: [Piece; 4] = [
     },
 ];
 
-/// Collects the bundle; false if it became too large. What the repository does not have is
-/// reported, and left out.
+/// Collects the bundle. Returns `false` if it is too large. A program that the repository does not have is reported,
+/// and left out.
 pub fn run() -> Result<bool> {
     let workspace = Workspace::read()?;
     let folder = workspace.target_dir.join(FOLDER);
@@ -79,12 +79,12 @@ pub fn run() -> Result<bool> {
     let (megabytes, most) = (bytes as f64 / 1e6, MOST_BYTES as f64 / 1e6);
     println!("{}: {megabytes:.1} MB, at most {most} MB", folder.display());
     if bytes > MOST_BYTES {
-        println!("it is too large to be carried");
+        println!("the bundle is too large to be copied");
     }
     Ok(bytes <= MOST_BYTES)
 }
 
-/// Builds a program and says where it is.
+/// Builds a program and returns its path.
 fn build(piece: &Piece, package: &str) -> Result<PathBuf> {
     let target = ["--package", package, piece.option, piece.name];
     let args = [piece.build, &target, &["--message-format", "json"]].concat();
@@ -97,7 +97,7 @@ fn build(piece: &Piece, package: &str) -> Result<PathBuf> {
     built.with_context(|| format!("cargo does not say where `{}` is", piece.name))
 }
 
-/// Where cargo has put a program, by the messages of its build.
+/// The path of a program, from the messages of its build.
 fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
     let mut found = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
@@ -109,7 +109,7 @@ fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
     found.next_back()
 }
 
-/// Copies a program without what only a debugger reads, and says how large it is.
+/// Copies a program without its debug information, and prints its size.
 fn carry(from: &Path, to: &Path) -> Result<u64> {
     let stripped = Command::new("strip").arg("-o").arg(to).arg(from).status();
     if !stripped.is_ok_and(|status| status.success()) {
@@ -166,8 +166,8 @@ no json"#;
         assert_eq!(found("bench", "runtime"), None);
     }
 
-    /// A bundle with these programs, each a line of shell, and what `run.sh` with these arguments
-    /// answers: its exit code, its output, and its folder.
+    /// Makes a bundle with these programs, each a line of shell, and returns what `run.sh` with these arguments
+    /// yields: its exit code, its output, and its folder.
     fn bundle(name: &str, programs: &[(&str, &str)], args: &[&str]) -> (i32, String, PathBuf) {
         let folder = std::env::temp_dir().join(format!("sidestream-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);

@@ -1,4 +1,4 @@
-//! docs/developers/budget.md: how many lines of code each capability may have, and what else is counted.
+//! docs/developers/budget.md: the maximum number of lines of code of each capability, and other limits.
 //!
 //! A ceiling is lowered by `cargo xtask budget --lower` and raised by hand, with a reason beside it.
 
@@ -14,15 +14,15 @@ use super::tree::Tree;
 const PAGE: &str = "docs/developers/budget.md";
 const LOWER: &str = "`cargo xtask budget --lower` lowers it";
 
-/// What rows count that count no lines of code.
+/// The rows that do not count lines of code.
 const PUBLIC: &str = "public items of the runtime";
 const LONG: &str = "functions over 100 lines";
 const NAMES: &str = "types of which more than three have one name";
 const WIDE: &str = "lines of Python over 110 columns";
 
-/// A function of more lines does several things.
+/// A longer function does several things.
 const MOST_LINES: usize = 100;
-/// With more types of one name, a reader no longer knows which one is meant.
+/// With more types of one name, readers do not know which one is meant.
 const MOST_OF_ONE_NAME: usize = 3;
 /// A wider line of Python does not fit beside another file.
 const MOST_COLUMNS: usize = 110;
@@ -32,15 +32,15 @@ const MOST_COLUMNS: usize = 110;
 struct Row {
     name: String,
     most: usize,
-    /// What the paths of its files begin with, below `crates/`; all files if there is none.
+    /// The prefixes of its files' paths, below `crates/`; all files if there is none.
     files: Vec<String>,
-    /// Why it was raised.
+    /// The reason for the last raise.
     reason: String,
-    /// Its line of the page.
+    /// The row's line number on the page.
     line: usize,
 }
 
-/// What a file comes to.
+/// The counts of one file.
 #[derive(Default)]
 struct Counted {
     lines: usize,
@@ -50,7 +50,7 @@ struct Counted {
     wide: usize,
 }
 
-/// Prints the table with what is there; with `is_lowered`, writes ceilings that are too high anew.
+/// Prints the table with the current counts; with `is_lowered`, lowers ceilings that are too high.
 pub fn run(is_lowered: bool) -> Result<bool> {
     let tree = Tree::read(crate::cargo::root())?;
     let page = tree
@@ -74,8 +74,8 @@ pub fn run(is_lowered: bool) -> Result<bool> {
     Ok(true)
 }
 
-/// Complaints about what exceeds its ceiling, or has fallen so far below it that it could grow again unseen; and about files
-/// of no capability.
+/// Complains about counts that exceed their ceiling, or have fallen so far below it that they could grow again
+/// unseen; and about files of no capability.
 pub fn check(tree: &Tree) -> Vec<Complaint> {
     let Some(page) = tree.text(PAGE) else {
         return Vec::new();
@@ -114,7 +114,7 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
     out
 }
 
-/// Where lines of Python are too wide.
+/// Complaints about lines of Python that are too wide.
 fn wide_lines(tree: &Tree) -> impl Iterator<Item = Complaint> {
     let files = tree.texts().filter(|(file, _)| file.ends_with(".py"));
     files.flat_map(|(file, text)| {
@@ -123,8 +123,8 @@ fn wide_lines(tree: &Tree) -> impl Iterator<Item = Complaint> {
     })
 }
 
-/// Complaints about ceilings that are higher than in the last commit, or in that commit than in the one before, and say
-/// no other reason than there. Without git there is nothing to compare.
+/// Complains about ceilings that are higher than in the last commit, or in that commit than in the one before,
+/// without a new reason. Without git there is nothing to compare.
 pub fn raised(tree: &Tree) -> Vec<Complaint> {
     let page = tree.text(PAGE).unwrap_or_default();
     let before = ["HEAD", "HEAD~1"].map(|commit| {
@@ -185,7 +185,7 @@ fn rows(page: &str) -> Vec<Row> {
     page.lines().enumerate().filter_map(row).collect()
 }
 
-/// The page with ceilings that are not above what is there.
+/// The page with all ceilings lowered to the current counts.
 fn lowered(page: &str, found: &[(Row, usize)]) -> String {
     let line = |(at, line): (usize, &str)| {
         let row = found.iter().find(|(row, _)| row.line == at + 1);
@@ -200,7 +200,7 @@ fn lowered(page: &str, found: &[(Row, usize)]) -> String {
     page.lines().enumerate().map(line).collect()
 }
 
-/// What is there, by rows. A file's lines belong to the row that names the longest beginning of its path.
+/// The current counts, by row. A file's lines belong to the row with the longest matching prefix.
 fn found(tree: &Tree, rows: &[Row]) -> Vec<(Row, usize)> {
     let counted = tree
         .texts()
@@ -247,7 +247,7 @@ impl Row {
         ![PUBLIC, LONG, NAMES, WIDE].contains(&&*self.name)
     }
 
-    /// The length of the longest beginning of a file's path that the row names.
+    /// The length of the longest prefix in the row that a file's path has.
     fn begins(&self, file: &str) -> Option<usize> {
         let file = file.strip_prefix("crates/").unwrap_or(file);
         let begins = self.files.iter().filter(|start| file.starts_with(*start));
@@ -256,7 +256,7 @@ impl Row {
     }
 }
 
-/// Whether lines of a file are code of a capability, and not of its tests, benches and examples.
+/// Whether a file's lines count as code of a capability, not as tests, benches or examples.
 fn is_counted(file: &str) -> bool {
     let inside = file
         .strip_prefix("crates/")
@@ -288,7 +288,7 @@ fn counted(file: &str, text: &str, tree: &Tree) -> Option<Counted> {
         false => count::python(text),
     };
     if file.ends_with(".rs") {
-        // What cannot be read is complained about elsewhere.
+        // A file that cannot be parsed is reported elsewhere.
         for item in &tree.source(file)?.items {
             match &*item.kind {
                 _ if !code[item.lines.start() - 1] => continue,

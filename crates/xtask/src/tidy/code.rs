@@ -1,9 +1,9 @@
-//! What may not stay in the code.
+//! Constructs that are not allowed in the code.
 
 use super::Complaint;
 use super::rust::Source;
 
-/// Left by someone who meant to come back.
+/// Macros that mark unfinished code.
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
 /// Libraries: clock, seed and device are arguments there.
@@ -14,11 +14,11 @@ const NO_ENVIRONMENT: [&str; 4] = [
     "crates/sidestream-py/src/",
 ];
 
-/// Complaints about one Rust file.
+/// Complains about one Rust file.
 pub fn check(file: &str, source: &Source) -> Vec<Complaint> {
     let mut out = Vec::new();
     for &line in &source.ignores {
-        let what = "an ignored test tests nothing; repair it or take it out";
+        let what = "an ignored test tests nothing; fix it or remove it";
         out.push(Complaint::new(file, line, what));
     }
     let library = NO_ENVIRONMENT.iter().any(|dir| file.starts_with(dir));
@@ -26,10 +26,10 @@ pub fn check(file: &str, source: &Source) -> Vec<Complaint> {
         let names: Vec<&str> = path.segments.iter().map(String::as_str).collect();
         let what = match names[..] {
             [.., last] if path.is_macro && UNFINISHED.contains(&last) => {
-                format!("`{last}!` does not belong into finished code")
+                format!("`{last}!` does not belong in finished code")
             }
             [.., "thread", "sleep"] if path.in_test => {
-                "a test that sleeps is slow and still fails at times; wait for what it waits for"
+                "a test that sleeps is slow and still fails at times; wait for the condition itself"
                     .into()
             }
             ["std", "env", ..] | ["env", "var" | "var_os" | "vars" | "vars_os"] if library => {
@@ -57,16 +57,15 @@ mod tests {
         let expected = [(2, "todo"), (3, "unimplemented"), (4, "dbg")];
         assert_eq!(
             complaints("crates/a/src/b.rs", text),
-            expected.map(|(line, name)| format!(
-                "{line}: `{name}!` does not belong into finished code"
-            ))
+            expected
+                .map(|(line, name)| format!("{line}: `{name}!` does not belong in finished code"))
         );
     }
 
     #[test]
     fn ignored_tests_are_named() {
         let text = "#[test]\n#[ignore = \"slow\"]\nfn a() {}\n#[cfg_attr(miri, ignore)]\nfn b() {}";
-        let what = "an ignored test tests nothing; repair it or take it out";
+        let what = "an ignored test tests nothing; fix it or remove it";
         assert_eq!(
             complaints("crates/a/src/b.rs", text),
             [format!("2: {what}"), format!("4: {what}")]
@@ -78,7 +77,7 @@ mod tests {
         let text = "fn f() { std::thread::sleep(d) }";
         assert_eq!(complaints("crates/a/src/b.rs", text), [""; 0]);
         let what =
-            "1: a test that sleeps is slow and still fails at times; wait for what it waits for";
+            "1: a test that sleeps is slow and still fails at times; wait for the condition itself";
         assert_eq!(complaints("crates/a/tests/b.rs", text), [what]);
         let inner = "#[cfg(test)] mod tests { use std::{thread::sleep, fmt}; }";
         assert_eq!(complaints("crates/a/src/b.rs", inner), [what]);

@@ -1,8 +1,9 @@
-//! Which lines of a source file are code: not blank, no comment, no doc string, no test in the file.
+//! Which lines of a source file are code: not blank, and not part of a comment, a docstring or a test in the file.
 
 use std::ops::Range;
 
-/// Whether each line of a Rust file is code. It is formatted, so that a module ends at a brace as far in as it begins.
+/// Whether each line of a Rust file is code. The file is formatted, so a module ends at a brace with the indentation
+/// of its beginning.
 pub fn rust(text: &str) -> Vec<bool> {
     let mut end_of_tests: Option<String> = None;
     let (mut in_comment, mut is_for_tests) = (false, false);
@@ -41,7 +42,7 @@ fn is_module(line: &str) -> bool {
         .any(|start| line.starts_with(start))
 }
 
-/// Whether each line of a Python file is code. A string that is a statement of its own is a doc string.
+/// Whether each line of a Python file is code. A string that is a whole statement is a docstring.
 pub fn python(text: &str) -> Vec<bool> {
     let mut closing: Option<&str> = None;
     let mut is_statement = true;
@@ -66,15 +67,15 @@ pub fn python(text: &str) -> Vec<bool> {
                 return false;
             }
         }
-        // What is open goes on in the next line.
+        // An open bracket continues in the next line.
         is_statement = !trimmed.ends_with(['(', '[', '{', ',', '=', '+', '\\', '"', '\'']);
         true
     };
     text.lines().map(is_code).collect()
 }
 
-/// Where the functions of a Python file are, in lines from 0. Each ends before the next line that is no further in, but for the brackets that
-/// close its arguments.
+/// The line ranges of the functions in a Python file, from 0. Each ends before the next line that is not indented
+/// further, except for the brackets that close its arguments.
 pub fn python_functions(text: &str) -> Vec<Range<usize>> {
     let lines: Vec<&str> = text.lines().collect();
     let inset = |line: &str| line.len() - line.trim_start().len();

@@ -1,7 +1,7 @@
-//! The Python package is built with the features that the tests were built with.
+//! Checks that the Python package is built with the same features as the tests.
 //!
-//! Cargo turns on what the crates of one command ask for together. If a tool of the tests asks a shared dependency for
-//! a feature more, the package needs another build of that and of all that stands on it, which is nearly everything.
+//! Cargo unites the features that the crates of one command request. If a test tool requests another feature of a
+//! shared dependency, the package needs a second build of it and of everything above it, which is nearly everything.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::Complaint;
 use crate::cargo;
 use crate::steps::TESTED;
 
-/// Asks cargo what both are built from.
+/// Reads the dependency trees of both from cargo.
 pub fn read() -> Result<(String, String)> {
     let package = [
         "--package",
@@ -41,10 +41,10 @@ fn tree(selection: &[&str], edges: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Complaints about crates that the package has with other features.
+/// Complains about crates that the package has with other features.
 pub fn check(tests: &str, package: &str) -> Vec<Complaint> {
     fn crates(text: &str) -> BTreeSet<&str> {
-        // Cargo marks what it has listed before.
+        // Cargo marks crates that it has listed before.
         let lines = text
             .lines()
             .map(|line| line.trim_end_matches(" (*)").trim());

@@ -1,10 +1,10 @@
-//! PTX that is checked in is what `cargo xtask kernels` makes of its source.
+//! Checks that the checked-in PTX is what `cargo xtask kernels` builds from its source.
 
 use super::Complaint;
 use super::tree::Tree;
 use crate::kernels::{FOLDERS, HEADER_LINES, header, joined};
 
-/// Complaints about kernels that were changed and not built, and about PTX that was changed by hand.
+/// Complains about kernels that were changed and not built, and about PTX that was changed by hand.
 pub fn check(tree: &Tree) -> Vec<Complaint> {
     let names = |folder: &'static str, end: &'static str| {
         let files = tree.files.keys();
@@ -22,7 +22,7 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
         }
         for name in names(ptx, ".ptx.gz") {
             if !tree.has(&format!("{sources}{name}.cu")) {
-                let what = format!("there is no {sources}{name}.cu; take it out");
+                let what = format!("there is no {sources}{name}.cu; remove it");
                 out.push(Complaint::new(&format!("{ptx}{name}.ptx.gz"), 1, what));
             }
         }
@@ -92,7 +92,7 @@ mod tests {
         let built = built("source", ".version 8.0\n");
         assert_eq!(
             complaints(&[(PTX, &built)]),
-            ["1: there is no kernels/a.cu; take it out"]
+            ["1: there is no kernels/a.cu; remove it"]
         );
     }
 }

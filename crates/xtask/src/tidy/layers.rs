@@ -1,21 +1,21 @@
-//! Who may name whom: inside the runtime, and among the crates. ARCHITECTURE.md draws these tables and gives
+//! Which module may name which, inside the runtime and among the crates. ARCHITECTURE.md draws these tables and gives
 //! the reasons.
 
 use super::Complaint;
 use super::rust::{Path, Source};
 
-/// Where the table holds.
+/// The folder to which the table applies.
 const INSIDE: &str = "crates/sidestream/src/";
 
-/// From the bottom up: a module names those of the rows above this line of the table, and none of its own
-/// row. So no circle of modules can be.
+/// From the bottom up: a module names only those of the rows above its own in this table, and none of its own row. So
+/// there can be no cycle of modules.
 const LAYERS: &[&[&str]] = &[
     &["op", "ptx", "process"],
     &["error", "order"],
     &["engine"],
     &["backend"],
     &["log", "alloc"],
-    // What the faces below share, and nobody outside sees.
+    // What the modules below share; it is not visible outside.
     &["tracker"],
     &["event"],
     &["buffer"],
@@ -27,8 +27,8 @@ const LAYERS: &[&[&str]] = &[
     &["batcher"],
 ];
 
-/// The files of `tracker`, in the same way: what is data stands below the runtime that holds it, what asks and waits
-/// above.
+/// The files of `tracker`, in the same order: data comes before the runtime that has it, and queries and waits come
+/// after.
 const INSIDE_TRACKER: &[&[&str]] = &[
     &["elsewhere", "process", "telling", "undone", "vector"],
     &["captured", "recorded"],
@@ -49,7 +49,7 @@ const INSIDE_TRACKER: &[&[&str]] = &[
 const BESIDE: &[(&str, &[&str])] = &[
     ("check", &["op", "order", "log", "error"]),
     ("trace", &["op", "order", "log", "error"]),
-    // The simulator knows when everything ran, and says so as a `trace`.
+    // The simulator knows when everything ran, and reports it as a `trace`.
     (
         "sim",
         &[
@@ -59,21 +59,21 @@ const BESIDE: &[(&str, &[&str])] = &[
     ("cuda", &["backend", "op", "log", "error", "ptx"]),
 ];
 
-/// The back ends, and the one module that names them.
+/// The back ends; only one module names them.
 const BACK_ENDS: [&str; 2] = ["sim", "cuda"];
 const NAMES_BACK_ENDS: &str = "device";
-/// A device attaches the checker to a program that runs: the one reader that a layer names.
+/// A device attaches the checker to a running program: this is the only reader of the log that a layer names.
 const ATTACHES: (&str, &str) = ("device", "check");
 
-/// The crates, each with those that it may be built on. Tests may use others.
+/// The crates, each with those that it may depend on. Tests may use others.
 const CRATES: &[(&str, &[&str])] = &[
     ("sidestream", &[]),
     ("sidestream-program", &["sidestream"]),
     ("sidestream-diagnose", &["sidestream"]),
     ("sidestream-images", &["sidestream"]),
-    // Of pages and signals: it knows no stream.
+    // Works on pages and signals, and knows nothing of streams.
     ("host-guard", &[]),
-    // The two faces: of the terminal, and of Python, which brings the command too.
+    // The two interfaces: the terminal's, and Python's, which includes the command too.
     (
         "sidestream-cli",
         &["sidestream", "sidestream-program", "sidestream-diagnose"],
@@ -89,32 +89,32 @@ const CRATES: &[(&str, &[&str])] = &[
             "host-guard",
         ],
     ),
-    // It has a twin in Rust for each kernel of theirs.
+    // Has a twin in Rust for each of their kernels.
     ("stand-in", &["sidestream", "sidestream-images"]),
     ("benches", &["sidestream"]),
-    // Measures what the command does, and the driver beside it.
+    // Measures what the command does, compared with the driver.
     ("bench-gpu", &["sidestream", "sidestream-cli"]),
-    // An example, which nobody knows.
+    // An example, which no crate uses.
     ("serve-example", &["sidestream"]),
-    // A chore, of which xtask runs the program: it knows the product, and nobody knows it.
+    // A development tool that xtask runs: it uses the product, and no crate uses it.
     ("truth", &["sidestream", "sidestream-diagnose"]),
-    // Fuzz targets are written with it; no product is.
+    // Fuzz targets use it; no product crate does.
     ("fuzz-target", &[]),
     ("xtask", &[]),
 ];
 
-/// Complaints about the Cargo.toml of one crate.
+/// Complains about the Cargo.toml of one crate.
 pub fn manifest(file: &str, text: &str) -> Vec<Complaint> {
     let inside = file
         .strip_prefix("crates/")
         .and_then(|file| file.strip_suffix("/Cargo.toml"));
-    // A crate inside a crate, such as fuzz targets, is no part of the product.
+    // A crate inside a crate, such as fuzz targets, is not part of the product.
     let Some(name) = inside.filter(|name| !name.contains('/')) else {
         return Vec::new();
     };
     let Some((_, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
         let what = format!(
-            "the crate `{name}` is in no table; add it to the one in crates/xtask/src/tidy/layers.rs"
+            "the crate `{name}` is not in the table of crates; add it in crates/xtask/src/tidy/layers.rs"
         );
         return vec![Complaint::new(file, 1, what)];
     };
@@ -125,21 +125,21 @@ pub fn manifest(file: &str, text: &str) -> Vec<Complaint> {
             of_tests = line.contains("dev-dependencies");
         }
         let by_path = line.split("path = \"../").nth(1);
-        // The workspace's own table gives path and version to crates that can be published.
+        // The workspace's table has path and version of crates that can be published.
         let by_table = line.strip_suffix(".workspace = true");
         let named = match by_path {
             Some(rest) => rest.split('"').next(),
             None => by_table.filter(|name| CRATES.iter().any(|(known, _)| known == name)),
         };
         if let Some(named) = named.filter(|named| !of_tests && !allowed.contains(named)) {
-            let what = format!("`{name}` is built on `{named}`, which it may not know");
+            let what = format!("`{name}` depends on `{named}`, which it may not use");
             out.push(Complaint::new(file, index + 1, what));
         }
     }
     out
 }
 
-/// Complaints about one file of the runtime.
+/// Complains about one file of the runtime.
 pub fn check(file: &str, source: &Source) -> Vec<Complaint> {
     let Some(home) = home(file) else {
         return Vec::new();
@@ -175,7 +175,7 @@ fn refusal(from: &str, to: &str) -> Option<String> {
     if !is_known(to) {
         let is_item = to.starts_with(|c: char| !c.is_lowercase());
         return Some(if is_item {
-            format!("`crate::{to}` does not say where it lives; name its module")
+            format!("`crate::{to}` does not name its module; write the full path")
         } else {
             format!(
                 "`{from}` names the module `{to}`, which is in no layer; add it to the table in crates/xtask/src/tidy/layers.rs"
@@ -207,7 +207,7 @@ fn refusal(from: &str, to: &str) -> Option<String> {
     }
 }
 
-/// The same for two files of `tracker`.
+/// Like [`refusal`], for two files of `tracker`.
 fn within(from: &str, to: &str) -> Option<String> {
     if from == to {
         return None;
@@ -220,7 +220,7 @@ fn within(from: &str, to: &str) -> Option<String> {
     match layer(INSIDE_TRACKER, to) {
         Some(other) => upward((from, Some(mine)), (to, other)),
         None => Some(format!(
-            "`tracker::{to}` is no file of a layer; name the one where it lives"
+            "`tracker::{to}` is not a file of a layer; name the file that defines it"
         )),
     }
 }
@@ -229,7 +229,7 @@ fn upward((from, mine): (&str, Option<usize>), (to, other): (&str, usize)) -> Op
     match mine {
         Some(mine) if other < mine => None,
         Some(mine) if other == mine => Some(format!(
-            "`{from}` names `{to}`, which stands beside it: that is the way to a circle"
+            "`{from}` names `{to}`, which is in the same row: that could become a cycle"
         )),
         _ => Some(format!(
             "`{from}` names `{to}`, which is built on it: upward"
@@ -245,7 +245,7 @@ fn is_known(module: &str) -> bool {
     layer(LAYERS, module).is_some() || BESIDE.iter().any(|(name, _)| *name == module)
 }
 
-/// The module that a file of the runtime is, or nothing for other files.
+/// The module of a file of the runtime; `None` for other files.
 fn home(file: &str) -> Option<Vec<String>> {
     let inner = file.strip_prefix(INSIDE)?.strip_suffix(".rs")?;
     let mut parts: Vec<String> = inner.split('/').map(str::to_owned).collect();
@@ -256,7 +256,7 @@ fn home(file: &str) -> Option<Vec<String>> {
     Some(parts)
 }
 
-/// A path from the root of the crate; empty if it does not lead there.
+/// A path from the root of the crate; empty if it does not begin there.
 fn absolute(path: &Path, home: &[String]) -> Vec<String> {
     let mut base = [home, &path.inside].concat();
     let mut rest = &path.segments[..];
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_circle_of_modules_is_refused() {
-        // Streams record events and devices make streams: neither may know where it is used.
+        // Streams record events and devices create streams: neither may name its users.
         assert_eq!(
             complaints("stream/mod.rs", "use crate::event::Event;"),
             [""; 0]
@@ -346,7 +346,7 @@ mod tests {
             complaints("tracker/runtime.rs", "use crate::device::Device;"),
             ["1: `tracker` names `device`, which is built on it: upward"]
         );
-        let beside = "which stands beside it: that is the way to a circle";
+        let beside = "which is in the same row: that could become a cycle";
         for (one, other) in [("graph", "explicit"), ("explicit", "graph")] {
             assert_eq!(
                 complaints(
@@ -371,11 +371,11 @@ mod tests {
         );
         assert_eq!(
             found("memory.rs", "use crate::tracker::wakes::Asked;"),
-            ["1: `memory` names `wakes`, which stands beside it: that is the way to a circle"]
+            ["1: `memory` names `wakes`, which is in the same row: that could become a cycle"]
         );
         assert_eq!(
             found("block.rs", "use super::Mark;"),
-            ["1: `tracker::Mark` is no file of a layer; name the one where it lives"]
+            ["1: `tracker::Mark` is not a file of a layer; name the file that defines it"]
         );
         let table = "add it to the table in crates/xtask/src/tidy/layers.rs";
         assert_eq!(
@@ -419,7 +419,7 @@ mod tests {
         );
         assert_eq!(
             complaints("graph.rs", "use crate::Device;"),
-            ["1: `crate::Device` does not say where it lives; name its module"]
+            ["1: `crate::Device` does not name its module; write the full path"]
         );
     }
 
@@ -429,14 +429,14 @@ mod tests {
         let found = |file: &str| lines(manifest(file, text));
         assert_eq!(
             found("crates/sidestream-cli/Cargo.toml"),
-            ["3: `sidestream-cli` is built on `sidestream-py`, which it may not know"]
+            ["3: `sidestream-cli` depends on `sidestream-py`, which it may not use"]
         );
         assert_eq!(found("crates/xtask/Cargo.toml").len(), 2);
         assert_eq!(found("crates/sidestream-diagnose/fuzz/Cargo.toml"), [""; 0]);
         assert_eq!(
             found("crates/extra/Cargo.toml"),
             [
-                "1: the crate `extra` is in no table; add it to the one in crates/xtask/src/tidy/layers.rs"
+                "1: the crate `extra` is not in the table of crates; add it in crates/xtask/src/tidy/layers.rs"
             ]
         );
     }

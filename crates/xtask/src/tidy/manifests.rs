@@ -1,8 +1,8 @@
-//! Cargo.toml: a reason beside each dependency, and the oldest compiler.
+//! Checks Cargo.toml files: a reason beside each dependency, and the oldest compiler.
 
 use super::Complaint;
 
-/// Complaints about one manifest.
+/// Complains about one manifest.
 pub fn check(file: &str, text: &str) -> Vec<Complaint> {
     let mut out = Vec::new();
     if !text.lines().any(|line| line.starts_with("rust-version")) {
@@ -17,7 +17,7 @@ pub fn check(file: &str, text: &str) -> Vec<Complaint> {
             lists_dependencies = header.ends_with("dependencies");
             dependency = single(header).filter(|_| !has_path(text.lines().skip(index + 1)));
         } else if lists_dependencies && line.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-            // What goes on in a further line stands further in.
+            // A continuation line is indented.
             let name = line.split(['=', '.', ' ']).next();
             dependency = name.filter(|_| !names_path(line));
         }
@@ -37,7 +37,7 @@ fn single(header: &str) -> Option<&str> {
     before.ends_with("dependencies").then_some(name)
 }
 
-/// Whether a table of its own, up to the next header, is a crate of this repository.
+/// Whether a dependency with its own table, up to the next header, is a crate of this repository.
 fn has_path<'a>(mut lines: impl Iterator<Item = &'a str>) -> bool {
     lines
         .by_ref()
@@ -45,7 +45,7 @@ fn has_path<'a>(mut lines: impl Iterator<Item = &'a str>) -> bool {
         .any(|line| line.starts_with("path"))
 }
 
-/// Whether a line names a crate of this repository: by its path, or by the workspace's table of them.
+/// Whether a line names a crate of this repository: by its path, or by the workspace's table.
 fn names_path(code: &str) -> bool {
     if code.starts_with("sidestream") && code.ends_with(".workspace = true") {
         return true;

@@ -1,8 +1,7 @@
-//! `cargo xtask tidy`: the rules of the house that neither the compiler nor clippy knows.
+//! `cargo xtask tidy`: checks the rules of this repository that neither the compiler nor clippy checks.
 //!
-//! Each check is a function from texts to complaints, so that its tests are texts too. What is
-//! said about code is read from Rust's tokens ([`rust`]): a rule may be quoted in a comment or a
-//! string without breaking it.
+//! Each check is a function from texts to complaints, so that its tests are texts too. Checks of code work on Rust's
+//! tokens ([`rust`]): a rule may be quoted in a comment or a string without breaking it.
 
 pub mod budget;
 mod code;
@@ -17,6 +16,7 @@ mod rule_table;
 mod rust;
 mod tree;
 mod unnamed_tests;
+mod words;
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ use anyhow::Result;
 
 use tree::Tree;
 
-/// Something to put right.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Complaint {
     file: String,
@@ -48,7 +48,7 @@ impl fmt::Display for Complaint {
     }
 }
 
-/// Prints every complaint; whether there was none.
+/// Prints every complaint. Returns whether there was none.
 pub fn run() -> Result<bool> {
     let tree = Tree::read(crate::cargo::root())?;
     let mut complaints = all(&tree);
@@ -63,7 +63,7 @@ pub fn run() -> Result<bool> {
             "tidy: {} files, nothing to complain about",
             tree.files.len()
         ),
-        n => println!("tidy: {n} to put right (the rules and their reasons: STYLE.md)"),
+        n => println!("tidy: {n} to fix (the rules and their reasons: STYLE.md)"),
     }
     Ok(complaints.is_empty())
 }
@@ -95,11 +95,12 @@ fn all(tree: &Tree) -> Vec<Complaint> {
     out.extend(kernels::check(tree));
     out.extend(rule_table::check(tree));
     out.extend(unnamed_tests::check(tree));
+    out.extend(words::check(tree));
     out.sort();
     out
 }
 
-/// For the tests of the checks: complaints as lines `line: what`, for one text.
+/// For the tests of the checks: complaints about one text, as lines `line: what`.
 #[cfg(test)]
 fn lines(complaints: Vec<Complaint>) -> Vec<String> {
     let line = |c: Complaint| format!("{}: {}", c.line, c.what);

@@ -1,16 +1,16 @@
-//! Lengths and names of files and modules.
+//! Checks the lengths and names of files and modules.
 
 use super::Complaint;
 
 /// Longer files have two subjects.
 const MOST_LINES: usize = 800;
 
-/// Names that say nothing, so that everything ends up there.
+/// Names that exclude nothing, so that everything ends up there.
 const EMPTY: [&str; 8] = [
     "util", "utils", "helper", "helpers", "common", "misc", "ctx", "mgr",
 ];
 
-/// Complaints about the name and the length of a source file.
+/// Complains about the name and the length of a source file.
 pub fn check(file: &str, text: &str) -> Vec<Complaint> {
     let Some(stem) = file.strip_suffix(".rs").or(file.strip_suffix(".py")) else {
         return Vec::new();
@@ -29,7 +29,7 @@ pub fn check(file: &str, text: &str) -> Vec<Complaint> {
     out
 }
 
-/// Complaints about modules that are declared inside a file.
+/// Complains about modules that are declared inside a file.
 pub fn modules(file: &str, modules: &[(String, usize)]) -> Vec<Complaint> {
     let empty_ones = modules
         .iter()

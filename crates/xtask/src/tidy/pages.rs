@@ -1,4 +1,4 @@
-//! Pages for people: links that lead somewhere, and no path of somebody's machine anywhere.
+//! Checks pages: no broken links, and no paths of a particular machine.
 
 use super::Complaint;
 use super::tree::Tree;
@@ -6,7 +6,7 @@ use super::tree::Tree;
 /// Folders at the root of a machine where people keep their files.
 const MACHINE: [&str; 4] = ["work", "root", "home", "Users"];
 
-/// Complaints about absolute paths of a machine, in any text.
+/// Complains about absolute paths of a machine, in any text.
 pub fn machine_paths(file: &str, text: &str) -> Vec<Complaint> {
     let mut out = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -25,7 +25,7 @@ pub fn machine_paths(file: &str, text: &str) -> Vec<Complaint> {
     out
 }
 
-/// Complaints about links to files that are not there.
+/// Complains about links to files that do not exist.
 pub fn links(file: &str, text: &str, tree: &Tree) -> Vec<Complaint> {
     let mut out = Vec::new();
     let mut in_code = false;
@@ -39,7 +39,7 @@ pub fn links(file: &str, text: &str, tree: &Tree) -> Vec<Complaint> {
         }
         for target in targets(&without_code(line)) {
             if !leads_somewhere(file, target, tree) {
-                let what = format!("the link to `{target}` leads nowhere");
+                let what = format!("the link to `{target}` is broken");
                 out.push(Complaint::new(file, index + 1, what));
             }
         }
@@ -47,12 +47,12 @@ pub fn links(file: &str, text: &str, tree: &Tree) -> Vec<Complaint> {
     out
 }
 
-/// A line without what stands between backticks.
+/// A line without the text between backticks.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }
 
-/// What the links of a line point to: `[text](target "title")` and `[name]: target`.
+/// The targets of the links in a line: `[text](target "title")` and `[name]: target`.
 fn targets(line: &str) -> Vec<&str> {
     let inline = line
         .split("](")
@@ -119,9 +119,9 @@ mod tests {
         assert_eq!(
             lines(links("docs/x.md", bad, &tree)),
             [
-                "1: the link to `gone.md` leads nowhere",
-                "2: the link to `../docs/gone.png` leads nowhere",
-                "3: the link to `../../out.md` leads nowhere",
+                "1: the link to `gone.md` is broken",
+                "2: the link to `../docs/gone.png` is broken",
+                "3: the link to `../../out.md` is broken",
             ]
         );
     }

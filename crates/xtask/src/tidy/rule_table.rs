@@ -1,4 +1,4 @@
-//! docs/explanation/order.md: every rule names the function that keeps it and the test that tries it.
+//! Checks docs/explanation/order.md: every rule names the function that implements it and the test that tests it.
 
 use super::Complaint;
 use super::rust::Item;
@@ -6,8 +6,8 @@ use super::tree::Tree;
 
 const PAGE: &str = "docs/explanation/order.md";
 
-/// Complaints about rows `| R14 | … | `module::function` | `test` |` that name what does not exist: functions and types in the module of
-/// that name, tests anywhere.
+/// Complains about rows `| R14 | … | `module::function` | `test` |` that name what does not exist: functions and
+/// types in the module of that name, tests anywhere.
 pub fn check(tree: &Tree) -> Vec<Complaint> {
     let page = tree.text(PAGE).unwrap_or_default();
     let mut out = Vec::new();

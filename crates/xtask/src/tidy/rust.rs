@@ -1,7 +1,7 @@
 //! What a Rust file names, read from its tokens.
 //!
-//! Tokens are enough for these rules, and see into macros, which a parsed syntax tree does not.
-//! Comments and strings are no tokens of code, so quoting a rule does not break it.
+//! Tokens suffice for these rules, and show the inside of macros, which a parsed syntax tree does not. Comments and
+//! strings are not tokens of code, so quoting a rule does not break it.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -10,45 +10,45 @@ use proc_macro2::{Delimiter, Group, Spacing, TokenStream, TokenTree};
 
 use super::Complaint;
 
-/// The parts of a file that rules are about.
+/// The parts of a file that rules apply to.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// Every path, with the groups of a `use` taken apart: `use a::{b, c}` is `a::b` and `a::c`.
+    /// Every path, with the groups of a `use` expanded: `use a::{b, c}` is `a::b` and `a::c`.
     pub paths: Vec<Path>,
-    /// Every attribute that switches a test off.
+    /// The lines of attributes that disable a test.
     pub ignores: Vec<usize>,
-    /// Every `mod`, with or without a body.
+    /// Every `mod`, with or without a body, and its line.
     pub modules: Vec<(String, usize)>,
-    /// Every function, type, constant and module that has a name.
+    /// Every named function, type, constant and module.
     pub items: Vec<Item>,
 }
 
 /// A definition.
 #[derive(Debug)]
 pub struct Item {
-    /// The word before its name: `fn`, `struct`.
+    /// The keyword before its name: `fn`, `struct`.
     pub kind: String,
     pub name: String,
-    /// Its first and its last line.
+    /// The first and the last line.
     pub lines: RangeInclusive<usize>,
-    /// Whether it is `pub` to all, wherever it stands.
+    /// Whether the item is `pub` without restriction, wherever it is.
     pub is_public: bool,
-    /// Whether it is a `#[test]`.
+    /// Whether the item is a `#[test]`.
     pub is_test: bool,
 }
 
 /// A path such as `crate::op::Op`, or a single name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Its names, in order; `*` for all.
+    /// The names in order; `*` for all.
     pub segments: Vec<String>,
-    /// Where it stands.
+    /// The line of the path.
     pub line: usize,
-    /// Whether it is called as a macro.
+    /// Whether the path is called as a macro.
     pub is_macro: bool,
-    /// Whether it belongs to test code.
+    /// Whether the path is in test code.
     pub in_test: bool,
-    /// The modules of this file around it.
+    /// The modules of this file around the path.
     pub inside: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ impl Source {
     pub fn read(file: &str, text: &str) -> Result<Source, Complaint> {
         let tokens = TokenStream::from_str(text).map_err(|error| {
             let line = error.span().start().line;
-            Complaint::new(file, line, "cannot be read as Rust")
+            Complaint::new(file, line, "cannot be parsed as Rust")
         })?;
         let in_test = file.contains("/tests/") || file.ends_with("/tests.rs");
         let place = Place {
@@ -77,7 +77,7 @@ impl Source {
 
     fn walk(&mut self, tokens: TokenStream, place: &Place) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-        // What the next braces hold: an attribute or a `mod` stands before them.
+        // An attribute or a `mod` applies to the next braces.
         let mut next = place.clone();
         let mut at = 0;
         while at < tokens.len() {
@@ -117,7 +117,7 @@ impl Source {
         }
     }
 
-    /// Reads the path that starts at `at`, behind `prefix`; gives the place after it.
+    /// Reads the path that starts at `at`, after `prefix`. Returns the position after it.
     fn path(
         &mut self,
         tokens: &[TokenTree],
@@ -140,7 +140,7 @@ impl Source {
                     self.use_group(group, &segments, place);
                     return at + 1;
                 }
-                // `a::<T>` and the like: the path ends, what follows is read on its own.
+                // `a::<T>` and the like: the path ends, and the rest is read separately.
                 _ => break,
             }
             at += 1;
@@ -160,12 +160,12 @@ impl Source {
         at
     }
 
-    /// The parts of `prefix::{…}`.
+    /// Reads the parts of `prefix::{…}`.
     fn use_group(&mut self, group: &Group, prefix: &[String], place: &Place) {
         let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
         for part in tokens.split(|t| is_punct(Some(t), ',')) {
             if !part.is_empty() {
-                // What follows the path is `as name`, which names nothing.
+                // `as name` may follow the path; it names nothing.
                 self.path(part, 0, prefix, place);
             }
         }
@@ -184,7 +184,7 @@ impl Source {
     }
 }
 
-/// What is defined where one of these words stands before a name.
+/// The item that is defined if one of these keywords comes before a name.
 fn item(tokens: &[TokenTree], at: usize) -> Option<Item> {
     const KINDS: [&str; 9] = [
         "fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod",
@@ -226,7 +226,7 @@ fn item(tokens: &[TokenTree], at: usize) -> Option<Item> {
     })
 }
 
-/// All names in a stream, also in its groups.
+/// All names in a token stream, including its groups.
 fn words(tokens: TokenStream) -> Vec<String> {
     let nested = tokens.into_iter().flat_map(|token| match token {
         TokenTree::Ident(word) => vec![word.to_string()],

@@ -11,16 +11,16 @@ use super::Complaint;
 use super::rust::Source;
 use crate::kernels;
 
-/// Every tracked file, by its path from the root with `/` between the parts.
+/// The tracked files, by path from the root, with `/` as the separator.
 pub struct Tree {
-    /// The text, unpacked where it is PTX; absent where the file is not text.
+    /// The text, unpacked if it is PTX; `None` if the file is not text.
     pub files: BTreeMap<String, Option<String>>,
-    /// What the files in Rust name, or why they cannot be read.
+    /// The parsed Rust files, or why they cannot be parsed.
     pub sources: BTreeMap<String, Result<Source, Complaint>>,
 }
 
 impl Tree {
-    /// Asks git what is tracked. Without git (an unpacked archive), every file counts.
+    /// Reads the tracked files from git. Without git (an unpacked archive), every file counts.
     pub fn read(root: &Path) -> Result<Tree> {
         let mut names = tracked(root);
         if names.is_empty() {
@@ -29,7 +29,7 @@ impl Tree {
         let mut files = BTreeMap::new();
         for name in names {
             let path = root.join(&name);
-            // A tracked file may have been deleted and not yet committed; a link is not followed.
+            // A tracked file may have been deleted without a commit; a link is not followed.
             if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file()) {
                 let bytes =
                     fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -58,17 +58,17 @@ impl Tree {
         files.filter_map(|(name, text)| Some((name.as_str(), text.as_deref()?)))
     }
 
-    /// What is in this file, if it is text.
+    /// The content of a file, if it is text.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path)?.as_deref()
     }
 
-    /// What this file in Rust names, if it can be read.
+    /// The parsed source of a Rust file, if it can be parsed.
     pub fn source(&self, path: &str) -> Option<&Source> {
         self.sources.get(path)?.as_ref().ok()
     }
 
-    /// The files in Rust that can be read.
+    /// The Rust files that can be parsed.
     pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
         let sources = self.sources.iter();
         sources.filter_map(|(file, source)| Some((file.as_str(), source.as_ref().ok()?)))
@@ -82,7 +82,7 @@ impl Tree {
             || self.files.keys().any(|name| name.starts_with(&inside))
     }
 
-    /// A small one for tests.
+    /// A small tree for tests.
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Tree {
         let entry = |&(name, text): &(&str, &str)| (name.to_owned(), Some(text.to_owned()));
@@ -90,7 +90,7 @@ impl Tree {
     }
 }
 
-/// What git tracks below `root`; nothing if there is no git or no repository.
+/// The files that git tracks below `root`; empty without git or a repository.
 fn tracked(root: &Path) -> Vec<String> {
     let output = Command::new("git")
         .args(["ls-files", "-z"])

@@ -1,15 +1,15 @@
-//! Test files that are in no program.
+//! Finds test files that no program runs.
 //!
-//! A crate whose `tests/main.rs` is its one test program runs only the files that it names: cargo looks for
-//! no others, and nobody would miss them.
+//! A crate whose only test program is `tests/main.rs` runs only the files that it names: cargo looks for no others,
+//! and a missing one would not be noticed.
 
 use super::Complaint;
 use super::tree::Tree;
 
-/// The end of the path of a program of all tests.
+/// The end of the path of a crate's only test program.
 const PROGRAM: &str = "/tests/main.rs";
 
-/// Every file beside a `tests/main.rs` has to be one of its modules, or to have a `[[test]]` of its own.
+/// Every file beside a `tests/main.rs` must be one of its modules, or have a `[[test]]` of its own.
 pub fn check(tree: &Tree) -> Vec<Complaint> {
     let mut out = Vec::new();
     for (file, source) in tree.sources() {

@@ -1,4 +1,4 @@
-//! When requests arrive.
+//! The arrival times of requests.
 
 use std::path::Path;
 
@@ -9,24 +9,24 @@ use super::Args;
 use crate::failure::{Failure, shown};
 use crate::input;
 
-/// So many requests arrive at most.
+/// The most requests that a load may have.
 pub const MOST: u64 = 10_000_000;
 
-/// What the callers do.
+/// How requests arrive.
 pub enum Load {
-    /// They come at these moments, in nanoseconds, whether earlier ones are answered or not.
+    /// Requests arrive at these moments, in nanoseconds, whether earlier ones have been answered or not.
     Open { arrivals: Vec<u64>, from: From },
-    /// So many callers ask again as soon as they are answered.
+    /// This number of callers, each of which sends its next request as soon as the last one is answered.
     Closed { callers: u32, until: Until },
 }
 
-/// Where the moments are from.
+/// The source of the arrival times.
 pub enum From {
     Drawn { rate: f64, seed: u64, until: Until },
     File,
 }
 
-/// When callers stop to ask.
+/// When callers stop sending requests.
 #[derive(Clone, Copy)]
 pub enum Until {
     Requests(u64),
@@ -51,7 +51,7 @@ impl Load {
         let expected = rate * args.seconds;
         if args.requests.is_none() && expected > MOST as f64 {
             return Err(Failure::input(format!(
-                "{rate} requests a second for {} s are more than {MOST}; give a lower --rate, or fewer --seconds",
+                "{rate} requests a second for {} s exceed the limit of {MOST}; give a lower --rate, or fewer --seconds",
                 args.seconds
             )));
         }
@@ -64,8 +64,9 @@ impl Load {
         matches!(self, Load::Closed { .. })
     }
 
-    /// What figures "a second" are divided by: from the beginning, at 0, to the last answer, or to the end of the load where that is
-    /// later. To the last answer alone, a load whose last requests come early or are refused would show more than arrived.
+    /// The time by which rates per second are divided, in nanoseconds: from 0 to the last answer, or to the end of the load if
+    /// that is later. With the last answer alone, a load whose last requests come early or are refused would show a rate higher
+    /// than the one at which requests arrived.
     pub fn lasted_ns(&self, last_answer_ns: u64) -> u64 {
         let end_ns = match self {
             Load::Open {
@@ -77,7 +78,7 @@ impl Load {
                 ..
             } => *end,
             Load::Open { arrivals, .. } => arrivals.last().copied().unwrap_or(0),
-            // Callers ask until then, and each waits for its answer.
+            // Callers send requests until then, and each waits for its answer.
             Load::Closed { .. } => 0,
         };
         end_ns.max(last_answer_ns)
@@ -109,27 +110,27 @@ impl Load {
     }
 }
 
-/// Moments of a Poisson process: what lies between two of them is distributed exponentially.
+/// Returns the arrival times of a Poisson process: the intervals between them are exponentially distributed.
 fn drawn(rate: f64, seed: u64, until: Until) -> Vec<u64> {
     let mut state = seed;
     let mut arrivals = Vec::new();
     let mut at_ns = 0.0;
     loop {
-        // Never 0, whose logarithm there is not.
+        // Never 0, which has no logarithm.
         let share = ((split_mix(&mut state) >> 11) + 1) as f64 / (1u64 << 53) as f64;
         at_ns += -share.ln() / rate * 1e9;
-        let is_over = match until {
+        let has_ended = match until {
             Until::Requests(most) => arrivals.len() as u64 >= most,
             Until::Ns(end) => at_ns >= end as f64 || arrivals.len() as u64 >= MOST,
         };
-        if is_over {
+        if has_ended {
             return arrivals;
         }
         arrivals.push(at_ns as u64);
     }
 }
 
-/// The moments in a file. They may stand in any sequence.
+/// Reads the arrival times in a file, which may be in any order.
 fn read(path: &Path) -> Result<Vec<u64>, Failure> {
     let name = shown(path);
     let bytes = input::read(path, input::open(path)?)?;
@@ -148,14 +149,14 @@ fn read(path: &Path) -> Result<Vec<u64>, Failure> {
             _ => {
                 let line: String = line.chars().take(40).collect();
                 return Err(Failure::input(format!(
-                    "{name}:{number}: {line:?} is no time of an arrival; give seconds, from 0 to 3600, one a line"
+                    "{name}:{number}: {line:?} is not an arrival time; give seconds, from 0 to 3600, one per line"
                 )));
             }
         }
     }
     if arrivals.is_empty() || arrivals.len() as u64 > MOST {
         return Err(Failure::input(format!(
-            "{name}: it has {} arrivals; give 1 to {MOST}, a time in seconds on each line",
+            "{name}: the file has {} arrivals; give 1 to {MOST}, one time in seconds per line",
             arrivals.len()
         )));
     }

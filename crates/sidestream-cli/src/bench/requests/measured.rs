@@ -1,4 +1,4 @@
-//! The load on a GPU, by `batcher::Batcher`, in real time.
+//! Runs the load on a GPU with `batcher::Batcher`, in real time.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -26,13 +26,13 @@ use crate::failure::Failure;
 use crate::measure::own::Own;
 use crate::measure::raw::Gpu;
 
-/// Threads that stand for the callers of a closed loop.
+/// Threads that act as the callers of a closed loop.
 const THREADS: u32 = 8;
-/// Batches of each size and slot before the clock starts, so that memory and graphs are there then.
+/// Batches of each size and slot that run before the clock starts, so that memory and graphs already exist.
 const BEFORE: usize = 3;
-/// Rows that are computed on the host too, and compared.
+/// Rows that are also computed on the host and compared.
 const COMPARED: u64 = 2;
-/// So many different rows are asked for.
+/// The number of different rows that requests use.
 const ROWS: u64 = 64;
 
 pub struct Bench {
@@ -113,7 +113,7 @@ fn serve(device: &Device, model: &Model, setup: &Setup) -> Result<Numbers, Failu
                 let ns = given.given_ns(shape.size());
                 let spun = nodes.launch(&spin, Grid::new(1, 32), (ns,))?;
                 nodes.after(spun, filled)?;
-                // The download reads what is filled here, and so comes last.
+                // The download reads what this fills, so it is the last node.
                 let last = nodes.memset(y.view_mut(), 0)?;
                 nodes.after(last, spun)
             })
@@ -123,7 +123,8 @@ fn serve(device: &Device, model: &Model, setup: &Setup) -> Result<Numbers, Failu
 }
 
 fn dense() -> Kernel<Dense> {
-    // SAFETY: each launch here has `dense_grid`, whose blocks have 256 threads, and is told the rows and the width of its views.
+    // SAFETY: each launch here uses `dense_grid`, whose blocks have 256 threads, and passes the rows and the width of its
+    // views.
     unsafe { library::dense() }
 }
 
@@ -131,7 +132,7 @@ fn dense() -> Kernel<Dense> {
 struct Layers {
     kernel: Kernel<Dense>,
     weights: Vec<DeviceBuf<f32>>,
-    /// What lies between two layers.
+    /// The activations between two layers.
     between: [DeviceBuf<f32>; 2],
     width: usize,
 }
@@ -209,7 +210,7 @@ fn layers_of_a_graph(
     Ok(())
 }
 
-/// The answer to a row, by the host.
+/// Computes the answer to a row on the host.
 fn expected(model: &Model, row: &[f32]) -> Vec<f32> {
     let mut x = row.to_vec();
     for weights in model.all_weights() {
@@ -226,7 +227,7 @@ fn expected(model: &Model, row: &[f32]) -> Vec<f32> {
 
 // ------------------------------------------------------------------ load
 
-/// Runs batches of each size, and compares some answers.
+/// Runs batches of each size, and compares some of the answers.
 fn prepare(
     batcher: &Numbers,
     setup: &Setup,
@@ -237,7 +238,7 @@ fn prepare(
         for &size in &setup.sizes {
             let sent = (0..size * setup.slots).map(|n| batcher.submit(&rows[n % rows.len()]));
             for answer in sent.collect::<Vec<_>>() {
-                // A queue that is too short for this is full here, and that is no failure.
+                // A queue that is shorter than this batch is full here, which is not a failure.
                 match answer.and_then(Answer::wait) {
                     Ok(_) | Err(Error::Full { .. }) => {}
                     Err(error) => return Err(Failure::input(error)),
@@ -253,14 +254,14 @@ fn prepare(
         let answer = answer.map_err(Failure::input)?;
         if answer[..] != expected(model, row)[..] {
             return Err(Failure::input(
-                "the device's answers are not those of the host; these figures would be worth nothing",
+                "the device's answers differ from the host's; the figures would be meaningless",
             ));
         }
     }
     Ok(())
 }
 
-/// Notes when an answer was there.
+/// The moment at which an answer was ready.
 struct Noted {
     start: Instant,
     at_ns: AtomicU64,
@@ -273,17 +274,17 @@ impl Wake for Noted {
     }
 }
 
-/// A request that was taken: when it was to arrive, its answer, and when that was there.
+/// A request that was accepted: when it was to arrive, its answer, and when that was ready.
 struct Taken {
     arrives_ns: u64,
-    /// Where it was there at once.
+    /// The answer, if it was ready immediately.
     ended: Option<Result<Row<f32>, Error>>,
     answer: Answer<f32>,
     noted: Arc<Noted>,
 }
 
 impl Taken {
-    /// From here on its waker notes when it is answered.
+    /// Registers a waker that notes when the request is answered.
     fn new(start: Instant, arrives_ns: u64, mut answer: Answer<f32>) -> Taken {
         let at_ns = AtomicU64::new(0);
         let noted = Arc::new(Noted { start, at_ns });
@@ -305,7 +306,7 @@ impl Taken {
     }
 }
 
-/// Requests at these moments, and when the last answer was there, whatever becomes of earlier ones.
+/// Sends requests at these moments; returns also when the last answer was ready, whatever happens to earlier ones.
 fn open(
     batcher: &Numbers,
     arrivals: &[u64],
@@ -348,7 +349,7 @@ fn open(
     })
 }
 
-/// Waits for the answers in turn. When each was there its waker says, not the turn.
+/// Waits for the answers in turn. The waker of each notes when it was ready, so the order of waiting does not matter.
 fn collect(taken: &Receiver<Taken>, deadline_ns: Option<u64>) -> (Outcome, u64) {
     let (mut outcome, mut last_ns) = (Outcome::default(), 0);
     for Taken {
@@ -362,7 +363,7 @@ fn collect(taken: &Receiver<Taken>, deadline_ns: Option<u64>) -> (Outcome, u64) 
         match ended {
             Ok(_) => {
                 while noted.at_ns.load(Ordering::Acquire) == 0 {
-                    // It is answered, and its waker is about to be called.
+                    // The request is answered, and its waker is about to be called.
                     std::hint::spin_loop();
                 }
                 let at_ns = noted.at_ns.load(Ordering::Acquire);
@@ -376,7 +377,8 @@ fn collect(taken: &Receiver<Taken>, deadline_ns: Option<u64>) -> (Outcome, u64) 
     (outcome, last_ns)
 }
 
-/// Callers who ask again when they are answered, and when the last answer was there; a thread stands for several.
+/// Runs callers who send their next request when the last is answered; returns also when the last answer was ready. Each thread
+/// acts for several callers.
 fn closed(
     batcher: &Numbers,
     callers: u32,
@@ -396,8 +398,8 @@ fn closed(
         let (mut outcome, mut last_ns) = (Outcome::default(), 0);
         let mut asked: VecDeque<(Instant, Answer<f32>)> = VecDeque::new();
         loop {
-            let is_over = end.is_some_and(|end| start.elapsed() >= end);
-            while !is_over && asked.len() < own as usize && outcome.sent < most {
+            let has_ended = end.is_some_and(|end| start.elapsed() >= end);
+            while !has_ended && asked.len() < own as usize && outcome.sent < most {
                 let row = &rows[(outcome.sent as usize + thread as usize) % rows.len()];
                 let at = Instant::now();
                 match batcher.submit(row) {
@@ -413,10 +415,10 @@ fn closed(
                 }
             }
             let Some((at, answer)) = asked.pop_front() else {
-                if is_over || outcome.sent >= most {
+                if has_ended || outcome.sent >= most {
                     return Ok((outcome, last_ns));
                 }
-                // The queue is full of others' requests.
+                // The queue is full of other callers' requests.
                 std::thread::yield_now();
                 continue;
             };

@@ -1,4 +1,4 @@
-//! `sidestream bench requests`: many callers and one device, in four ways.
+//! `sidestream bench requests`: many callers and one device, served in four ways.
 
 mod load;
 mod measured;
@@ -22,19 +22,19 @@ use outcome::Outcome;
 
 /// Compare ways to answer the requests of many callers
 ///
-/// Requests of one row each arrive at random moments (a Poisson process) at the rate that is given, whether earlier
-/// ones are answered or not. They are computed one by one on one stream; one by one on a pool of streams; as
-/// batches; and as batches on several streams. Latency counts from when a request was to arrive, so that a program that
-/// falls behind cannot hide it. Goodput counts what was answered before its deadline; what cannot be is refused. It is divided by the
-/// time from the beginning to the last answer, or to the end of --seconds (the last arrival without them) where that is later.
+/// Requests of one row each arrive at random moments (a Poisson process) at the given rate, whether earlier ones are answered
+/// or not. They are computed one by one on one stream; one by one on a pool of streams; in batches; and in batches on several
+/// streams. Latency counts from when a request was to arrive, so that a program that falls behind cannot hide it. Goodput
+/// counts the requests answered before their deadline; those that cannot meet it are refused. It is divided by the time from
+/// the beginning to the last answer, or to the end of --seconds (the last arrival without them) where that is later.
 ///
-/// Best is the way with the most answers in time; of those within a thousandth of it, the one with the lowest p99; of equals the one
-/// that stands first. With --closed it is the way with the most requests a second.
+/// Best is the way with the most answers in time; of those within a thousandth of it, the one with the lowest p99; of equal
+/// ones the first. With --closed it is the way with the most requests a second.
 ///
-/// The model is a perceptron, --layers layers of --row values, or any of which you say with --kernel-us how long it
-/// takes. On a GPU `batcher::Batcher` runs it in real time. On a simulated one time is simulated: the same rule decides when
-/// a batch leaves, calls and work take what the device's figures say, and what the batcher itself costs the host is
-/// left out. The same seed gives the same figures there.
+/// The model is a perceptron, --layers layers of --row values, or any model whose time you give with --kernel-us. On a GPU
+/// `batcher::Batcher` runs it in real time. On a simulated GPU time is simulated: the same rule decides when a batch is
+/// submitted, calls and work take the times in the device's profile, and the host time of the batcher itself is left out. There
+/// a seed always gives the same figures.
 ///
 /// Exit code: 0 if the ways were compared, 2 if an argument, the device or a file is at fault.
 #[derive(Parser)]
@@ -42,25 +42,26 @@ pub struct Args {
     /// Requests a second, on average
     #[arg(long, value_name = "PER_S", default_value_t = 20_000.0, value_parser = rate)]
     rate: f64,
-    /// Where the random arrivals begin
+    /// The seed of the random arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// When the requests arrive, in the place of --rate: a time in seconds on each line
+    /// Take the arrival times from this file instead of --rate: one time in seconds per line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "seed", "seconds", "requests", "closed"])]
     arrivals: Option<PathBuf>,
-    /// For how long they arrive
+    /// For how long requests arrive
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
-    /// How many arrive, in the place of --seconds
+    /// How many requests arrive, instead of --seconds
     #[arg(long, value_name = "COUNT", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..=load::MOST))]
     requests: Option<u64>,
-    /// No rate: so many callers, each of whom asks again when it is answered. What counts then is requests a second
+    /// This many callers instead of a rate, each of which sends its next request when the last is answered; the result that
+    /// counts is then requests a second
     #[arg(long, value_name = "CALLERS", conflicts_with_all = ["rate", "deadline_ms"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
     closed: Option<u32>,
-    /// By when an answer is of use
+    /// The deadline of an answer, after which it is of no use
     #[arg(long, value_name = "MS", default_value_t = 10.0, value_parser = milliseconds)]
     deadline_ms: f64,
-    /// Which ways, such as one,both
+    /// The ways to compare, such as one,both
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::One, Way::Pool, Way::Batching, Way::Both])]
     ways: Vec<Way>,
     /// How many streams `pool` and `both` have
@@ -75,23 +76,23 @@ pub struct Args {
     /// How many requests may wait; more are refused
     #[arg(long, value_name = "COUNT", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_queue: u32,
-    /// A batch is one launch of a graph, not a call for each kernel
+    /// Launch each batch as one graph instead of one call for each kernel
     #[arg(long)]
     graphs: bool,
     /// Layers of the perceptron
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
     layers: u32,
-    /// Values of a request; the weights of a layer are its square
+    /// Values in a request; each layer has the square of this many weights
     #[arg(long, value_name = "VALUES", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=8192))]
     row: u32,
-    /// How long the model takes instead, in microseconds, by the size of a batch: 1:40,64:90. A size in between takes
-    /// what the next larger one does, and a larger one than the last in proportion
+    /// The time of the model instead, in microseconds, by batch size: 1:40,64:90. A size in between takes the time of the next
+    /// larger one, and a size above the largest takes proportionally longer
     #[arg(long, value_name = "SIZE:US,…", value_delimiter = ',', value_parser = model::size_and_us, conflicts_with_all = ["layers", "row"])]
     kernel_us: Vec<(u32, f64)>,
     #[arg(long, default_value = "sim:h200", help = device::help("The GPU: cuda:0, cuda:1 and so on; {sim} or sim:FILE.toml; \
           auto for cuda:0 if there is one"))]
     device: String,
-    /// The library of the CUDA driver, if not the one that the system has
+    /// The library of the CUDA driver, if not the system's own
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
     /// Print one JSON object instead of the table
@@ -114,7 +115,7 @@ enum Way {
     Both,
 }
 
-/// What a way consists of.
+/// The settings of a way.
 #[derive(Clone, Debug)]
 struct Setup {
     slots: usize,
@@ -190,7 +191,7 @@ impl Args {
         }
     }
 
-    /// One sentence: which way is best, and why.
+    /// Returns one sentence: which way is best, and why.
     fn verdict(&self, load: &Load, outcomes: &[(Way, Outcome)]) -> String {
         let by_worth = |(_, a): &&(Way, Outcome), (_, b): &&(Way, Outcome)| {
             let worth = |of: &Outcome| {
@@ -200,19 +201,19 @@ impl Args {
                     of.in_time as f64
                 }
             };
-            // A part in a thousand is luck: then the tail decides.
+            // A difference of a thousandth is noise: then the tail latency decides.
             let close = (worth(a) - worth(b)).abs() <= 1e-3 * worth(a).max(worth(b));
             match close && !load.is_closed() {
                 true => b.quantile_ns(0.99).cmp(&a.quantile_ns(0.99)),
                 false => worth(a).total_cmp(&worth(b)),
             }
         };
-        // Of equals the last is taken, and the simpler way stands first.
+        // `max_by` returns the last of equal elements, so the search runs backwards to prefer the simpler way.
         let Some((way, best)) = outcomes.iter().rev().max_by(by_worth) else {
             return "No way was asked for.".to_owned();
         };
         if best.answered == 0 {
-            return "No way answers anything: nothing arrived, or all of it was refused or failed."
+            return "No way answers anything: nothing arrived, or every request was refused or failed."
                 .to_owned();
         }
         if outcomes.len() == 1 {
@@ -220,7 +221,7 @@ impl Args {
         }
         let why = match way {
             Way::One => {
-                "its requests wait for no batch and share the device with no other".to_owned()
+                "its requests do not wait for a batch and do not share the device".to_owned()
             }
             Way::Pool => format!(
                 "up to {} requests run side by side, and none waits for a batch",

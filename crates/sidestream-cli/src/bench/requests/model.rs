@@ -1,4 +1,4 @@
-//! What is computed for a request.
+//! The model that computes the answer to a request.
 
 use sidestream::engine::KernelCost;
 use sidestream::kernel::library::{dense_cost, dense_grid};
@@ -9,23 +9,23 @@ use crate::failure::Failure;
 
 #[derive(Clone)]
 pub enum Model {
-    /// So many layers, each a product with a square of weights.
+    /// This number of layers, each a multiplication by a square matrix of weights.
     Perceptron { layers: u32, width: u32 },
-    /// One kernel, which takes so many nanoseconds for a batch of the size before it; sorted by size.
+    /// One kernel, with its nanoseconds by batch size; sorted by size.
     Given(Vec<(usize, u64)>),
 }
 
-/// Values of a request to a model of which only the time is known.
+/// Values in a request to a model of which only the time is known.
 const GIVEN_WIDTH: usize = 16;
 
-/// `64:90.5`: a size, and the microseconds that the model takes for it.
+/// Parses `64:90.5`: a batch size, and the microseconds that the model takes for it.
 pub fn size_and_us(text: &str) -> Result<(u32, f64), String> {
     let both = text.split_once(':');
     let both = both.and_then(|(size, us)| Some((size.parse().ok()?, us.parse::<f64>().ok()?)));
     match both {
         Some((size @ 1..=4096, us)) if (1e-3..=1e7).contains(&us) => Ok((size, us)),
         _ => Err(format!(
-            "{text:?} is no time of a size; write SIZE:US, such as 64:90, with a size from 1 to 4096 and 0.001 to 10000000 µs"
+            "{text:?} is not a size with its time; write SIZE:US, such as 64:90, with a size from 1 to 4096 and 0.001 to 10000000 µs"
         )),
     }
 }
@@ -50,7 +50,7 @@ impl Model {
         Ok(Model::Given(given))
     }
 
-    /// Values of a request, and of its answer.
+    /// Returns the number of values of a request, and of its answer.
     pub fn width(&self) -> usize {
         match self {
             Model::Perceptron { width, .. } => *width as usize,
@@ -58,7 +58,7 @@ impl Model {
         }
     }
 
-    /// The kernels for a batch of so many rows, one after the other.
+    /// Returns the kernels for a batch of `size` rows, in the order in which they run.
     pub fn kernels(&self, size: usize) -> Vec<KernelCost> {
         match self {
             Model::Perceptron { layers, width } => {
@@ -67,7 +67,7 @@ impl Model {
                 vec![dense_cost(blocks, rows, width); *layers as usize]
             }
             Model::Given(_) => {
-                // As the kernel that stands for it on a GPU: one block.
+                // One block, as in the kernel that takes its place on a GPU.
                 vec![KernelCost::Blocks {
                     blocks: 1,
                     threads_per_block: 32,
@@ -77,7 +77,7 @@ impl Model {
         }
     }
 
-    /// What the one kernel takes for a batch of this size.
+    /// Returns the time of the given kernel for a batch of this size.
     pub fn given_ns(&self, size: usize) -> u64 {
         let Model::Given(given) = self else {
             return 0;
@@ -90,7 +90,7 @@ impl Model {
         }
     }
 
-    /// The weights of each layer; none of a model of which only the time is known.
+    /// Returns the weights of each layer; empty for a model of which only the time is known.
     pub fn all_weights(&self) -> Vec<Vec<f32>> {
         match self {
             Model::Perceptron { layers, .. } => (0..*layers).map(|n| self.weights(n)).collect(),
@@ -98,7 +98,7 @@ impl Model {
         }
     }
 
-    /// The weights of a layer: the same in each run, and small enough for many layers.
+    /// Returns the weights of a layer: equal in each run, and small enough for many layers.
     fn weights(&self, layer: u32) -> Vec<f32> {
         let width = self.width();
         let scale = (6.0 / width as f32).sqrt();
@@ -106,7 +106,7 @@ impl Model {
         drawn.map(|share| (2.0 * share - 1.0) * scale).collect()
     }
 
-    /// The row of a request.
+    /// Returns the input row of a request.
     pub fn row(&self, request: u64) -> Vec<f32> {
         shares(request).take(self.width()).collect()
     }
@@ -125,7 +125,7 @@ impl Model {
     }
 }
 
-/// Numbers from 0 up to 1 that follow from a seed.
+/// Returns pseudo-random numbers from 0 up to 1 that follow from a seed.
 fn shares(mut seed: u64) -> impl Iterator<Item = f32> {
     std::iter::repeat_with(move || (split_mix(&mut seed) >> 40) as f32 / (1u64 << 24) as f32)
 }

@@ -1,4 +1,4 @@
-//! What became of the requests of one way.
+//! The results of one way: how many requests were answered, refused or dropped, and their latencies.
 
 use serde_json::{Value, json};
 
@@ -8,31 +8,31 @@ use super::Way;
 pub struct Outcome {
     pub sent: u64,
     pub answered: u64,
-    /// Answered before their deadline; all that were answered where there is none.
+    /// Requests answered before their deadline; all answered requests if there is no deadline.
     pub in_time: u64,
     /// Refused because the queue was full.
     pub full: u64,
     /// Refused because the answer would have come too late.
     pub late: u64,
-    /// Taken, and not computed because their deadline had passed.
+    /// Accepted, but not computed because their deadline had passed.
     pub expired: u64,
     pub failed: u64,
-    /// Of those that were answered, from when they were to arrive, in order.
+    /// Latencies of the answered requests, from when each was to arrive, ascending.
     pub latencies_ns: Vec<u64>,
-    /// How long load and answers lasted: see `Load::lasted_ns`.
+    /// How long the load and its answers lasted: see `Load::lasted_ns`.
     pub time_ns: u64,
     pub batches: u64,
 }
 
 impl Outcome {
-    /// A request was answered.
+    /// Records an answered request.
     pub fn answer(&mut self, latency_ns: u64, deadline_ns: Option<u64>) {
         self.answered += 1;
         self.in_time += u64::from(deadline_ns.is_none_or(|deadline| latency_ns <= deadline));
         self.latencies_ns.push(latency_ns);
     }
 
-    /// What some of the callers saw, beside the others.
+    /// Adds the results of another part of the callers.
     pub fn add(&mut self, part: Outcome) {
         self.sent += part.sent;
         self.answered += part.answered;
@@ -41,13 +41,13 @@ impl Outcome {
         self.latencies_ns.extend(part.latencies_ns);
     }
 
-    /// No more is to come.
+    /// Ends the recording; sorts the latencies.
     pub fn end(&mut self, time_ns: u64) {
         self.time_ns = time_ns;
         self.latencies_ns.sort_unstable();
     }
 
-    /// The latency that this share of the answers did not exceed; 0 without answers.
+    /// Returns the latency that this share of the answers did not exceed; 0 without answers.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let rank = (share * self.latencies_ns.len() as f64).ceil() as usize;
         let at = rank.max(1) - 1;
@@ -58,12 +58,12 @@ impl Outcome {
         self.answered as f64 / self.batches.max(1) as f64
     }
 
-    /// Answers a second.
+    /// Returns the answers per second.
     pub fn per_s(&self) -> f64 {
         self.answered as f64 * 1e9 / self.time_ns.max(1) as f64
     }
 
-    /// Answers in time, a second.
+    /// Returns the answers in time per second.
     fn goodput_per_s(&self) -> f64 {
         self.in_time as f64 * 1e9 / self.time_ns.max(1) as f64
     }
@@ -91,7 +91,7 @@ impl Outcome {
     }
 }
 
-/// The ways as people read them.
+/// Returns the ways as a table for people.
 pub fn table(outcomes: &[(Way, Outcome)], is_closed: bool) -> String {
     let mut out = format!(
         "  {:9} {:>10} {:>10} {:>10} {:>10} {:>11} {:>8} {:>7}\n",

@@ -1,8 +1,8 @@
-//! The load on a simulated device, in virtual time.
+//! Runs the load on a simulated device, in virtual time.
 //!
-//! A batcher's slots are threads that wait for a real clock, so they cannot be driven in virtual time. This loop stands
-//! in their place: `batcher::Requests` decides when a batch leaves and what is refused, as for them, and the engine says
-//! what the calls and the work of a batch take. A slot has a host thread and a stream of its own.
+//! A batcher's slots are threads that wait for a real clock, so they cannot be driven in virtual time. This loop takes their
+//! place: `batcher::Requests` decides when a batch leaves and what is refused, as it does for the threads, and the engine says
+//! how long the calls and the work of a batch take. Each slot has its own host thread and stream.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,7 +20,7 @@ struct Slot {
     stream: LaneId,
 }
 
-/// A batch that runs: its slot, when it was due, and when its requests were to arrive.
+/// A running batch: its slot, when it is due, and when its requests were to arrive.
 struct Running {
     slot: usize,
     due: Duration,
@@ -46,7 +46,7 @@ pub fn run(profile: &Profile, model: &Model, setup: &Setup, load: &Load) -> Outc
     let (mut now_ns, mut last_ns) = (0u64, 0u64);
     let ns = Duration::from_nanos;
     loop {
-        // What leaves now.
+        // Submits the batches that are due now.
         while let Some(batch) = requests.take(0, ns(now_ns)) {
             outcome.expired += batch.expired.len() as u64;
             if batch.keys.is_empty() {
@@ -63,7 +63,7 @@ pub fn run(profile: &Profile, model: &Model, setup: &Setup, load: &Load) -> Outc
             };
             running.insert(over, left);
         }
-        // What happens next.
+        // Finds the next moment at which something happens.
         let timer_ns = requests.due(0).map(|due| due.as_nanos() as u64);
         let next_ns = match (callers.next_ns(), timer_ns) {
             (Some(arrival), Some(timer)) => Some(arrival.min(timer)),
@@ -110,10 +110,10 @@ pub fn run(profile: &Profile, model: &Model, setup: &Setup, load: &Load) -> Outc
     outcome
 }
 
-/// A caller who is refused asks again so much later.
+/// Nanoseconds after which a refused caller tries again.
 const REFUSED_NS: u64 = 10_000;
 
-/// Gives a batch to the engine; the task that ends when the host knows that it is over.
+/// Submits a batch to the engine; returns the task that ends when the host knows that the batch is complete.
 fn submit(
     engine: &mut Engine,
     slot: &Slot,
@@ -156,11 +156,11 @@ fn submit(
     engine.push(Task::new(slot.host, Work::Call(Call::Sync)).after(&[last]))
 }
 
-/// Who asks, and when next.
+/// The callers, and when each sends its next request.
 enum Callers<'a> {
     Open(std::slice::Iter<'a, u64>),
     Closed {
-        /// When each caller that waits for no answer asks.
+        /// When each caller that is not waiting for an answer sends its next request.
         ask_ns: VecDeque<u64>,
         left: u64,
         end_ns: u64,
@@ -199,7 +199,7 @@ impl<'a> Callers<'a> {
         }
     }
 
-    /// The next request that was to arrive until now.
+    /// Returns the next request that has arrived by now.
     fn take(&mut self, now_ns: u64) -> Option<u64> {
         let next = self.next_ns().filter(|next| *next <= now_ns)?;
         match self {
@@ -212,7 +212,7 @@ impl<'a> Callers<'a> {
         Some(next)
     }
 
-    /// So many callers have their answer.
+    /// Records that `many` callers have received their answers.
     fn answered(&mut self, many: usize, at_ns: u64) {
         if let Callers::Closed { ask_ns, .. } = self {
             ask_ns.extend(std::iter::repeat_n(at_ns, many));

@@ -1,4 +1,4 @@
-//! Which devices the driver has, without opening one.
+//! Lists the driver's devices without opening one.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -30,33 +30,33 @@ const CAPABILITY: [c_int; 2] = [75, 76];
 /// `CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR`.
 const BLOCKS_PER_MULTIPROCESSOR: c_int = 106;
 
-/// A driver that runs.
+/// A driver that has been initialized.
 pub struct Started {
     pub driver: Driver,
-    /// The CUDA that it is for: 13000 is 13.0.
+    /// The CUDA version of the driver: 13000 is 13.0.
     pub version: c_int,
-    /// How many devices it has.
+    /// The number of devices.
     pub count: u32,
 }
 
-/// A device that the driver has.
+/// A device that the driver lists.
 pub struct Found {
     /// The name that the driver gives it.
     pub name: String,
-    /// Its multiprocessors.
+    /// The number of multiprocessors.
     pub sms: u32,
-    /// So many threads run on each at once.
+    /// Threads that run on each multiprocessor at once.
     pub threads_per_sm: u32,
     pub memory_bytes: u64,
-    /// What its memory moves, from its clock and its width.
+    /// The memory bandwidth, from the memory's clock and bus width.
     pub memory_gb_s: f64,
     number: CuDevice,
 }
 
 impl Started {
-    /// Loads the driver, from this file or wherever the system has it, and starts it.
+    /// Loads the driver, from this file or from where the system has it, and initializes it.
     pub fn open(file: Option<&Path>) -> Result<Started, Failure> {
-        // SAFETY: the user of the command names the driver, if the system's own is not meant.
+        // SAFETY: the user of the command names the driver, if not the system's own.
         let driver = unsafe { Driver::load(file) }.map_err(Failure::input)?;
         let (mut version, mut count) = (0, 0);
         // SAFETY: the driver's own sequence, `cuInit` first; it writes to these variables.
@@ -74,7 +74,7 @@ impl Started {
         })
     }
 
-    /// All its devices.
+    /// Returns all devices of the driver.
     pub fn all(&self) -> Result<Vec<Found>, Failure> {
         let all = (0..self.count).map(|number| Found::of(&self.driver, number));
         all.collect()
@@ -82,11 +82,11 @@ impl Started {
 }
 
 impl Found {
-    /// The device of this number, which the driver has.
+    /// Returns the device with this index, which must exist.
     pub fn of(driver: &Driver, number: u32) -> Result<Found, Failure> {
         let (mut device, mut memory_bytes, mut text) = (0, 0, [0u8; 256]);
-        // SAFETY: the driver has started; it writes to these variables, and a text with its end into
-        // `text`, which is as long as it is told.
+        // SAFETY: the driver is initialized; it writes to these variables, and a zero-terminated text into `text`, whose length
+        // is passed.
         unsafe {
             let code = (driver.cuDeviceGet)(&mut device, number as c_int);
             accepted(driver, "cuDeviceGet", code)?;
@@ -107,19 +107,19 @@ impl Found {
             sms: u32::try_from(attribute(driver, device, MULTIPROCESSORS)?).unwrap_or(0),
             memory_bytes: memory_bytes as u64,
             number: device,
-            // Twice in each cycle.
+            // Two transfers in each cycle.
             memory_gb_s: 2.0 * clock_hz * width_bytes / 1e9,
         })
     }
 }
 
 impl Found {
-    /// The most and the least urgent priority of its streams. None if no context can be had, as on a GPU that another
-    /// process has for itself. The context stays until the process ends.
+    /// Returns the most and the least urgent stream priority. `None` if no context can be created, as on a GPU in exclusive use
+    /// by another process. The context stays until the process ends.
     pub fn priorities(&self, driver: &Driver) -> Option<(i32, i32)> {
         let (mut context, mut least, mut most) = (0, 0, 0);
-        // SAFETY: the driver has started, and the device is its own; it writes to these variables, and the context that
-        // is put on top is taken off again.
+        // SAFETY: the driver is initialized, and the device is one of its own; it writes to these variables, and the context
+        // that is pushed is popped again.
         let code = unsafe {
             if (driver.cuDevicePrimaryCtxRetain)(&mut context, self.number) != SUCCESS
                 || (driver.cuCtxPushCurrent_v2)(context) != SUCCESS
@@ -134,7 +134,7 @@ impl Found {
     }
 }
 
-/// What a device file has under `[chip]`.
+/// The figures of a device file under `[chip]`.
 pub struct Chip {
     pub sms: f64,
     pub clock_ghz: f64,
@@ -145,7 +145,7 @@ pub struct Chip {
     l2_mib: f64,
     fp32_tflops: f64,
     copy_engines: f64,
-    /// Who says so.
+    /// The source of the figures.
     said: &'static str,
 }
 
@@ -155,7 +155,7 @@ impl Chip {
         let of = |which| attribute(driver, found.number, which).map(f64::from);
         let clock_ghz = of(CLOCK_KHZ)? / 1e6;
         let [major, minor] = CAPABILITY.map(of);
-        // Lanes for single precision of one multiprocessor: CUDA programming guide, arithmetic throughput.
+        // Single-precision lanes of one multiprocessor: CUDA programming guide, arithmetic throughput.
         let lanes = match (major? as u32, minor? as u32) {
             (..=7, _) | (8, 0) => 64.0,
             _ => 128.0,
@@ -175,7 +175,7 @@ impl Chip {
         })
     }
 
-    /// A simulated device's.
+    /// Returns the figures of a simulated device.
     pub fn of(profile: &Profile) -> Chip {
         Chip {
             sms: profile.sms,
@@ -191,7 +191,7 @@ impl Chip {
         }
     }
 
-    /// Each by its place in the file, with its source.
+    /// Returns each figure with its place in the file and its source.
     pub fn figures(&self) -> Vec<(&'static str, f64, String)> {
         let said = self.said;
         let lanes = "multiprocessors, their lanes and the highest clock";
@@ -213,13 +213,13 @@ impl Chip {
 
 fn attribute(driver: &Driver, device: CuDevice, which: c_int) -> Result<c_int, Failure> {
     let mut value = 0;
-    // SAFETY: the device is the driver's; one number is written.
+    // SAFETY: the device is one of the driver's; one number is written.
     let code = unsafe { (driver.cuDeviceGetAttribute)(&mut value, which, device) };
     accepted(driver, "cuDeviceGetAttribute", code)?;
     Ok(value)
 }
 
-/// A version of CUDA as people write it: `13.0`.
+/// Returns a CUDA version as people write it: `13.0`.
 pub fn in_words(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -1,4 +1,4 @@
-//! The overlap job by the driver's own calls, in every arrangement.
+//! Runs the overlap job with the driver's own calls, in every arrangement.
 
 use sidestream::kernel::Grid;
 use sidestream::ptx;
@@ -7,14 +7,14 @@ use super::{Event, Function, Gpu, Memory, Stream};
 use crate::failure::Failure;
 use crate::overlap::job::{Call, Job, Layout, Stage};
 
-/// So many slots has the largest arrangement, unless more streams are asked for.
+/// Slots of the largest arrangement, unless more streams are asked for.
 const FEWEST_SLOTS: usize = 4;
 
-/// The pinned memory that the batches take at most, unless four of them take more. Batches beyond
-/// it share their memory with others; nothing reads it, and copies one way never overlap.
+/// The most pinned memory for the batches, unless four of them take more. Batches beyond it share their memory with others;
+/// nothing reads it, and copies in one direction never overlap.
 const PINNED_BYTES: usize = 4 << 30;
 
-/// Streams, events and memory of the largest job so far. All arrangements use the same ones.
+/// Streams, events and memory of the largest job so far, shared by all arrangements.
 pub struct RawJobs<'a> {
     gpu: &'a Gpu,
     kernel: Function,
@@ -23,7 +23,7 @@ pub struct RawJobs<'a> {
     events: [Vec<Event>; 3],
     inputs: Vec<Memory>,
     outputs: Vec<Memory>,
-    /// By batch: what is uploaded, and where the result goes.
+    /// By batch: the source of the upload, and the target of the download.
     sources: Vec<Memory>,
     results: Vec<Memory>,
 }
@@ -36,7 +36,7 @@ pub struct RawJob<'a> {
     grid: Grid,
 }
 
-/// One stage of all batches, alone.
+/// One part of the job for all batches, measured alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Alone {
     Uploads,
@@ -44,14 +44,14 @@ pub enum Alone {
     Downloads,
     /// Uploads on one stream and downloads on another.
     BothWays,
-    /// Kernels in turn on four streams, so that the head of one fills the tail of another.
+    /// Kernels in turn on four streams, so that the start of one fills the tail of another.
     KernelsSideBySide,
-    /// All three, on one stream: what the host's calls take.
+    /// All three on one stream: measures the host's calls.
     Calls,
 }
 
 impl<'a> RawJobs<'a> {
-    /// Takes memory for jobs of up to `batch_bytes` a batch and `count` batches, on up to so many streams.
+    /// Allocates memory for jobs of up to `count` batches of `batch_bytes`, on at most the given number of streams.
     pub fn new(
         gpu: &'a Gpu,
         batch_bytes: usize,
@@ -81,7 +81,7 @@ impl<'a> RawJobs<'a> {
         })
     }
 
-    /// A job, whose batches are no larger than the memory.
+    /// Returns a job whose batches fit into the memory.
     pub fn job(&'a self, job: &Job) -> RawJob<'a> {
         let room = self.inputs.iter().map(|input| input.bytes).min();
         RawJob {
@@ -93,14 +93,14 @@ impl<'a> RawJobs<'a> {
     }
 }
 
-/// 256 threads a block, at most sixteen blocks for each multiprocessor.
+/// Returns a grid with 256 threads a block and at most sixteen blocks for each multiprocessor.
 pub fn grid(batch_bytes: u64, sms: u32) -> Grid {
     let wanted = (batch_bytes / 4).div_ceil(256).max(1);
     Grid::new(wanted.min(16 * u64::from(sms)) as u32, 256)
 }
 
 impl RawJob<'_> {
-    /// Submits the whole job in one arrangement, and waits until it is complete.
+    /// Submits the whole job in one arrangement, and blocks until it is complete.
     pub fn run(&self, layout: Layout) -> Result<(), Failure> {
         let RawJobs { gpu, events, .. } = self.jobs;
         for batch in 0..self.job.count {
@@ -117,12 +117,12 @@ impl RawJob<'_> {
         gpu.synchronize_all()
     }
 
-    /// Submits one part of all batches, and waits for nothing.
+    /// Submits one part of all batches, without blocking.
     pub fn submit_alone(&self, part: Alone) -> Result<(), Failure> {
         use Stage::{Compute, Download, Upload};
         for batch in 0..self.job.count {
             let side = batch as usize % FEWEST_SLOTS;
-            // Each stage with its slot, which has a stream of its own.
+            // Each stage with its slot, which has its own stream.
             let calls: &[(Stage, usize)] = match part {
                 Alone::Uploads => &[(Upload, 0)],
                 Alone::Downloads => &[(Download, 0)],
@@ -150,7 +150,7 @@ impl RawJob<'_> {
             Stage::Compute => {
                 let (elements, work) = (self.bytes as u64 / 4, self.job.work.into());
                 let args = [input.address(), output.address(), elements, work];
-                // SAFETY: it is the kernel of the overlap job, and both have at least `bytes`.
+                // SAFETY: it is the kernel of the overlap job, and both buffers have at least `bytes`.
                 unsafe { gpu.launch(*kernel, self.grid, args, on) }
             }
             Stage::Download if self.job.downloads => {

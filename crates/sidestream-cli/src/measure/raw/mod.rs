@@ -1,7 +1,7 @@
-//! The driver's own calls, without the runtime: what its figures stand beside.
+//! The driver's own calls, without the runtime: the baseline for the runtime's figures.
 //!
-//! Everything that is made here lasts until the process ends, so that no handle is ever used after
-//! its end. That is right for a measurement and for nothing else.
+//! Everything that is created here lasts until the process ends, so that no handle is ever used after it is destroyed. That
+//! suits a measurement and nothing else.
 
 pub mod devices;
 pub mod job;
@@ -19,30 +19,30 @@ use sidestream::kernel::Grid;
 use crate::failure::Failure;
 use devices::{Chip, Found, Started, in_words};
 
-/// A device by the driver's own calls, in the primary context, which the runtime uses too.
+/// A device driven by the driver's own calls, in the primary context, which the runtime uses too.
 ///
-/// One thread uses it: the one that opened it.
+/// It is used only by the thread that opened it.
 pub struct Gpu {
     driver: Driver,
     number: u32,
     context: CuContext,
     /// The name that the driver gives it.
     pub name: String,
-    /// The version of CUDA that the driver is for, such as `13.0`.
+    /// The CUDA version of the driver, such as `13.0`.
     pub cuda: String,
-    /// Its multiprocessors.
+    /// The number of multiprocessors.
     pub sms: u32,
-    /// So many threads run on each at once.
+    /// Threads that run on each multiprocessor at once.
     pub threads_per_sm: u32,
-    /// So many bytes are its memory.
+    /// Bytes of device memory.
     pub memory_bytes: u64,
 }
 
-/// A stream that orders itself with no other.
+/// A stream without implicit ordering with the default stream.
 #[derive(Clone, Copy)]
 pub struct Stream(CuStream);
 
-/// An event that keeps no time.
+/// An event without timing.
 #[derive(Clone, Copy)]
 pub struct Event(CuEvent);
 
@@ -50,7 +50,7 @@ pub struct Event(CuEvent);
 #[derive(Clone, Copy)]
 pub struct Function(CuFunction);
 
-/// Memory of the device, or pinned memory of the host. The host itself never touches it.
+/// Device memory, or pinned host memory. The host itself never touches it.
 #[derive(Clone, Copy)]
 pub struct Memory {
     address: CuAddress,
@@ -58,11 +58,11 @@ pub struct Memory {
 }
 
 impl Gpu {
-    /// Loads the driver, from this file or wherever the system has it, and opens a device.
+    /// Loads the driver, from this file or from where the system has it, and opens a device.
     pub fn open(file: Option<&Path>, number: u32) -> Result<Gpu, Failure> {
         let absent = |why| {
             Failure::device(format!(
-                "there is no GPU to measure, which takes an NVIDIA GPU and its driver on this machine: {why}; choose a simulated GPU, which needs none: --device sim:h200 \
+                "there is no GPU to measure; that needs an NVIDIA GPU and its driver on this machine: {why}; choose a simulated GPU, which needs neither: --device sim:h200 \
                  (in Python device=\"sim:h200\")"
             ))
         };
@@ -78,7 +78,7 @@ impl Gpu {
         }
         let found = Found::of(&driver, number)?;
         let (mut device, mut context) = (0, 0);
-        // SAFETY: the driver has started, and writes to these variables.
+        // SAFETY: the driver is initialized, and writes to these variables.
         unsafe {
             let code = (driver.cuDeviceGet)(&mut device, number as c_int);
             accepted(&driver, "cuDeviceGet", code)?;
@@ -99,24 +99,24 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// What a device file says of the chip.
+    /// Returns the chip figures of a device file.
     pub fn chip(&self) -> Result<Chip, Failure> {
         Chip::found(&self.driver, self.number)
     }
 
-    /// The file that the driver was found in.
+    /// Returns the file from which the driver was loaded.
     pub fn file(&self) -> &str {
         &self.driver.file
     }
 
-    /// Makes its context this thread's. Whoever runs the runtime in between does it again.
+    /// Makes the context current on this thread. Needed again after calls to the runtime.
     pub fn enter(&self) -> Result<(), Failure> {
         // SAFETY: the context was retained and is never released.
         let code = unsafe { (self.driver.cuCtxSetCurrent)(self.context) };
         self.accepted("cuCtxSetCurrent", code)
     }
 
-    /// The kernel `name` of this PTX.
+    /// Returns the kernel `name` of this PTX.
     pub fn function(&self, ptx: &str, name: &str) -> Result<Function, Failure> {
         let text = |text: &str| {
             CString::new(text).map_err(|_| Failure::input("a kernel has a zero in its text"))
@@ -153,7 +153,7 @@ impl Gpu {
         Ok(Event(event))
     }
 
-    /// Memory of the device.
+    /// Allocates device memory.
     pub fn memory(&self, bytes: usize) -> Result<Memory, Failure> {
         let mut address = 0;
         // SAFETY: the driver writes the address.
@@ -162,7 +162,7 @@ impl Gpu {
         Ok(Memory { address, bytes })
     }
 
-    /// Pinned memory of the host.
+    /// Allocates pinned host memory.
     pub fn pinned(&self, bytes: usize) -> Result<Memory, Failure> {
         let mut address = 0;
         // SAFETY: the driver writes the address.
@@ -171,7 +171,7 @@ impl Gpu {
         Ok(Memory { address, bytes })
     }
 
-    // ---------------------------------------------------------------- what is measured
+    // ---------------------------------------------------------------- measured calls
 
     #[inline]
     pub fn record(&self, event: Event, stream: Stream) -> Result<(), Failure> {
@@ -194,7 +194,7 @@ impl Gpu {
         self.accepted("cuStreamSynchronize", code)
     }
 
-    /// Waits for all work of the context, the runtime's too.
+    /// Blocks until all work of the context is complete, including the runtime's.
     pub fn synchronize_all(&self) -> Result<(), Failure> {
         // SAFETY: the context is this thread's.
         let code = unsafe { (self.driver.cuCtxSynchronize)() };
@@ -205,7 +205,7 @@ impl Gpu {
     #[inline]
     pub fn allocate_and_free(&self, bytes: usize, stream: Stream) -> Result<(), Failure> {
         let mut address = 0;
-        // SAFETY: the stream was made here; the driver writes the address, which nobody keeps.
+        // SAFETY: the stream was made here; the driver writes the address, which is not kept.
         unsafe {
             let code = (self.driver.cuMemAllocAsync)(&mut address, bytes, stream.0);
             self.accepted("cuMemAllocAsync", code)?;
@@ -218,7 +218,7 @@ impl Gpu {
     #[inline]
     pub fn copy(&self, from: Memory, to: Memory, stream: Stream) -> Result<(), Failure> {
         let bytes = from.bytes.min(to.bytes);
-        // SAFETY: both are that long and are never freed, and the host touches neither.
+        // SAFETY: both are at least that long and are never freed, and the host touches neither.
         let code =
             unsafe { (self.driver.cuMemcpyAsync)(to.address, from.address, bytes, stream.0) };
         self.accepted("cuMemcpyAsync", code)
@@ -236,7 +236,7 @@ impl Gpu {
         mut args: [u64; N],
         stream: Stream,
     ) -> Result<(), Failure> {
-        // Of a number the driver reads as many bytes as the parameter has: the lowest come first.
+        // The driver reads only as many bytes of a number as the parameter has: the lowest come first.
         let mut params = args.each_mut().map(|arg| std::ptr::from_mut(arg).cast());
         let ([blocks, ..], [threads, ..]) = (grid.blocks, grid.threads);
         let (one, shared): (c_uint, c_uint) = (1, 0);
@@ -266,12 +266,12 @@ impl Gpu {
 }
 
 impl Memory {
-    /// Where it begins.
+    /// Returns the address of the first byte.
     pub fn address(self) -> CuAddress {
         self.address
     }
 
-    /// So many bytes from here on.
+    /// Returns the `bytes` bytes from `start`.
     pub fn part(self, start: usize, bytes: usize) -> Memory {
         let start = start.min(self.bytes);
         Memory {
@@ -292,7 +292,7 @@ fn accepted(driver: &Driver, call: &str, code: Code) -> Result<(), Failure> {
 #[cold]
 fn refused(driver: &Driver, call: &str, code: Code) -> Result<(), Failure> {
     Err(Failure::input(format!(
-        "{call} answers {code}, {}",
+        "{call} returned {code}, {}",
         driver.words(code)
     )))
 }

@@ -1,28 +1,28 @@
-//! JSON as profilers write it, which is not always JSON.
+//! Reads JSON as profilers write it, which is not always valid JSON.
 //!
-//! Names with quotes that nobody escaped, control characters, bytes that are no UTF-8, and numbers
-//! such as `NaN` all occur. A quote ends a string only if what follows can follow a string, so that
-//! `"name": "f("a", 1)", "pid": 3` has one name. Whatever is left over is the caller's to skip.
+//! Names with unescaped quotes, control characters, bytes that are not UTF-8, and numbers such as `NaN` all occur. A quote ends
+//! a string only if what follows can follow a string, so that `"name": "f("a", 1)", "pid": 3` has one name. The caller must
+//! skip whatever remains.
 //!
-//! The cursor sees a window of the file. Where it comes to the end of the window it stops with
-//! [`Stop::More`], and the caller begins the value again with a longer one.
+//! The cursor reads a window of the file. At the end of the window it stops with [`Stop::More`], and the caller starts the
+//! value again with a longer window.
 
 use std::borrow::Cow;
 
 use memchr::{memchr2, memmem};
 
-/// Why a value was not read to its end.
+/// Why reading a value stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The window ends inside it.
+    /// The window ends inside the value.
     More,
-    /// It is none.
+    /// It is not a value.
     Bad,
 }
 
-/// The deepest nesting that is read. Profilers need four.
+/// The deepest nesting that is read. Profilers need four levels.
 const MOST_DEEP: u32 = 64;
-/// The longest key: no key of a profiler's has more than forty letters.
+/// The longest key: profilers write no key of more than forty characters.
 const LONGEST_KEY: usize = 256;
 
 /// Reads values from a window of the file.
@@ -32,22 +32,22 @@ pub struct Cursor<'a> {
     at: usize,
 }
 
-/// What a string stands in. That tells what may follow it.
+/// What encloses a string, which determines what may follow it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
     Object,
     Array,
 }
 
-/// A string as it stands in the file, without its quotes.
+/// A string as it is in the file, without its quotes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Text<'a> {
     bytes: &'a [u8],
-    /// Whether anything in it stands for something else.
+    /// Whether it contains escape sequences.
     has_escapes: bool,
 }
 
-/// A value without what is inside it.
+/// A value whose contents have not been parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// A string.
@@ -61,17 +61,17 @@ pub enum Value<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// At the start of a window.
+    /// Returns a cursor at the start of a window.
     pub fn new(bytes: &'a [u8]) -> Cursor<'a> {
         Cursor { bytes, at: 0 }
     }
 
-    /// How far it has come; after a failure, about how far it looked.
+    /// Returns the current position; after a failure, about how far was read.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// The next byte that is no white space.
+    /// Returns the next byte that is not white space.
     pub fn peek(&mut self) -> Result<u8, Stop> {
         loop {
             match self.bytes.get(self.at) {
@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Takes a byte that has to come next.
+    /// Consumes a byte that must come next.
     pub fn expect(&mut self, byte: u8) -> Result<(), Stop> {
         if self.peek()? != byte {
             return Err(Stop::Bad);
@@ -91,8 +91,8 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// The next key of an object with its colon, or none where the object ends. The brace that opens
-    /// the object is taken already.
+    /// Returns the next key of an object, after consuming its colon, or `None` where the object ends. The opening brace of the
+    /// object must have been consumed.
     pub fn key(&mut self) -> Result<Option<&'a [u8]>, Stop> {
         loop {
             match self.peek()? {
@@ -100,7 +100,7 @@ impl<'a> Cursor<'a> {
                     self.at += 1;
                     return Ok(None);
                 }
-                // One comma too many does no harm.
+                // A surplus comma is tolerated.
                 b',' => self.at += 1,
                 b'"' => break,
                 _ => return Err(Stop::Bad),
@@ -118,7 +118,7 @@ impl<'a> Cursor<'a> {
         Ok(Some(&rest[..end]))
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn value(&mut self) -> Result<Value<'a>, Stop> {
         let start = {
             self.peek()?;
@@ -138,7 +138,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number or a word: all up to what can follow it.
+    /// Returns a number or a word: everything up to what can follow it.
     fn bare(&mut self) -> Result<&'a [u8], Stop> {
         let start = self.at;
         let rest = &self.bytes[start..];
@@ -151,9 +151,9 @@ impl<'a> Cursor<'a> {
         Ok(&rest[..end])
     }
 
-    /// Passes over an object or an array without looking what is in it.
+    /// Skips an object or an array without parsing its contents.
     fn skip_nested(&mut self) -> Result<(), Stop> {
-        // One bit for each level: whether it is an array. No recursion, since the file says how deep.
+        // One bit for each level: whether it is an array. No recursion, since the file determines the depth.
         let mut arrays: u64 = 0;
         let mut depth = 0;
         loop {
@@ -190,7 +190,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// In an object, what has a colon behind it is a key.
+    /// Skips a string; in an object, a string followed by a colon is a key.
     fn string_or_key(&mut self, within: Within) -> Result<(), Stop> {
         if within == Within::Object {
             let mut ahead = self.clone();
@@ -206,7 +206,7 @@ impl<'a> Cursor<'a> {
         self.string(within).map(|_| ())
     }
 
-    /// A string. Its opening quote comes next.
+    /// Reads a string. Its opening quote comes next.
     fn string(&mut self, within: Within) -> Result<Text<'a>, Stop> {
         let start = self.at + 1;
         let mut has_escapes = false;
@@ -234,7 +234,7 @@ impl<'a> Cursor<'a> {
         Ok(Text { bytes, has_escapes })
     }
 
-    /// Whether what comes next can stand behind a string.
+    /// Returns whether what comes next can follow a string.
     fn can_follow(&mut self, within: Within) -> Result<bool, Stop> {
         match (self.peek()?, within) {
             (b'}', Within::Object) | (b']', Within::Array) => Ok(true),
@@ -246,7 +246,7 @@ impl<'a> Cursor<'a> {
                         Err(Stop::Bad) => Ok(false),
                         Err(Stop::More) => Err(Stop::More),
                     },
-                    // One comma too many at the end of an object.
+                    // A surplus comma at the end of an object.
                     byte => Ok(byte == b'}'),
                 }
             }
@@ -257,13 +257,12 @@ impl<'a> Cursor<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The bytes as they stand in the file.
+    /// Returns the bytes as they are in the file.
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The text that is meant. What is no UTF-8 and what no escape stands for is kept as well as it
-    /// can be: a name is there to be shown.
+    /// Returns the decoded text. Invalid UTF-8 and unknown escapes are kept as well as possible: the name is only displayed.
     pub fn decoded(self) -> Cow<'a, str> {
         let text = String::from_utf8_lossy(self.bytes);
         if !self.has_escapes {
@@ -282,7 +281,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// What stands behind a backslash: the letter that it means, and how much of the text that took.
+/// Decodes what follows a backslash: returns the character, and how many bytes of the text it took.
 fn escape(text: &str) -> (char, usize) {
     let short = match text.as_bytes().first() {
         Some(b'"') => '"',
@@ -297,7 +296,7 @@ fn escape(text: &str) -> (char, usize) {
             let Some(first) = hex(text, 1) else {
                 return ('\\', 0);
             };
-            // Letters beyond the first 65,536 are written as two halves.
+            // Characters beyond the first 65,536 are written as two surrogates.
             let second = text
                 .get(5..7)
                 .filter(|t| *t == "\\u")
@@ -311,7 +310,7 @@ fn escape(text: &str) -> (char, usize) {
                 _ => (char::REPLACEMENT_CHARACTER, 5),
             };
         }
-        // A backslash that nobody escaped, as in a path.
+        // An unescaped backslash, as in a path.
         _ => return ('\\', 0),
     };
     (short, 1)
@@ -327,7 +326,7 @@ fn hex(text: &str, at: usize) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// The values of an object, as text.
+    /// Checks the values of an object, as text.
     #[track_caller]
     fn check(json: &str, expected: &[(&str, &str)]) {
         let read = values(json.as_bytes());
@@ -387,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_that_nobody_escaped_belong_to_the_name() {
+    fn unescaped_quotes_belong_to_the_name() {
         check(
             r#"{"name": "f("a", "b")", "pid": 1}"#,
             &[("name", r#"f("a", "b")"#), ("pid", "1")],
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced() {
+    fn bytes_that_are_not_text_are_replaced() {
         let json = b"{\"name\": \"a\xff\xfeb\x01\", \"pid\": 1}";
         let read = values(json).unwrap();
         assert_eq!(read[0].1, "a\u{fffd}\u{fffd}b\u{1}");
@@ -422,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_bad() {
+    fn invalid_values_are_bad() {
         for json in [
             r#"{"a" 1}"#,
             r#"{a: 1}"#,

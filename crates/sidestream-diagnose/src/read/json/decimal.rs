@@ -1,12 +1,12 @@
-//! Numbers as integers, from their decimal text.
+//! Parses decimal numbers into integers.
 //!
 //! A time such as `1365627910559.633` has more digits than an `f64` keeps.
 
-/// Digits that are read; those of a fraction beyond are finer than any clock.
+/// The most digits that are read; further digits of a fraction are finer than any clock.
 const MOST_DIGITS: u32 = 30;
 
-/// The number in units of ten to the minus `decimals`, rounded half away from zero: with 3,
-/// `12.5` is 12500. None if the text is no decimal number, or too large.
+/// Returns the number in units of ten to the minus `decimals`, rounded half away from zero: with 3, `12.5` is 12500. Returns
+/// `None` if the text is not a decimal number, or the number is too large.
 pub fn scaled(text: &[u8], decimals: i32) -> Option<i64> {
     let (negative, text) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -16,7 +16,7 @@ pub fn scaled(text: &[u8], decimals: i32) -> Option<i64> {
     let mut value: u128 = 0;
     let mut digits = 0;
     let mut seen_digit = false;
-    // Where the point stands, counted from the right of the digits read.
+    // Position of the decimal point, counted from the right of the digits read.
     let mut fraction: Option<i32> = None;
     let mut exponent = 0;
     for (at, &byte) in text.iter().enumerate() {
@@ -24,7 +24,7 @@ pub fn scaled(text: &[u8], decimals: i32) -> Option<i64> {
             b'0'..=b'9' if digits < MOST_DIGITS => {
                 seen_digit = true;
                 value = value * 10 + u128::from(byte - b'0');
-                // Zeros in front are not worth a digit.
+                // Leading zeros do not count as digits.
                 digits += u32::from(value != 0);
                 fraction = fraction.map(|places| places + 1);
             }
@@ -52,7 +52,7 @@ pub fn scaled(text: &[u8], decimals: i32) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// An exponent. More than four digits lead out of any range.
+/// Parses an exponent. More than four digits are out of any range.
 fn small(text: &[u8]) -> Option<i32> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_none() {
+    fn text_that_is_not_a_number_is_none() {
         for text in [
             "",
             "-",

@@ -1,16 +1,16 @@
-//! What the events of PyTorch's profiler mean, in the words of each year.
+//! Interprets the events of PyTorch's profiler, in the vocabulary of each year.
 //!
 //! | since | words |
 //! |---|---|
 //! | 2021 | `Kernel`, `Memcpy`, `Memset`, `Runtime`, `Operator`; the thread is "stream 7" |
 //! | 2022 | `kernel`, `gpu_memcpy`, `gpu_memset`, `cuda_runtime`, `cpu_op`, `user_annotation` |
 //! | 2023 | `cuda_sync`, if asked for |
-//! | 2024 | times with three decimals, so nanoseconds |
+//! | 2024 | times with three decimals, that is nanoseconds |
 //! | 2024 | `Collective name` and `Process Group Name` on kernels of NCCL, before that on `record_param_comms` only, in the oldest nowhere |
-//! | 2026 | `graph id`; waits in lanes of their own; `Seq` on kernels of NCCL, before that on `record_param_comms` only |
+//! | 2026 | `graph id`; waits in separate lanes; `Seq` on kernels of NCCL, before that on `record_param_comms` only |
 //!
-//! Only the category says what is work of a device. An operator may carry `args.stream` and is none;
-//! `gpu_user_annotation` lies over a stream's lane and is none.
+//! Only the category shows what is device work. An operator may carry `args.stream` and is not device work; neither is
+//! `gpu_user_annotation`, which lies in a stream's lane.
 
 use std::collections::HashMap;
 
@@ -22,38 +22,38 @@ use crate::model::{
     ThreadIndex, What, Work,
 };
 
-/// Puts events where they belong.
+/// Adds events to the trace that is being built.
 #[derive(Debug)]
 pub struct Kineto {
-    /// Where the rows go.
+    /// The builder that takes the rows.
     pub builder: Builder,
-    /// Events that say less than their kind has to.
+    /// Number of events that lack fields which their kind needs.
     pub incomplete: u64,
     python: bool,
-    /// The thread and the stream of the event before: the next one mostly has the same.
+    /// The thread and the stream of the previous event: the next one usually has the same.
     last_thread: Option<((i64, i64), ThreadIndex)>,
     last_stream: Option<((i64, i64, i64), StreamIndex)>,
-    /// What copies of a name move; there are few such names.
+    /// The meaning of each name of a copy; there are few such names.
     copies: HashMap<Name, Copied>,
-    /// What operators say of their exchanges, by the number that they share with their kernels.
+    /// What operators state about their exchanges, by the number that they share with their kernels.
     exchanged: HashMap<i64, (u32, Option<u32>)>,
-    /// Exchanges that do not say all, with that number.
+    /// Exchanges that do not state everything, with that number.
     unsaid: Vec<(usize, i64)>,
 }
 
-/// The letters of the shapes of one operator's inputs: of long lists of tensors the first ones.
+/// The most characters kept of the shapes of one operator's inputs: the first ones of long lists of tensors.
 const LONGEST_SHAPE: usize = 1_000;
 /// The operator that states what is exchanged.
 const PARAM_COMMS: &[u8] = b"record_param_comms";
 /// A longer name of a group, or list of its ranks, is cut.
 const MOST_LETTERS: usize = 400;
-/// More of these no trace has that fits into memory.
+/// The most exchanges that are kept: a trace with more does not fit into memory.
 const MOST_EXCHANGES: usize = 1 << 24;
 
-/// What a copy's name says of it.
+/// What the name of a copy states: direction, source and target memory.
 type Copied = (Direction, Memory, Memory);
 
-/// What an event is, by its category.
+/// The kind of an event, by its category.
 enum Kind {
     Kernel,
     Copy,
@@ -61,12 +61,12 @@ enum Kind {
     Call,
     Sync,
     Range(RangeKind),
-    /// Something that nothing here depends on.
+    /// An event that is not needed.
     Other,
 }
 
 impl Kineto {
-    /// With nothing read.
+    /// Returns a reader that has read no events.
     pub fn new(python: bool) -> Kineto {
         Kineto {
             builder: Builder::new(Source::Kineto),
@@ -80,7 +80,7 @@ impl Kineto {
         }
     }
 
-    /// Takes over what operators say of the exchanges of their kernels, once all events were read.
+    /// Completes exchanges with what operators state about them, once all events have been read.
     pub fn finish(self) -> Builder {
         let mut builder = self.builder;
         for (at, external) in self.unsaid {
@@ -91,7 +91,7 @@ impl Kineto {
         builder
     }
 
-    /// A kernel that exchanges data with other ranks, by its name or by what is said of it.
+    /// Adds the exchange of a kernel that exchanges data with other ranks, by its name or by its fields.
     fn exchange(&mut self, row: &Row, args: &Args, start_ns: i64, duration_ns: u64) {
         let is_said = args.exchanged.operation.is_some();
         let name = row.name.decoded();
@@ -141,7 +141,7 @@ impl Kineto {
         })
     }
 
-    /// Takes an event.
+    /// Adds an event.
     pub fn take(&mut self, row: &Row) -> Result<(), Overflow> {
         self.builder.count(1);
         match row.phase {
@@ -152,7 +152,7 @@ impl Kineto {
         }
     }
 
-    /// An event with a start and a duration.
+    /// Adds an event with a start and a duration.
     fn complete(&mut self, row: &Row) -> Result<(), Overflow> {
         let kind = kind(row.category);
         match kind {
@@ -262,7 +262,7 @@ impl Kineto {
             b"Context Sync" => SyncKind::Context,
             _ => SyncKind::Unknown,
         };
-        // None is written as -1, by some versions as the unsigned number of the same bits.
+        // A missing number is written as -1, by some versions as the unsigned number of the same bits.
         let number = args.stream.filter(|n| *n >= 0 && *n != i64::from(u32::MAX));
         let device = args.device.or_else(|| lane(row.pid)).unwrap_or(0);
         let context = args.context.unwrap_or(0);
@@ -320,14 +320,14 @@ impl Kineto {
         Ok(())
     }
 
-    /// The name of some shapes, without the spaces in which files differ.
+    /// Returns the name of a list of shapes, without the spaces, in which files differ.
     fn shape(&mut self, whole: &[u8]) -> Name {
         let letters = whole.iter().filter(|byte| !byte.is_ascii_whitespace());
         let letters: Vec<u8> = letters.copied().take(LONGEST_SHAPE).collect();
         self.builder.name(&String::from_utf8_lossy(&letters))
     }
 
-    /// Memory that was taken or given back.
+    /// Adds an allocation or a free.
     fn memory(&mut self, row: &Row) -> Result<(), Overflow> {
         let (Some(time_ns), Some(memory)) = (row.start_ns(), row.memory()) else {
             self.incomplete += 1;
@@ -347,7 +347,7 @@ impl Kineto {
         Ok(())
     }
 
-    /// An event that names a thread.
+    /// Reads an event that names a thread.
     fn naming(&mut self, row: &Row) -> Result<(), Overflow> {
         if row.name.bytes() != b"thread_name" {
             return Ok(());
@@ -355,7 +355,7 @@ impl Kineto {
         let Some(name) = row.args().name.map(|name| name.decoded().into_owned()) else {
             return Ok(());
         };
-        // Streams are named in the same way, and are no threads.
+        // Streams are named in the same way, but are not threads.
         if name.starts_with("stream ") {
             return Ok(());
         }
@@ -409,7 +409,7 @@ fn kind(category: &[u8]) -> Kind {
     }
 }
 
-/// The number of a process, a thread or a lane; those of 2021 are "25738" and "stream 7".
+/// Returns the number of a process, a thread or a lane; in 2021 they were written as "25738" and "stream 7".
 fn lane(value: Option<Value>) -> Option<i64> {
     let value = value?;
     number(value).or_else(|| match value {
@@ -424,8 +424,8 @@ fn lane(value: Option<Value>) -> Option<i64> {
     })
 }
 
-/// What a copy moves, by its name: `Memcpy HtoD (Pageable -> Device)`. ROCm says `(Host -> Device)`:
-/// which kind of host memory that is, nobody knows.
+/// Returns what a copy moves, by its name: `Memcpy HtoD (Pageable -> Device)`. ROCm writes `(Host -> Device)`, which does not
+/// state the kind of host memory.
 fn copied(name: &str) -> Copied {
     let (words, memories) = name.split_once('(').unwrap_or((name, ""));
     let mut sides = memories.trim_end_matches(')').split("->").map(memory);
@@ -459,7 +459,7 @@ fn memory(word: &str) -> Memory {
     }
 }
 
-/// The memory that is set: `Memset (Device)`.
+/// Returns the memory that is set: `Memset (Device)`.
 fn set(name: &str) -> Memory {
     let inner = name.split_once('(').map_or("", |(_, inner)| inner);
     memory(inner.trim_end_matches(')'))

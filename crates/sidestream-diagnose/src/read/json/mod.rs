@@ -1,7 +1,7 @@
-//! Traces in Chrome's JSON: those of PyTorch's profiler, of every year, and our own.
+//! Reads traces in Chrome's JSON: those of PyTorch's profiler, of every year, and Sidestream's own.
 //!
-//! The file is looked at through a window and never held. An event that cannot be read is passed
-//! over and counted; a file that ends too early is read up to there.
+//! The file is read through a window and never held in memory as a whole. An event that cannot be read is skipped and counted;
+//! a file that ends too early is read up to its end.
 
 mod base;
 mod cursor;
@@ -19,15 +19,15 @@ use kineto::Kineto;
 use row::Row;
 use window::{End, Window};
 
-/// How much may be read a second time because events are damaged, before the rest is given up.
+/// The most bytes that are read a second time because of damaged events, before the rest is given up.
 const MOST_WASTED_BYTES: u64 = 256 << 20;
-/// How many events are read between two looks at the limits.
+/// The number of events that are read between two checks of the limits.
 const EVENTS_A_LOOK: u64 = 4096;
 
-/// Reads a trace. `look` is told now and then how many bytes were read.
+/// Reads a trace. `look` is called repeatedly with the number of bytes read so far.
 ///
 /// # Errors
-/// The text is no trace, or one without any work of a device.
+/// The text is not a trace, or is a trace without device work.
 pub fn read(
     input: impl Read,
     limits: &Limits,
@@ -52,17 +52,17 @@ struct Reading<'l, R> {
     kineto: Kineto,
     limits: &'l Limits,
     look: &'l mut dyn FnMut(u64) -> Result<(), Problem>,
-    /// Events that could not be read.
+    /// Number of events that could not be read.
     damaged: u64,
     wasted_bytes: u64,
-    /// Why what was read is not all: the code and the sentence of a warning.
+    /// Why the trace is incomplete: the code and the sentence of a warning.
     cut: Option<(&'static str, String)>,
 }
 
 impl<R: Read> Reading<'_, R> {
-    /// Reads the file; whether it has a list of events.
+    /// Reads the file; returns whether it has a list of events.
     fn whole(&mut self) -> Result<bool, Problem> {
-        // A byte order mark stands before what some editors saved.
+        // Some editors write a byte order mark at the start.
         self.window.more();
         if self.window.bytes().starts_with(b"\xef\xbb\xbf") {
             self.window.consume(3);
@@ -85,7 +85,7 @@ impl<R: Read> Reading<'_, R> {
         }
     }
 
-    /// The members of the outermost object, up to its end; whether the list of events was one.
+    /// Reads the members of the outermost object, up to its end; returns whether one was the list of events.
     fn members(&mut self) -> Result<bool, Problem> {
         let mut has_events = false;
         while self.cut.is_none() {
@@ -104,7 +104,7 @@ impl<R: Read> Reading<'_, R> {
         Ok(has_events)
     }
 
-    /// The next key with its colon, and what is to be done with its value.
+    /// Reads the next key with its colon; returns how its value is treated.
     fn member(&mut self) -> Result<Option<Member>, Problem> {
         loop {
             let mut cursor = Cursor::new(self.window.bytes());
@@ -143,7 +143,7 @@ impl<R: Read> Reading<'_, R> {
                 Err(Stop::Bad) => {
                     return Err(Problem::Malformed {
                         offset: self.window.offset(),
-                        why: "this is no JSON: a member of the outermost object is expected here"
+                        why: "this is not JSON: a member of the outermost object is expected here"
                             .to_owned(),
                     });
                 }
@@ -151,7 +151,7 @@ impl<R: Read> Reading<'_, R> {
         }
     }
 
-    /// A member that describes the machine, from its key on.
+    /// Reads a member that describes the machine, starting at its key.
     fn properties(&mut self) -> Result<(), Problem> {
         loop {
             let mut cursor = Cursor::new(self.window.bytes());
@@ -163,7 +163,7 @@ impl<R: Read> Reading<'_, R> {
                     Ok(())
                 }
                 Ok((key, Value::Object(whole) | Value::Array(whole))) => {
-                    // What is no JSON here is not needed.
+                    // An invalid value here is ignored, since it is not needed.
                     if let Ok(value) = serde_json::from_slice(whole) {
                         match key {
                             Some(b"deviceProperties") => devices(&mut self.kineto, &value),
@@ -183,7 +183,7 @@ impl<R: Read> Reading<'_, R> {
                     return Ok(());
                 }
                 Err(_) => {
-                    // Its value is passed over as that of any other member.
+                    // Its value is skipped like that of any other member.
                     let mut cursor = Cursor::new(self.window.bytes());
                     let _ = cursor.key();
                     let used = cursor.at();
@@ -196,7 +196,7 @@ impl<R: Read> Reading<'_, R> {
         }
     }
 
-    /// Passes over a value of any length.
+    /// Skips a value of any length.
     fn pass(&mut self) -> Result<(), Problem> {
         let mut depth = 0u64;
         let mut in_string = false;
@@ -236,7 +236,7 @@ impl<R: Read> Reading<'_, R> {
             if over {
                 return Err(Problem::Malformed {
                     offset: self.window.offset(),
-                    why: "this is no JSON: a value is missing here".to_owned(),
+                    why: "this is not JSON: a value is missing here".to_owned(),
                 });
             }
             (self.look)(self.window.offset())?;
@@ -247,7 +247,7 @@ impl<R: Read> Reading<'_, R> {
         }
     }
 
-    /// The events, up to the bracket that closes their list.
+    /// Reads the events, up to the bracket that closes their list.
     fn events(&mut self) -> Result<(), Problem> {
         let mut until_look = EVENTS_A_LOOK;
         loop {
@@ -308,7 +308,7 @@ impl<R: Read> Reading<'_, R> {
         }
     }
 
-    /// Goes on at the next event after one that cannot be read; false if there is none.
+    /// Continues at the next event after one that cannot be read; returns false if there is none.
     fn recover(&mut self, looked: usize) -> bool {
         self.damaged += 1;
         self.wasted_bytes += looked as u64;
@@ -319,7 +319,7 @@ impl<R: Read> Reading<'_, R> {
             self.cut = Some(("DAMAGED", why));
             return false;
         }
-        // Not the same again.
+        // Skip one byte, so that the same event is not found again.
         self.window.consume(1);
         loop {
             let is_end = self.window.ended().is_some();
@@ -339,7 +339,7 @@ impl<R: Read> Reading<'_, R> {
         }
     }
 
-    /// The next byte that is no white space.
+    /// Returns the next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         loop {
             let mut cursor = Cursor::new(self.window.bytes());
@@ -356,7 +356,7 @@ impl<R: Read> Reading<'_, R> {
     }
 
     fn ended_inside(&mut self, what: &str) {
-        // Of a compressed file, positions are those of what it unpacks to.
+        // In a compressed file, positions refer to the unpacked text.
         let at = self.window.offset() + self.window.bytes().len() as u64;
         let why = match self.window.ended() {
             Some(End::Failed(error)) => {
@@ -368,7 +368,7 @@ impl<R: Read> Reading<'_, R> {
     }
 
     fn finish(self, has_events: bool) -> Result<Trace, Problem> {
-        // A limit that was met while there was nothing to go on with.
+        // A limit was reached while there was nothing to continue with.
         (self.look)(self.window.offset())?;
         let incomplete = self.kineto.incomplete;
         let mut builder = self.kineto.finish();
@@ -408,17 +408,17 @@ impl<R: Read> Reading<'_, R> {
     }
 }
 
-/// What is done with a member of the outermost object.
+/// How a member of the outermost object is treated.
 enum Member {
     Events,
     Properties,
     Other,
 }
 
-/// Where the next event starts: a brace behind a comma or the bracket of the list, with a key of
-/// events behind it. Or how many bytes certainly hold none.
+/// Returns where the next event starts: a brace after a comma or after the bracket of the list, followed by a key of events.
+/// Otherwise returns how many bytes certainly contain no start.
 fn next_event(bytes: &[u8], is_end: bool) -> Result<usize, usize> {
-    /// Enough for white space and the longest key of these.
+    /// Enough for white space and the longest of these keys.
     const AHEAD: usize = 64;
     const KEYS: [&[u8]; 9] = [
         b"ph", b"cat", b"name", b"pid", b"tid", b"ts", b"dur", b"args", b"id",
@@ -446,17 +446,17 @@ fn next_event(bytes: &[u8], is_end: bool) -> Result<usize, usize> {
         last = b'{';
         from = at + 1;
     }
-    // What stands before a brace may be the last byte here.
+    // What precedes a brace may be the last byte here.
     Err(bytes.len().saturating_sub(AHEAD))
 }
 
-/// What a step took before the profiler started. What is damaged is named: predictions start from it.
+/// Reads the time of a step before the profiler started. Damage is reported, since predictions are based on this time.
 fn measured(kineto: &mut Kineto, value: Value) {
     let read = match value {
         Value::Object(whole) => serde_json::from_slice(whole)
-            .map_err(|_| "it is no JSON".to_owned())
+            .map_err(|_| "it is not JSON".to_owned())
             .and_then(|value| base::unprofiled(&value)),
-        _ => Err("it is no object".to_owned()),
+        _ => Err("it is not an object".to_owned()),
     };
     match read {
         Ok(unprofiled) => kineto.builder.set_base(Base::Measured(unprofiled)),

@@ -1,14 +1,14 @@
-//! One event of the file, before anyone knows what it means.
+//! One event of the file, before its fields are interpreted.
 
 use memchr::memmem;
 
 use super::cursor::{Cursor, Stop, Text, Value};
 use super::decimal::scaled;
 
-/// An event's own fields, as they stand in the file.
+/// An event's own fields, as they are in the file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Row<'a> {
-    /// What shape of event it is: `X` has a duration, `M` names something.
+    /// The phase of the event: `X` has a duration, `M` names something.
     pub phase: u8,
     /// Its category; empty if it has none.
     pub category: &'a [u8],
@@ -20,11 +20,11 @@ pub struct Row<'a> {
     pub tid: Option<Value<'a>>,
     start: &'a [u8],
     duration: &'a [u8],
-    /// Its further fields, whole.
+    /// Its further fields, as one unparsed object.
     args: &'a [u8],
 }
 
-/// The further fields that matter, of any kind of event.
+/// The relevant further fields of all kinds of events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Args<'a> {
     /// The device.
@@ -33,27 +33,27 @@ pub struct Args<'a> {
     pub context: Option<i64>,
     /// The stream.
     pub stream: Option<i64>,
-    /// The number that a call and its work share; 0 for none.
+    /// The correlation number that a call and its work share; 0 for none.
     pub correlation: u32,
-    /// How much was copied or set.
+    /// Bytes copied or set.
     pub bytes: u64,
-    /// How many blocks, in three dimensions.
+    /// Number of blocks, in three dimensions.
     pub grid: [u32; 3],
-    /// How many threads in each, in three dimensions.
+    /// Threads per block, in three dimensions.
     pub block: [u32; 3],
-    /// How much of the warps that fit were there, in percent.
+    /// Achieved occupancy, in percent.
     pub occupancy: Option<u8>,
-    /// How many registers each thread takes.
+    /// Registers per thread.
     pub registers: u16,
-    /// How much shared memory each block takes.
+    /// Shared memory per block, in bytes.
     pub shared_bytes: u32,
     /// The graph; 0 for none.
     pub graph: u32,
-    /// The call that recorded the event that is waited for; 0 for none.
+    /// The correlation number of the call that recorded the awaited event; 0 for none.
     pub record_correlation: u32,
-    /// What is named, in an event that names something.
+    /// The name, in an event that names something.
     pub name: Option<Text<'a>>,
-    /// What is exchanged with other ranks, where it is said.
+    /// The exchange with other ranks, where it is stated.
     pub exchanged: Exchanged<'a>,
     /// The number that an operator and its kernels share.
     pub external: Option<i64>,
@@ -61,7 +61,7 @@ pub struct Args<'a> {
     pub has_op: bool,
 }
 
-/// What PyTorch says of an exchange of data with other ranks, on `record_param_comms` and on its kernels.
+/// What PyTorch states about an exchange of data with other ranks, on `record_param_comms` and on its kernels.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exchanged<'a> {
     /// `Collective name`.
@@ -70,7 +70,7 @@ pub struct Exchanged<'a> {
     pub group: Option<Text<'a>>,
     /// `Process Group Description`.
     pub description: Option<Text<'a>>,
-    /// `Process Group Ranks`, cut behind thirty of them.
+    /// `Process Group Ranks`, truncated after thirty of them.
     pub ranks: Option<Text<'a>>,
     /// `Group size`.
     pub size: Option<i64>,
@@ -80,7 +80,7 @@ pub struct Exchanged<'a> {
     pub elements: Option<i64>,
     /// `dtype`.
     pub dtype: Option<Text<'a>>,
-    /// `Src Rank` or `Dst Rank`: a number among all ranks.
+    /// `Src Rank` or `Dst Rank`: a global rank number.
     pub peer: Option<i64>,
 }
 
@@ -108,17 +108,17 @@ impl<'a> Row<'a> {
         Ok(row)
     }
 
-    /// Whether it has anything that events have. An empty object has not.
+    /// Returns whether it has any field of an event. An empty object has none.
     pub fn is_event(&self) -> bool {
         self.phase != 0
     }
 
-    /// When it began.
+    /// Returns its start.
     pub fn start_ns(&self) -> Option<i64> {
         scaled(self.start, 3)
     }
 
-    /// How long it lasted; nothing where it does not say.
+    /// Returns its duration; 0 where none is given.
     pub fn duration_ns(&self) -> Option<u64> {
         match self.duration {
             b"" => Some(0),
@@ -126,21 +126,21 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Its further fields.
+    /// Returns its further fields.
     pub fn args(&self) -> Args<'a> {
         let mut args = Args::default();
         if self.args.is_empty() {
             return args;
         }
         let mut cursor = Cursor::new(self.args);
-        // They were passed over once: what is wrong with them was found then.
+        // The fields were skipped once before, which found any error in them.
         let _ = read_args(&mut cursor, &mut args);
         args
     }
 }
 
 impl<'a> Row<'a> {
-    /// The shapes of an operator's inputs, as they stand in the file.
+    /// Returns the shapes of an operator's inputs, as they are in the file.
     pub fn shapes(&self) -> Option<&'a [u8]> {
         let at = memmem::find(self.args, b"\"Input Dims\"")?;
         let mut cursor = Cursor::new(&self.args[at..]);
@@ -150,7 +150,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Memory that was taken or given back; none where the event does not say how much.
+    /// Returns an allocation or a free; `None` where the event does not state its size.
     pub fn memory(&self) -> Option<MemoryArgs> {
         let mut cursor = Cursor::new(self.args);
         let (mut memory, mut bytes) = (MemoryArgs::default(), None);
@@ -164,7 +164,7 @@ impl<'a> Row<'a> {
                     memory.total_bytes = number(value).and_then(|n| n.try_into().ok());
                 }
                 b"Device Id" => memory.device = number(value),
-                // 0 stands for the processor.
+                // 0 means the host's memory.
                 b"Device Type" => memory.is_host = number(value) == Some(0),
                 _ => {}
             }
@@ -174,18 +174,18 @@ impl<'a> Row<'a> {
     }
 }
 
-/// The further fields of an event of memory.
+/// The further fields of a memory event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryArgs {
-    /// Where.
+    /// Address of the memory.
     pub address: u64,
-    /// How much; less than nothing where it was given back.
+    /// Bytes allocated; negative for a free.
     pub bytes: i64,
-    /// What the allocator has handed out then.
+    /// Bytes that the allocator had handed out after it.
     pub total_bytes: Option<u64>,
     /// The device.
     pub device: Option<i64>,
-    /// Whether it is memory of the host.
+    /// Whether it is host memory.
     pub is_host: bool,
 }
 
@@ -203,7 +203,7 @@ fn read_args<'a>(cursor: &mut Cursor<'a>, args: &mut Args<'a>) -> Result<(), Sto
             b"block" => args.block = dimensions(value),
             b"est. achieved occupancy %" => {
                 let percent = number(value).and_then(|n| u8::try_from(n).ok());
-                // Of what ran there was more than nothing: 0 stands for what the profiler cannot say.
+                // A kernel that ran has a positive occupancy: 0 means that the profiler does not know it.
                 args.occupancy = percent.filter(|n| (1..=100).contains(n));
             }
             b"registers per thread" => args.registers = smaller(unsigned(value)),
@@ -232,17 +232,17 @@ fn read_args<'a>(cursor: &mut Cursor<'a>, args: &mut Args<'a>) -> Result<(), Sto
     Ok(())
 }
 
-/// The text of a number, also where it was written as a string.
+/// Returns the text of a number, also where it was written as a string.
 fn digits<'a>(value: Value<'a>) -> &'a [u8] {
     match value {
         Value::Bare(digits) => digits,
         Value::Text(text) => text.bytes(),
-        // Never empty: it is there, and is no number.
+        // Not empty, so that the field counts as present but not as a number.
         Value::Object(whole) | Value::Array(whole) => whole,
     }
 }
 
-/// A whole number; none if it is not one.
+/// Returns a whole number; `None` if the value is not one.
 pub fn number(value: Value) -> Option<i64> {
     scaled(digits(value), 0)
 }
@@ -258,12 +258,12 @@ fn unsigned(value: Value) -> u64 {
     number(value).and_then(|n| n.try_into().ok()).unwrap_or(0)
 }
 
-/// CUPTI's numbers are of 32 bits, from 1.
+/// Returns a correlation number: CUPTI's have 32 bits and start at 1.
 fn correlation(value: Value) -> u32 {
     number(value).and_then(|n| n.try_into().ok()).unwrap_or(0)
 }
 
-/// Up to three numbers of a list; zeros where they cannot be read.
+/// Returns up to three numbers of a list; zeros where they cannot be read.
 fn dimensions(value: Value) -> [u32; 3] {
     let Value::Array(whole) = value else {
         return [0; 3];
@@ -282,7 +282,7 @@ fn dimensions(value: Value) -> [u32; 3] {
     sizes
 }
 
-/// How many there are in three dimensions.
+/// Returns the total number in three dimensions.
 pub fn product(sizes: [u32; 3]) -> u64 {
     let sizes = sizes.into_iter().map(u64::from);
     sizes.fold(1, u64::saturating_mul)

@@ -1,10 +1,10 @@
-//! The part of a file that is looked at, read as it is needed.
+//! A window over a file, filled as it is needed.
 
 use std::io::{self, Read};
 
-/// What is read at a time.
+/// The number of bytes that are read at a time.
 const STEP_BYTES: usize = 1 << 20;
-/// The largest window. No event of a profiler's comes near; one that does not fit is damaged.
+/// The largest window. Events of profilers are far smaller; one that does not fit is damaged.
 const MOST_BYTES: usize = 16 << 20;
 
 /// A window that moves over the bytes of a reader.
@@ -14,22 +14,22 @@ pub struct Window<R> {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// How many bytes came before the buffer.
+    /// Number of bytes before the buffer.
     before: u64,
     ended: Option<End>,
 }
 
-/// Why nothing more comes.
+/// Why the input ended.
 #[derive(Debug)]
 pub enum End {
-    /// That was all.
+    /// The input is complete.
     Whole,
-    /// What comes next cannot be read.
+    /// The next bytes cannot be read.
     Failed(io::Error),
 }
 
 impl<R: Read> Window<R> {
-    /// At the start of what the reader gives.
+    /// Returns a window at the start of the input.
     pub fn new(input: R) -> Window<R> {
         Window {
             input,
@@ -41,27 +41,27 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// The bytes that are in view.
+    /// Returns the bytes in the window.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Moves on.
+    /// Advances the window by `bytes`.
     pub fn consume(&mut self, bytes: usize) {
         self.start = self.end.min(self.start + bytes);
     }
 
-    /// How many bytes came before those in view.
+    /// Returns the number of bytes before those in the window.
     pub fn offset(&self) -> u64 {
         self.before + self.start as u64
     }
 
-    /// Why nothing more comes, if so.
+    /// Returns why the input ended, if it did.
     pub fn ended(&self) -> Option<&End> {
         self.ended.as_ref()
     }
 
-    /// Brings more bytes into view; false if there are none, or no room for them.
+    /// Extends the window; returns false if there are no more bytes, or no room for them.
     pub fn more(&mut self) -> bool {
         if self.ended.is_some() {
             return false;
@@ -87,7 +87,7 @@ impl<R: Read> Window<R> {
                 }
                 Ok(read) => {
                     self.end += read;
-                    // Few long windows are quicker than many short ones.
+                    // A few long windows are faster than many short ones.
                     if self.end >= STEP_BYTES.min(self.buffer.len()) {
                         return true;
                     }

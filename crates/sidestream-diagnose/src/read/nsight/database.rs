@@ -1,9 +1,9 @@
-//! A database from anywhere, opened so that it can only be read.
+//! Opens a database from an untrusted source, for reading only.
 //!
-//! SQLite checks much, but it trusts a file in three ways that we do not: the schema may hold code
-//! (views, triggers, virtual tables, generated columns), a value may be as large as memory, and a
-//! damaged tree of pages may lead to the same rows again and again. So only plain columns of plain
-//! tables are read, values have a limit, and no table has more rows than fit into the file.
+//! SQLite checks much, but it trusts a file in three ways that are not safe here: the schema may hold code (views, triggers,
+//! virtual tables, generated columns), a value may be as large as memory, and a damaged tree of pages may lead to the same rows
+//! repeatedly. So only plain columns of plain tables are read, values have a size limit, and a table is read for no more rows
+//! than fit into the file.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,44 +22,43 @@ use super::super::error::Problem;
 /// The first bytes of every database.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// The longest text that is read. Longer ones are taken for absent: logs of programs lie in the same
-/// table as names.
+/// The longest text that is read. Longer ones are treated as absent: logs of programs are in the same table as names.
 const LONGEST_TEXT_BYTES: u32 = 64 << 10;
 /// The largest value or row that SQLite may build at all.
 const LARGEST_VALUE_BYTES: i32 = 1 << 20;
-/// The longest statement, and with it the longest definition of a table.
+/// The longest statement, and so the longest definition of a table.
 const LONGEST_SQL_BYTES: i32 = 256 << 10;
 /// Exports have about a hundred tables.
 const MOST_TABLES: usize = 10_000;
-/// No row with two columns takes less in a page: the cell's pointer, its two sizes, the header.
+/// The least space of a row with two columns in a page: the cell's pointer, its two sizes, the header.
 const LEAST_ROW_BYTES: u64 = 7;
 
-/// An open database and what its tables have.
+/// An open database and the columns of its tables.
 pub struct Database {
     connection: Connection,
     /// The plain columns of the tables that were asked for by [`Database::open`].
     tables: HashMap<String, Table>,
-    /// What has the name of one and is none.
+    /// Names that were asked for and belong to something other than a plain table.
     not_plain: Vec<String>,
     size_bytes: u64,
 }
 
-/// What is known of a table.
+/// The columns of a table.
 #[derive(Clone, Debug, Default)]
 struct Table {
     columns: Vec<String>,
-    /// The column that is SQLite's own key, by which a row is found at once.
+    /// The column that is SQLite's own row key, by which a row is found directly.
     key: Option<String>,
 }
 
-/// A column that is wanted.
+/// A column to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     name: &'static str,
     is_text: bool,
 }
 
-/// A column of whole numbers.
+/// Returns a column of integers.
 pub const fn integer(name: &'static str) -> Column {
     Column {
         name,
@@ -67,7 +66,7 @@ pub const fn integer(name: &'static str) -> Column {
     }
 }
 
-/// A column of text.
+/// Returns a column of text.
 pub const fn text(name: &'static str) -> Column {
     Column {
         name,
@@ -81,7 +80,7 @@ pub struct Row<'a, 's> {
 }
 
 impl Row<'_, '_> {
-    /// A whole number; `at` counts the columns that were wanted.
+    /// Returns an integer; `at` is the index in the requested columns.
     pub fn integer(&self, at: usize) -> Option<i64> {
         match self.row.get_ref(at) {
             Ok(ValueRef::Integer(value)) => Some(value),
@@ -89,7 +88,7 @@ impl Row<'_, '_> {
         }
     }
 
-    /// A text.
+    /// Returns a text; `at` is the index in the requested columns.
     pub fn text(&self, at: usize) -> Option<Cow<'_, str>> {
         match self.row.get_ref(at) {
             Ok(ValueRef::Text(bytes)) => Some(String::from_utf8_lossy(bytes)),
@@ -98,22 +97,22 @@ impl Row<'_, '_> {
     }
 }
 
-/// How the reading of a table went.
+/// The result of reading a table.
 #[derive(Debug)]
 pub struct Scan<B> {
     /// The rows that were read.
     pub rows: u64,
-    /// Why it ended before the table did.
+    /// Why reading ended before the end of the table.
     pub damage: Option<String>,
-    /// What the reader of the rows stopped with.
+    /// The value with which the callback stopped.
     pub stopped: Option<B>,
 }
 
 impl Database {
-    /// Opens a file and looks for tables of these names.
+    /// Opens a file and looks up tables of these names.
     ///
     /// # Errors
-    /// It is no database, or one whose list of tables cannot be read.
+    /// The file is not a database, or its list of tables cannot be read.
     pub fn open(path: &Path, wanted: &[&str]) -> Result<Database, Problem> {
         let mut file = File::open(path).map_err(Problem::Io)?;
         let size_bytes = file.metadata().map_err(Problem::Io)?.len();
@@ -137,28 +136,28 @@ impl Database {
         Ok(database)
     }
 
-    /// Whether none of the tables that were looked for is there.
+    /// Returns whether the database has none of these tables.
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }
 
-    /// Whether there is a table of this name.
+    /// Returns whether there is a table of this name.
     pub fn has(&self, table: &str) -> bool {
         self.tables.contains_key(table)
     }
 
-    /// Whether a table has a column of this name.
+    /// Returns whether a table has a column of this name.
     pub fn has_column(&self, table: &str, column: &str) -> bool {
         let table = self.tables.get(table);
         table.is_some_and(|table| table.columns.iter().any(|c| c == column))
     }
 
-    /// The size of the file.
+    /// Returns the size of the file.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// About how many rows a table has: the largest number of one.
+    /// Returns the approximate number of rows of a table: its largest row number.
     pub fn about_rows(&self, table: &str) -> u64 {
         if !self.has(table) {
             return 0;
@@ -172,7 +171,7 @@ impl Database {
             .min(self.most_rows())
     }
 
-    /// Reads a table from its first row to its last. A table that is not there has no rows.
+    /// Reads a table from its first row to its last. A missing table has no rows.
     pub fn rows<B>(
         &self,
         table: &str,
@@ -219,7 +218,7 @@ impl Database {
         Ok(())
     }
 
-    /// A statement that finds the text with a number at once, where the table is one by number.
+    /// Prepares a statement that finds a text by its number directly, if the number is the table's key.
     pub fn texts_by_number(
         &self,
         table: &str,
@@ -236,7 +235,7 @@ impl Database {
         Some(TextsByNumber { statement })
     }
 
-    /// No table has more rows than this.
+    /// Returns the most rows that a table can have.
     fn most_rows(&self) -> u64 {
         self.size_bytes / LEAST_ROW_BYTES + 1
     }
@@ -248,7 +247,7 @@ impl Database {
             .iter()
             .filter(|name| names.iter().any(|n| n == *name))
         {
-            // A definition that is broken makes this table one that is not there.
+            // A table with an invalid definition is treated as missing.
             if let Ok(table) = self.columns(name) {
                 self.tables.insert((*name).to_owned(), table);
             }
@@ -256,7 +255,7 @@ impl Database {
         Ok(())
     }
 
-    /// Which of these names something has that is no plain table.
+    /// Returns which of these names belong to something other than a plain table.
     fn others(&self, wanted: &[&str], plain: &[String]) -> Vec<String> {
         let is_one = |name: &str| {
             let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 LIMIT 1";
@@ -267,18 +266,18 @@ impl Database {
         names.map(|name| (*name).to_owned()).collect()
     }
 
-    /// What is no plain table and has the name of one that is read.
+    /// Returns the requested names that belong to something other than a plain table.
     pub fn not_plain(&self) -> &[String] {
         &self.not_plain
     }
 
-    /// The names of plain tables. Views and virtual tables are code of whoever made the file.
+    /// Returns the names of plain tables. Views and virtual tables contain code from the author of the file.
     fn table_names(&self) -> rusqlite::Result<Vec<String>> {
         let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' \
                    AND sql LIKE 'CREATE TABLE%' LIMIT ?1";
         let mut statement = self.connection.prepare(sql)?;
         let names = statement.query_map([MOST_TABLES as i64], |row| row.get(0))?;
-        // A name that is no text is none of those that we look for.
+        // A name that is not text cannot be one of those wanted.
         let names = names.filter(|name| {
             !matches!(
                 name,
@@ -295,7 +294,7 @@ impl Database {
         let mut found = Table::default();
         let mut keys = 0;
         while let Some(row) = rows.next()? {
-            // Generated columns are code as well.
+            // Generated columns contain code as well.
             if row.get::<_, i64>("hidden")? != 0 {
                 continue;
             }
@@ -320,7 +319,7 @@ pub struct TextsByNumber<'a> {
 }
 
 impl TextsByNumber<'_> {
-    /// Gives the text to `use_it`, if there is one.
+    /// Passes the text to `use_it`, if there is one.
     pub fn find<R>(&mut self, number: i64, use_it: impl FnOnce(&str) -> R) -> Option<R> {
         let mut rows = self.statement.query([number]).ok()?;
         let row = rows.next().ok()??;
@@ -356,13 +355,13 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// The file as SQLite's address of one that nobody changes, so that it looks for no journal and
-/// takes no locks: traces lie in folders that cannot be written.
+/// Returns the URI of the file for SQLite, marked as immutable, so that it looks for no journal and takes no locks: traces may
+/// be in read-only folders.
 fn address(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
     let mut address = String::from("file:");
     if path.is_absolute() {
-        // The empty name of a machine.
+        // An empty host name.
         address.push_str("//");
         if !bytes.starts_with(b"/") {
             address.push('/');
@@ -394,7 +393,7 @@ fn list(columns: &[Column], table: &Table) -> String {
     columns.iter().map(one).collect::<Vec<String>>().join(", ")
 }
 
-/// A text that is not too long; of those that are, SQLite reads only the length.
+/// Returns an expression for a text that is not too long; of longer ones, SQLite reads only the length.
 fn text_of(column: &str) -> String {
     format!("iif(octet_length(\"{column}\") <= {LONGEST_TEXT_BYTES}, \"{column}\", NULL)")
 }
@@ -409,7 +408,7 @@ fn unreadable(error: rusqlite::Error) -> Problem {
     }
 }
 
-/// What SQLite says, without the statement and the numbers that only we know.
+/// Returns SQLite's message, without the statement and the internal numbers.
 fn plain(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(failure, message) => match message {

@@ -1,19 +1,19 @@
-//! What an export says about streams, devices and threads, and about itself.
+//! Reads what an export states about streams, devices and threads, and about itself.
 
 use super::rows::small;
 use super::*;
 use crate::model::{Device, StreamFlag, ThreadIndex};
 
-/// The devices of one machine, with room to spare.
+/// The most devices of a machine, with a wide margin.
 const MOST_DEVICES: usize = 256;
-/// What the profiler complained about is passed on; a file may hold thousands of complaints.
+/// The most messages of the profiler that are passed on; a file may have thousands.
 const MOST_COMPLAINTS: usize = 8;
 const LONGEST_COMPLAINT: usize = 200;
 /// The severity of an error.
 const ERROR: i64 = 3;
 
 impl Reader<'_> {
-    /// Adds what the file says besides its rows of activity.
+    /// Adds what the file states besides its rows of activity.
     pub(super) fn describe(&mut self) {
         self.streams_by(STREAMS, "streamId", |kinds, row| {
             kinds.stream(row.integer(4))
@@ -33,7 +33,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Flags and priorities of streams that have rows, from a table of streams.
+    /// Adds flags and priorities of streams that have rows, from a table of streams.
     fn streams_by(
         &mut self,
         table: &str,
@@ -47,7 +47,7 @@ impl Reader<'_> {
             integer("priority"),
             integer("flag"),
         ];
-        // A table without a column says the same of all.
+        // A table without this column applies to all processes.
         let has_process = self.database.has_column(table, "processId");
         let has_context = self.database.has_column(table, "contextId");
         let mut wanted: HashMap<_, Vec<StreamIndex>> = HashMap::new();
@@ -71,7 +71,7 @@ impl Reader<'_> {
                 if stream.flag == StreamFlag::Unknown {
                     stream.flag = flag;
                 }
-                // Negative numbers are written as large ones.
+                // Negative numbers are written as large unsigned ones.
                 let priority = row.integer(3).map(|priority| priority as u32 as i32);
                 stream.priority = stream.priority.or(priority);
             }
@@ -102,7 +102,7 @@ impl Reader<'_> {
         let builder = &mut self.builder;
         self.database.rows(GPUS, &columns, |row| {
             let id = row.integer(0);
-            // A GPU has another number for the system than for CUDA.
+            // The system and CUDA number GPUs differently.
             let number = id.and_then(|id| cuda.get(&id).copied());
             let number = number.or(row.integer(1)).or(id);
             let Some(number) = number.filter(|number| !seen.contains(number)) else {
@@ -142,7 +142,7 @@ impl Reader<'_> {
         });
     }
 
-    /// Says so where graphs hide what ran in them.
+    /// Adds a warning where graphs hide the operations that ran in them.
     fn graphs(&mut self) {
         let mut is_whole = false;
         let columns = [text("name"), text("value")];
@@ -161,12 +161,12 @@ impl Reader<'_> {
             );
             self.builder.warn("WHOLE_GRAPHS", text);
         } else if is_whole && (self.has_graph_launch || self.builder.rows().calls == 0) {
-            let text = format!("what ran inside of graphs is not in the trace; {remedy}");
+            let text = format!("the operations inside graphs are not in the trace; {remedy}");
             self.builder.warn("WHOLE_GRAPHS", text);
         }
     }
 
-    /// What the profiler itself called an error.
+    /// Adds what the profiler itself reported as an error.
     fn complaints(&mut self) {
         let columns = [integer("severity"), text("text")];
         let builder = &mut self.builder;
@@ -194,7 +194,7 @@ fn enough(is_enough: bool) -> ControlFlow<()> {
     }
 }
 
-/// A text of the file for people: short, and without what steers a terminal.
+/// Returns a text of the file for people: short, and without terminal control characters.
 fn clean(text: &str) -> String {
     let letters = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let short: String = letters.take(LONGEST_COMPLAINT).collect();

@@ -1,7 +1,7 @@
-//! What the numbers of an export stand for.
+//! The meanings of the numbers in an export.
 //!
-//! The numbers changed between versions, and those of memory are not CUPTI's own. Exports since
-//! schema 3 list them in tables of their own; the fixed numbers here are for those that do not.
+//! The numbers changed between versions, and those of memory kinds are not CUPTI's. Exports since schema 3 list them in
+//! separate tables; the fixed numbers here are for exports without these tables.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use super::database::{Database, integer, text};
 use crate::model::{Direction, Memory, StreamFlag, SyncKind};
 
-/// More words than any list has.
+/// The most words of a list; real lists are far shorter.
 const MOST_WORDS: usize = 4096;
 const LONGEST_WORD_BYTES: usize = 100;
 
@@ -24,7 +24,7 @@ pub struct Kinds {
     classes: Words,
 }
 
-/// What a class of calls belongs to.
+/// The API to which a class of calls belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// CUDA's runtime or driver.
@@ -33,7 +33,7 @@ pub enum Class {
     Other,
 }
 
-/// Numbers and their words, in upper case and without what all words of a list begin with.
+/// Numbers and their words, in upper case and without the prefix that all words of a list share.
 #[derive(Debug)]
 struct Words(HashMap<i64, String>);
 
@@ -118,25 +118,25 @@ impl Kinds {
         }
     }
 
-    /// Between what a copy went.
+    /// Returns the direction of a copy.
     pub fn direction(&self, number: Option<i64>) -> Direction {
         match self.copies.word(number) {
             "HTOD" | "HTOA" | "UVM_HTOD" => Direction::Upload,
             "DTOH" | "ATOH" | "UVM_DTOH" => Direction::Download,
             "DTOD" | "DTOA" | "ATOD" | "ATOA" => Direction::OnDevice,
-            // Pages move from one device to another.
+            // Pages migrate from one device to another.
             "PTOP" | "UVM_DTOD" => Direction::Peer,
             "HTOH" => Direction::OnHost,
             _ => Direction::Unknown,
         }
     }
 
-    /// Whether a copy moved pages of unified memory.
+    /// Returns whether a copy moved pages of unified memory.
     pub fn is_unified(&self, number: Option<i64>) -> bool {
         self.copies.word(number).starts_with("UVM_")
     }
 
-    /// A kind of memory.
+    /// Returns a kind of memory.
     pub fn memory(&self, number: Option<i64>) -> Memory {
         match self.memory.word(number) {
             "PAGEABLE" => Memory::Pageable,
@@ -148,7 +148,7 @@ impl Kinds {
         }
     }
 
-    /// What waits for what.
+    /// Returns what waits for what.
     pub fn sync(&self, number: Option<i64>) -> SyncKind {
         match self.syncs.word(number) {
             "EVENT_SYNCHRONIZE" => SyncKind::Event,
@@ -159,7 +159,7 @@ impl Kinds {
         }
     }
 
-    /// How a stream stands to the legacy default stream.
+    /// Returns how a stream synchronizes with the legacy default stream.
     pub fn stream(&self, number: Option<i64>) -> StreamFlag {
         match self.streams.word(number) {
             "DEFAULT" => StreamFlag::Blocking,
@@ -169,7 +169,7 @@ impl Kinds {
         }
     }
 
-    /// Whether a row of NVTX is a range, and no mark or definition.
+    /// Returns whether an NVTX row is a range, and not a mark or definition.
     pub fn is_range(&self, number: Option<i64>) -> bool {
         matches!(
             self.events.word(number),
@@ -177,7 +177,7 @@ impl Kinds {
         )
     }
 
-    /// What a call belongs to. Schema 2.9 has a second row for each, of a class for backtraces.
+    /// Returns the API of a call. Schema 2.9 has a second row for each call, of a class for backtraces.
     pub fn class(&self, number: Option<i64>) -> Class {
         match self.classes.word(number) {
             "CUDA_RUNTIME" | "CUDA_DRIVER" => Class::Cuda,

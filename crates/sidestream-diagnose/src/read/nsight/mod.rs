@@ -1,8 +1,8 @@
-//! Nsight Systems, exported to SQLite (`nsys export --type sqlite`), schemas 2.9 to 3.25.
+//! Reads exports of Nsight Systems to SQLite (`nsys export --type sqlite`), schemas 2.9 to 3.25.
 //!
-//! What the schemas have in common is read by name; columns and tables that a file lacks are
-//! absent values, since exports leave out what is empty. No row needs another: in a part of a
-//! longer recording the call of a kernel, or the name of a stream, may be missing.
+//! The columns that schemas share are read by name; columns and tables that a file lacks are absent values, since exports leave
+//! out what is empty. No row depends on another: in an excerpt of a longer recording the call of a kernel, or the name of a
+//! stream, may be missing.
 
 mod database;
 mod describe;
@@ -33,7 +33,7 @@ const NVTX: &str = "NVTX_EVENTS";
 const SYSTEM: &str = "OSRT_API";
 const OVERHEAD: &str = "CUPTI_ACTIVITY_KIND_OVERHEAD";
 const PROFILER: &str = "PROFILER_OVERHEAD";
-/// The tables of rows with times, in the sequence in which they are read.
+/// The tables of rows with times, in the order in which they are read.
 const ACTIVITIES: [&str; 11] = [
     KERNEL, MEMCPY, MEMSET, GRAPH, EVENT, SYNC, RUNTIME, NVTX, SYSTEM, OVERHEAD, PROFILER,
 ];
@@ -57,14 +57,14 @@ const OTHERS: [&str; 9] = [
     DIAGNOSTICS,
     "StringIds",
 ];
-/// How often the caller hears of the progress, in rows.
+/// Number of rows between two calls of the progress callback.
 const ROWS_BETWEEN_REPORTS: u64 = 1 << 12;
 
 /// Reads an export.
 ///
 /// # Errors
-/// The file is no database, none of Nsight Systems, or has no work of a device that can be read. What
-/// is damaged is read up to there, with a warning.
+/// The file is not a database, not an export of Nsight Systems, or has no device work that can be read. A damaged file is read
+/// up to the damage, with a warning.
 pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Problem> {
     let wanted = [&ACTIVITIES[..], &OTHERS[..], &Kinds::TABLES[..]].concat();
     let database = Database::open(path, &wanted)?;
@@ -96,7 +96,7 @@ pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, P
     };
     for name in database.not_plain() {
         let text = format!(
-            "{name} is a view or a virtual table, which is code of whoever made the file: it was not read"
+            "{name} is a view or a virtual table, which is code from the author of the file: it was not read"
         );
         reader.builder.warn("NOT_A_TABLE", text);
     }
@@ -121,7 +121,7 @@ fn none_of_nsight(database: &Database) -> String {
         false => "it has none of the tables with CUDA activity",
     };
     format!(
-        "the database is no export of Nsight Systems with CUDA in it: {instead}; record with \
+        "the database is not an export of Nsight Systems with CUDA in it: {instead}; record with \
          `nsys profile --trace=cuda,nvtx` and export with `nsys export --type sqlite`"
     )
 }
@@ -136,20 +136,20 @@ struct Reader<'a> {
     progress: Progress<'a>,
     rows_read: u64,
     rows_expected: u64,
-    /// Process, context and number of each stream, in the sequence of the builder's.
+    /// Process, context and number of each stream, in the order of the builder's streams.
     streams: Vec<(Option<i64>, i64, i64)>,
     by_place: HashMap<(Option<i64>, i64, i64), StreamIndex>,
     /// Process and number of each thread, likewise.
     threads: Vec<(i64, i64)>,
     has_graph_launch: bool,
-    /// Graphs that were traced as one row each.
+    /// Number of graphs that were traced as one row each.
     whole_graphs: u64,
 }
 
-/// Why a table is not read to its end.
+/// Why reading a table stopped.
 enum Stop {
     Overflow(Overflow),
-    /// What may be kept is kept.
+    /// The limit of memory is reached.
     Full,
 }
 
@@ -160,7 +160,7 @@ impl From<Overflow> for Stop {
 }
 
 impl Reader<'_> {
-    /// What devices did.
+    /// Reads the work of devices.
     fn work(&mut self) -> Result<(), Problem> {
         self.table(KERNEL, &rows::KERNEL, Reader::kernel)?;
         self.table(MEMCPY, &rows::MEMCPY, Reader::copy)?;
@@ -168,7 +168,7 @@ impl Reader<'_> {
         self.table(GRAPH, &rows::GRAPH, Reader::graph)
     }
 
-    /// What the host did.
+    /// Reads the activity of the host.
     fn host(&mut self) -> Result<(), Problem> {
         let mut waits = syncs::Waits::default();
         self.table(EVENT, &syncs::EVENT, |reader, row| {
@@ -197,7 +197,7 @@ impl Reader<'_> {
         self.table(PROFILER, &rows::OVERHEAD, Reader::overhead)
     }
 
-    /// Reads a table; `each` says whether it could use a row.
+    /// Reads a table; `each` returns whether it could use a row.
     fn table(
         &mut self,
         table: &str,

@@ -1,4 +1,4 @@
-//! From rows to the model, a function for each table.
+//! Converts rows to the model, with one function for each table.
 
 use super::kinds::Class;
 use super::*;
@@ -7,7 +7,7 @@ use crate::model::{
     ThreadIndex, What, Work,
 };
 
-/// What the tables of all work of devices have; [`Reader::push_work`] reads it.
+/// The columns of all tables of device work; [`Reader::push_work`] reads them.
 const WORK: [Column; 9] = [
     integer("start"),
     integer("end"),
@@ -20,7 +20,7 @@ const WORK: [Column; 9] = [
     integer("graphId"),
 ];
 
-/// These columns, with those of one table behind them.
+/// Returns these columns, followed by those of one table.
 const fn work_and<const OWN: usize, const ALL: usize>(own: [Column; OWN]) -> [Column; ALL] {
     assert!(ALL == WORK.len() + OWN);
     let mut all = [WORK[0]; ALL];
@@ -56,7 +56,7 @@ pub(super) const MEMCPY: [Column; 14] = work_and([
     integer("bytes"),
     integer("migrationCause"),
 ]);
-/// The cause of a migration that the program asked for, by `cudaMemPrefetchAsync`.
+/// The cause of a migration that the program requested with `cudaMemPrefetchAsync`.
 const PREFETCHED: i64 = 1;
 pub(super) const MEMSET: [Column; 11] = work_and([integer("memKind"), integer("bytes")]);
 pub(super) const GRAPH: [Column; 9] = WORK;
@@ -83,10 +83,10 @@ pub(super) const OVERHEAD: [Column; 4] = [
     integer("nameId"),
 ];
 
-/// Shorter calls of the operating system are left out: there may be millions.
+/// Shorter operating system calls are left out: there may be millions.
 const LEAST_OF_SYSTEM_NS: u64 = 100_000;
 
-/// What PyTorch's wrappers put behind a name, with numbers that no two ranges share.
+/// What PyTorch's wrappers append to a name, with numbers that differ for every range.
 const NUMBERED: [&str; 2] = [", seq = ", ", op_id = "];
 
 impl Reader<'_> {
@@ -129,7 +129,7 @@ impl Reader<'_> {
             self.kinds.memory(row.integer(10)),
             self.kinds.memory(row.integer(11)),
         );
-        // Exports say of neither side of a migration what it is.
+        // Exports do not state the kinds of memory of a migration.
         if self.kinds.is_unified(row.integer(9)) {
             let is_asked = row.integer(13) == Some(PREFETCHED);
             (from, to) = match (is_asked, direction) {
@@ -159,7 +159,7 @@ impl Reader<'_> {
         self.push_work(row, what, name)
     }
 
-    /// A graph that was traced as a whole: the device was busy with it, and with what is not known.
+    /// Adds a graph that was traced as a whole: the device was busy with it, but its operations are not known.
     pub(super) fn graph(&mut self, row: &Row) -> Result<bool, Stop> {
         let name = format!("graph {}", row.integer(8).unwrap_or(0));
         let name = self.builder.name(&name);
@@ -188,7 +188,7 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// Whether the row is of something else, or the second one of a call.
+    /// Returns whether the row is not a CUDA call, or is the second row of one.
     pub(super) fn is_no_call(&self, row: &Row) -> bool {
         let class = row.integer(5);
         class.is_some() && self.kinds.class(class) == Class::Other
@@ -198,7 +198,7 @@ impl Reader<'_> {
         let (Some((start_ns, duration_ns)), Some(thread)) = (times(row), row.integer(2)) else {
             return Ok(None);
         };
-        // Work may still be joined to a call whose name is gone.
+        // Work may still be joined to a call whose name is missing.
         let unnamed = Api {
             kind: ApiKind::Other,
             is_driver: false,
@@ -219,7 +219,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn nvtx(&mut self, row: &Row) -> Result<bool, Stop> {
-        // Marks and ranges that were never closed are no spans of time.
+        // Marks, and ranges that were never closed, are not spans of time.
         if !self.kinds.is_range(row.integer(3)) || row.integer(1).is_none() {
             return Ok(true);
         }
@@ -246,7 +246,7 @@ impl Reader<'_> {
         Ok(true)
     }
 
-    /// What the operating system was asked for, as far as it took long: what blocks, and so explains why nothing was launched.
+    /// Adds a long operating system call: it may explain why nothing was launched meanwhile.
     pub(super) fn system(&mut self, row: &Row) -> Result<bool, Stop> {
         let (Some((start_ns, duration_ns)), Some(thread)) = (times(row), row.integer(2)) else {
             return Ok(false);
@@ -302,8 +302,8 @@ impl Reader<'_> {
         Ok(index)
     }
 
-    /// A stream of a row that names a device, but not reliably: schema 3.25 has device 0 in the rows
-    /// of waits of other devices.
+    /// Returns the stream of a row that names a device unreliably: schema 3.25 has device 0 in the rows of waits on other
+    /// devices.
     pub(super) fn stream_somewhere(
         &mut self,
         process: Option<i64>,
@@ -327,12 +327,12 @@ impl Reader<'_> {
     }
 }
 
-/// The process in a number of a process or of a thread.
+/// Returns the process in a global process or thread number.
 pub(super) fn process(global: i64) -> i64 {
     (global >> 24) & 0xFF_FFFF
 }
 
-/// Start and length, if they can be true. Zeros stand for times that were not taken.
+/// Returns start and length, if they are plausible. Zeros mean that no time was recorded.
 pub(super) fn times(row: &Row) -> Option<(i64, u64)> {
     const FARTHEST_NS: i64 = 1 << 62;
     let (start, end) = (row.integer(0)?, row.integer(1)?);
@@ -342,17 +342,17 @@ pub(super) fn times(row: &Row) -> Option<(i64, u64)> {
     Some((start, u64::try_from(duration).ok()?))
 }
 
-/// A number that fits; others stand for none.
+/// Returns a number that fits; 0 for any other.
 pub(super) fn small(number: Option<i64>) -> u32 {
     number.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }
 
-/// A size or a count; nothing stands for none.
+/// Returns a size or a count; 0 if there is none.
 fn whole(number: Option<i64>) -> u64 {
     number.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
 }
 
-/// The graph of a node: by itself in new files, the upper half of the node's number in all.
+/// Returns the graph of a node: from its own column in new files, otherwise from the upper half of the node's number.
 fn graph(graph: Option<i64>, node: Option<i64>) -> u32 {
     match (small(graph), node) {
         (0, Some(node)) if node != 0 => small(Some(node >> 32)).max(1),
@@ -360,7 +360,7 @@ fn graph(graph: Option<i64>, node: Option<i64>) -> u32 {
     }
 }
 
-/// A range's name without the numbers of its call, and its kind.
+/// Returns a range's name without the numbers of its call, and its kind.
 fn range(builder: &mut Builder, text: &str) -> (Name, RangeKind) {
     let cut = NUMBERED.iter().filter_map(|mark| text.find(mark)).min();
     let name = builder.name(&text[..cut.unwrap_or(text.len())]);
@@ -374,7 +374,7 @@ fn range(builder: &mut Builder, text: &str) -> (Name, RangeKind) {
     (name, kind)
 }
 
-/// A copy's name as PyTorch's profiler writes it, so that one word stands for one thing.
+/// Returns a copy's name as PyTorch's profiler writes it, so that both formats use the same names.
 fn copy_name(direction: Direction, from: Memory, to: Memory) -> String {
     let direction = direction.as_str();
     format!("Memcpy {direction} ({} -> {})", title(from), title(to))

@@ -1,4 +1,4 @@
-//! Names, which an export keeps in one table and everywhere else gives as a number.
+//! Looks up names, which an export keeps in one table and references by number everywhere else.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -7,16 +7,15 @@ use super::database::{Database, TextsByNumber, integer, text};
 use crate::model::{Api, Builder, Name};
 
 const TABLE: &str = "StringIds";
-/// How many numbers are remembered. Programs have thousands of kernels, not millions.
+/// The most numbers that are remembered. Programs have thousands of kernels, not millions.
 const MOST_REMEMBERED: usize = 1 << 20;
 
-/// The names of one file, looked up as they are met: the table holds much that no row names, down to
-/// what the program printed.
+/// The names of one file, looked up on demand: the table holds much that no row uses, including the program's output.
 pub struct Strings<'a> {
     texts: Option<TextsByNumber<'a>>,
     names: HashMap<i64, Name>,
     functions: HashMap<i64, (Name, Api)>,
-    /// Look-ups of numbers that the file has no text for.
+    /// Number of look-ups of numbers without a text in the file.
     missing: u64,
 }
 
@@ -29,7 +28,7 @@ impl<'a> Strings<'a> {
             functions: HashMap::new(),
             missing: 0,
         };
-        // Without a key each look-up would read the table.
+        // Without a key each look-up would scan the table.
         if strings.texts.is_none() {
             strings.read_all(database, builder);
         }
@@ -48,7 +47,7 @@ impl<'a> Strings<'a> {
         });
     }
 
-    /// The name with a number; `None` if the file has none.
+    /// Returns the name with a number; `None` if the file has none.
     pub fn name(&mut self, builder: &mut Builder, id: Option<i64>) -> Option<Name> {
         let id = id?;
         if let Some(name) = self.names.get(&id) {
@@ -64,7 +63,7 @@ impl<'a> Strings<'a> {
         Some(name)
     }
 
-    /// The function with a number; `None` if the file has no name for it.
+    /// Returns the function with a number; `None` if the file has no name for it.
     pub fn function(&mut self, builder: &mut Builder, id: Option<i64>) -> Option<(Name, Api)> {
         let id = id?;
         if let Some(function) = self.functions.get(&id) {
@@ -77,7 +76,7 @@ impl<'a> Strings<'a> {
         Some(function)
     }
 
-    /// The text with a number, handed to `use_it`.
+    /// Passes the text with a number to `use_it`.
     pub fn text<R>(
         &mut self,
         builder: &mut Builder,
@@ -99,7 +98,7 @@ impl<'a> Strings<'a> {
         found
     }
 
-    /// How many look-ups found nothing.
+    /// Returns how many look-ups found nothing.
     pub fn missing(&self) -> u64 {
         self.missing
     }

@@ -1,8 +1,8 @@
-//! Waits and the records that they wait for.
+//! Joins waits with the event records for which they wait.
 //!
-//! The kind in a row of a wait cannot be trusted: schema 3.13 calls `cudaDeviceSynchronize` a wait
-//! for an event, 3.17 calls `cudaStreamSynchronize` one of a stream, and 3.25 has rows for
-//! `cudaEventQuery`, which waits for nothing. So the call decides, where the file has it.
+//! The kind in a wait's row is unreliable: schema 3.13 calls `cudaDeviceSynchronize` a wait for an event, 3.17 calls
+//! `cudaStreamSynchronize` a wait of a stream, and 3.25 has rows for `cudaEventQuery`, which does not wait. So the call
+//! decides, where the file has it.
 
 use super::rows::{process, small, times};
 use super::*;
@@ -30,12 +30,12 @@ pub(super) const SYNC: [Column; 10] = [
     integer("eventSyncId"),
 ];
 
-/// What stands where there is no stream or no event.
+/// The value for a missing stream or event.
 const NONE: u32 = u32::MAX;
-/// What stands where a row names no process: numbers of processes are positive.
+/// The value for a row without a process: process numbers are positive.
 const NO_PROCESS: i32 = -1;
 
-/// Waits that have not met their calls and records yet.
+/// Waits that have not been joined with their calls and records yet.
 #[derive(Default)]
 pub(super) struct Waits {
     waits: Vec<Wait>,
@@ -47,7 +47,7 @@ struct Wait {
     process: i32,
     event: u32,
     sync_id: u32,
-    /// The call turned out to wait for nothing.
+    /// The call turned out not to wait.
     is_poll: bool,
 }
 
@@ -123,7 +123,7 @@ impl Waits {
         Ok(true)
     }
 
-    /// What lies here counts as kept.
+    /// Stops if the waits held here exceed the limit of memory; they count as rows that are kept.
     fn check_room(&self, reader: &Reader) -> Result<(), Stop> {
         let here = size_of_val(&self.waits[..]) + size_of_val(&self.records[..]);
         match reader.builder.kept_bytes() + here as u64 >= reader.limits.rows_bytes {
@@ -132,14 +132,14 @@ impl Waits {
         }
     }
 
-    /// All waits and records are here; calls come next.
+    /// Sorts the waits and records once all have been read; calls come next.
     pub(super) fn sort(&mut self) {
         self.waits
             .sort_unstable_by_key(|wait| (wait.process, wait.sync.correlation));
         self.records.sort_unstable();
     }
 
-    /// Notes what a call says about its waits.
+    /// Records what a call shows about its waits.
     pub(super) fn called(&mut self, process: i64, call: &Call) {
         if call.correlation == 0 {
             return;
@@ -150,7 +150,7 @@ impl Waits {
             ApiKind::SyncEvent => Some(SyncKind::Event),
             ApiKind::WaitEvent => Some(SyncKind::StreamWait),
             ApiKind::Query => None,
-            // Copies and others may wait for whatever they need.
+            // Copies and other calls may wait for anything.
             _ => return,
         };
         let key = (short(Some(process)), call.correlation);
@@ -167,7 +167,7 @@ impl Waits {
         }
     }
 
-    /// Gives the waits to the trace.
+    /// Adds the waits to the trace.
     pub(super) fn finish(mut self, builder: &mut Builder) {
         let mut by_id: Vec<Recorded> = self.records.clone();
         by_id.retain(|record| record.sync_id != 0);
@@ -187,15 +187,15 @@ impl Waits {
     }
 }
 
-/// The call that recorded with a number that no other record has.
+/// Returns the call that recorded with a number unique to its record.
 fn with_id(by_id: &[Recorded], process: i32, sync_id: u32) -> Option<u32> {
     let key = |record: &Recorded| (record.process, record.sync_id);
     let at = by_id.binary_search_by_key(&(process, sync_id), key).ok()?;
     Some(by_id[at].correlation)
 }
 
-/// The call that recorded the event last before a wait. Numbers of events are used again, and rows
-/// of records have no time in most versions; the numbers of calls rise.
+/// Returns the call that last recorded the event before a wait. Event numbers are reused, and rows of records have no time in
+/// most versions; the numbers of calls increase.
 fn last_before(records: &[Recorded], wait: &Wait) -> Option<u32> {
     let event = wait.event;
     if event == NONE {
@@ -208,7 +208,7 @@ fn last_before(records: &[Recorded], wait: &Wait) -> Option<u32> {
     (last.process == wait.process && last.event == event).then_some(last.correlation)
 }
 
-/// A process in few bytes; exports have 24 bits for it.
+/// Returns a process in few bytes; exports have 24 bits for it.
 fn short(process: Option<i64>) -> i32 {
     let number = process.and_then(|process| i32::try_from(process).ok());
     number.unwrap_or(NO_PROCESS)

@@ -1,15 +1,14 @@
-//! The one way by which text of a trace gets into a page.
+//! The only way by which text of a trace gets into a page.
 
 use std::fmt::{self, Write};
 
 use crate::show::plain::is_unseen;
 
-/// Text of a trace, cut to so many letters, for any place of a page: between tags, in an attribute
-/// with quotes, in SVG.
+/// Returns text of a trace, cut to this many characters, for any place of a page: between tags, in a quoted attribute, in SVG.
 ///
-/// A trace may come from anyone. Characters that mean something to a browser become entities.
-/// Characters that nobody sees or that turn the text around them (controls, marks of direction,
-/// spaces without a width) are shown by their number, so that a name cannot pass for another one.
+/// A trace may come from anyone. Characters with a meaning in HTML become entities. Characters that are invisible or that
+/// reorder text (controls, direction marks, zero-width spaces) are shown by their number, so that a name cannot pass for
+/// another one.
 pub fn esc(text: &str, most_letters: usize) -> Escaped<'_> {
     Escaped { text, most_letters }
 }
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_sees_is_shown_by_its_number() {
+    fn invisible_characters_are_shown_by_their_number() {
         check("a\u{202e}b\u{2066}c", "a\\u{202e}b\\u{2066}c");
         check("a\0b\x1b[1mc\u{9b}", "a\\u{0}b\\u{1b}[1mc\\u{9b}");
         check(

@@ -1,8 +1,7 @@
-//! The report as one page for a browser: nothing is loaded from anywhere, and it can be printed.
+//! The report as one page for a browser, which loads nothing and can be printed.
 //!
-//! What comes from a trace is not to be trusted. All of it passes [`esc`]; besides, the page's own
-//! rules allow a browser to run no script but ours, to load nothing and to send nothing. A page has
-//! at most some 2 MB, whatever the trace.
+//! Text of a trace is not to be trusted. All of it passes through [`esc`]; besides, the page's content security policy allows a
+//! browser to run only this script, to load nothing and to send nothing. A page has at most some 2 MB, whatever the trace.
 
 mod escape;
 mod parts;
@@ -30,17 +29,17 @@ pub use ranks::ranks_html;
 pub use steps::{best, tick_ns, tick_time};
 
 const SCRIPT: &str = include_str!("page.js");
-/// By this number a browser knows our script from any other:
-/// `openssl dgst -sha256 -binary page.js | base64`. The tests in a browser fail if it is stale.
+/// The hash by which a browser recognizes the page's script: `openssl dgst -sha256 -binary page.js | base64`. The tests in a
+/// browser fail if it is stale.
 const SCRIPT_SHA256: &str = "I/eZOHcHKqlemCFGX2vkEoUUmMbaqrFcqw8OBeh552M=";
 
-/// More devices and warnings than these are counted only.
+/// The most devices and warnings that are shown; further ones are only counted.
 const MOST_DEVICES: usize = 16;
 
-/// The report of one trace as a page of HTML, under a title such as the name of its file.
+/// Returns the report of one trace as an HTML page, under a title such as the name of its file.
 ///
-/// The page is a whole document in one file. It needs no network, shows text of the trace as text
-/// only, follows the reader's choice of light or dark, and is at most some 2 MB long.
+/// The page is a complete document in one file. It needs no network, shows text of the trace as text only, follows the reader's
+/// choice of light or dark, and is at most some 2 MB long.
 pub fn html(title: &str, report: &Report) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -83,7 +82,7 @@ fn write(out: &mut String, title: &str, report: &Report) -> fmt::Result {
     )
 }
 
-/// Hatching, so that waits can be told from work without colours.
+/// Writes the hatching patterns, which distinguish waits from work without colours.
 fn patterns(out: &mut String) -> fmt::Result {
     let pattern = |id: &str, ground: &str, line: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! What pages are put together from.
+//! Parts from which pages are built.
 
 use std::fmt::{self, Write};
 
@@ -7,16 +7,16 @@ use crate::findings::time;
 use crate::replay::{Prediction, Replay};
 
 pub const STYLE: &str = include_str!("page.css");
-/// Letters of a title, and of a warning.
+/// The most characters of a title, and of a warning.
 pub const TITLE_LETTERS: usize = 300;
 pub const WARNING_LETTERS: usize = 600;
 pub const MOST_WARNINGS: usize = 30;
-/// No table is longer.
+/// The most rows of a table.
 pub const MOST_ROWS: usize = 40;
-/// Letters of a name in a table.
+/// The most characters of a name in a table.
 pub const NAME_LETTERS: usize = 240;
 
-/// One figure of the head. All three are text of ours.
+/// Writes one figure of the header. All three texts must come from this crate, since they are not escaped.
 pub fn fact(out: &mut String, label: &str, big: &str, note: &str) -> fmt::Result {
     write!(
         out,
@@ -24,7 +24,7 @@ pub fn fact(out: &mut String, label: &str, big: &str, note: &str) -> fmt::Result
     )
 }
 
-/// The changes of a prediction, as text of a page: stages have names of the trace.
+/// Returns the changes of a prediction, as text of a page: stages have names from the trace.
 pub fn changes(prediction: &Prediction) -> String {
     let words = prediction
         .changes
@@ -33,12 +33,12 @@ pub fn changes(prediction: &Prediction) -> String {
     words.collect::<Vec<_>>().join(" + ")
 }
 
-/// A predicted step as a part of the unmodified one, both without the profiler.
+/// Returns a predicted step relative to the unmodified one, both without the profiler.
 pub fn factor(replay: &Replay, prediction: &Prediction) -> f64 {
     prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64
 }
 
-/// A little box in the colour of a class.
+/// Returns a small box in the colour of a class.
 pub fn swatch(kind: char, at: usize) -> String {
     format!(
         "<svg class=\"swatch\" aria-hidden=\"true\"><rect class=\"{kind}{at}\" width=\"100%\" \
@@ -46,7 +46,7 @@ pub fn swatch(kind: char, at: usize) -> String {
     )
 }
 
-/// What such a part is of, where it is not the step that was measured.
+/// Returns what such a ratio refers to, where that is not the measured step.
 pub fn than_without_profiler(replay: &Replay) -> String {
     match replay.is_slowed_by_profiler() {
         true => format!(

@@ -1,4 +1,4 @@
-//! The ranks of one run as one page for a browser: who waited in which exchange, and the worst of them.
+//! The ranks of one run as one page for a browser: which rank waited in which exchange, and the longest waits.
 
 use std::fmt::{self, Write};
 
@@ -10,16 +10,16 @@ use crate::ranks::Ranks;
 use crate::show::marks::{count, sentence};
 use crate::show::together::{chosen, group_line, pipeline, verdict};
 
-/// The height of a row of the heat map, and how wide a column is.
+/// The height of a row of the heat map, and the width of a column.
 const CELL: (usize, usize) = (10, 6);
 /// A cell below this part of the longest wait is drawn empty.
 const DRAWN: f64 = 0.01;
-/// Of more ranks, those that matter most have a line.
+/// The most ranks that are listed; of more, those that matter most.
 const LISTED: usize = 256;
-/// Kinds of groups with a line.
+/// The most kinds of groups that are listed.
 const GROUPS: usize = 40;
 
-/// The ranks of one run as a page of HTML, under a title such as the name of their folder.
+/// Returns the ranks of one run as an HTML page, under a title such as the name of their folder.
 ///
 /// Like the page of a report it needs no network, shows text of the traces as text only, and is at most some 2 MB long.
 pub fn ranks_html(title: &str, ranks: &Ranks) -> String {
@@ -58,7 +58,7 @@ fn write(out: &mut String, title: &str, ranks: &Ranks) -> fmt::Result {
         }
         write!(out, "</ul>")?;
     }
-    write!(out, "<section id=\"verdict\"><h2>Who is slow</h2>")?;
+    write!(out, "<section id=\"verdict\"><h2>The slow rank</h2>")?;
     for line in verdict(ranks) {
         write!(out, "<p>{}</p>", esc(&sentence(&line), 600))?;
     }
@@ -180,9 +180,9 @@ fn worst(out: &mut String, ranks: &Ranks) -> fmt::Result {
     }
     write!(
         out,
-        "<section id=\"worst\"><h2>The longest waits</h2><p class=\"sub\">Of those that have a trace, who came last and who had \
-         waited longest.</p><table><thead><tr><th>exchange<th>group<th class=\"n\">number<th class=\"n\">elements<th \
-         class=\"n\">over after<th class=\"n\">last<th class=\"n\">waited<th class=\"n\">for<th class=\"n\">all \
+        "<section id=\"worst\"><h2>The longest waits</h2><p class=\"sub\">Of the ranks with a trace, the last to arrive and the one \
+         that had waited longest.</p><table><thead><tr><th>exchange<th>group<th class=\"n\">number<th class=\"n\">elements<th \
+         class=\"n\">ended after<th class=\"n\">last<th class=\"n\">waited<th class=\"n\">for<th class=\"n\">all \
          together</thead><tbody>"
     )?;
     for (worst, group) in &ranks.worst {

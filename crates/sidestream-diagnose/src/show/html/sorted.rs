@@ -1,6 +1,6 @@
 //! Tables that a reader sorts by picking a column: ranges, operators, kernels; and the memory of devices.
 //!
-//! A cell has its value beside its text, and a row says how deep it stands: what is inside another row stays below it.
+//! Each cell has its value beside its text, and each row its depth: inner rows stay below the outer one.
 
 use std::fmt::{self, Write};
 
@@ -16,10 +16,10 @@ use crate::show::table::{
     range_name, ranges as range_rows,
 };
 
-/// The rows of ranges and of operators.
+/// The most rows of ranges and of operators.
 const MOST_LONG: usize = 100;
 
-/// The head of a table.
+/// Writes the head of a table.
 fn head<R>(
     out: &mut String,
     (id, heading, sub): (&str, &str, &str),
@@ -34,14 +34,14 @@ fn head<R>(
     write!(out, "</thead><tbody>")
 }
 
-/// The ranges that the program named.
+/// Writes the ranges that the program named.
 pub fn ranges(out: &mut String, report: &Report) -> fmt::Result {
     let rows = range_rows(report, None, MOST_LONG);
     if rows.is_empty() {
         return Ok(());
     }
-    let sub = "What the program named, one inside the other: the time of the host in it, of what it launched on devices, and in \
-               which devices did nothing for it.";
+    let sub = "The ranges that the program named, nested: the time of the host in each, of the work it launched on devices, and in \
+               which devices were idle because of it.";
     head(out, ("ranges", "Ranges", sub), &RANGES)?;
     for node in rows {
         write!(
@@ -72,7 +72,7 @@ pub fn ranges(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</section>")
 }
 
-/// Operators, ranges and calls by name.
+/// Writes operators, ranges and calls by name.
 pub fn operators(out: &mut String, report: &Report) -> fmt::Result {
     let rows = operator_rows(report, None, MOST_LONG, false);
     if rows.is_empty() {
@@ -95,7 +95,7 @@ pub fn operators(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</tbody></table></section>")
 }
 
-/// Kernels by name, with how the longest of each was launched.
+/// Writes kernels by name, with the launch of the longest kernel of each.
 pub fn kernels(out: &mut String, report: &Report) -> fmt::Result {
     let rows = kernel_rows(report, None, MOST_ROWS);
     if rows.iter().all(|line| line.total_ns == 0) {
@@ -114,15 +114,15 @@ pub fn kernels(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</tbody></table></section>")
 }
 
-/// The memory of devices over time, and who held it when most was taken.
+/// Writes the memory of devices over time, and what held it at the peak.
 pub fn memory(out: &mut String, report: &Report) -> fmt::Result {
     if report.memory.is_empty() {
         return Ok(());
     }
     write!(
         out,
-        "<section id=\"memory\"><h2>Memory</h2><p class=\"sub\">What the allocator had handed out over time, and who held it \
-         when that was most.</p>"
+        "<section id=\"memory\"><h2>Memory</h2><p class=\"sub\">What the allocator had handed out over time, and what held it \
+         at the peak.</p>"
     )?;
     for of in report.memory.iter().take(8) {
         let at = report.place(of.peak_ns).0;

@@ -1,4 +1,4 @@
-//! The median step as lanes: measured, and after each change, on one scale of time.
+//! The median step as lanes: measured, and after each change, on one time scale.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -13,26 +13,26 @@ use crate::report::Report;
 use crate::sort::order_by;
 use crate::timeline::{Drawn, Lane, Shade, Timeline};
 
-/// More spans than these no page has, whatever the trace. Each takes some hundred bytes.
+/// The most spans of a page, whatever the trace. Each takes some hundred bytes.
 const MOST_SPANS: usize = 10_000;
-/// More steps than these share bars.
+/// The most bars; more steps share them.
 const MOST_BARS: usize = 400;
-/// More changes than these have no picture of their own.
+/// The most changes with a separate picture.
 const MOST_PICTURES: usize = 16;
-/// What the steps that can be picked take together: so many spans, and so many bytes; and how small a part of a step
-/// is drawn by itself.
+/// The limits of all steps that can be picked together, in spans and in bytes; and the smallest part of a step that is drawn
+/// separately.
 const MOST_ZOOM_SPANS: usize = 10_000;
 const ZOOM_BYTES: usize = 250_000;
 const MOST_ZOOM_PARTS: u64 = 400;
-/// What the names that a reader can point at take together at the most, and the letters of one.
+/// The most bytes of the names that a reader can point at, and the most characters of one.
 const NAMES_BYTES: usize = 200_000;
 const NAME_LETTERS: usize = 200;
-/// Names that are written into spans: at the most so many on a page, into spans of this part.
+/// The most names that are written into spans of a page, and the least part of the width of such a span.
 const MOST_LABELS: usize = 600;
 const LABEL_PART: f64 = 0.045;
 
-/// The times of all steps, in their order: what is seen first. Of more steps than there are bars, a bar is the longest of
-/// some neighbours.
+/// Writes the times of all steps in order, at the top of the page. With more steps than bars, a bar shows the longest of
+/// several neighbours.
 pub fn strip(out: &mut String, report: &Report) -> fmt::Result {
     let periods = report.steps.periods_ns();
     let Some(mean_ns) = report.steps.mean_ns().filter(|_| periods.len() > 1) else {
@@ -98,7 +98,7 @@ pub fn strip(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</section>")
 }
 
-/// The section of the timelines.
+/// Writes the section of the timelines.
 pub fn section(out: &mut String, report: &Report) -> fmt::Result {
     let Some(measured) = &report.timeline else {
         return Ok(());
@@ -129,8 +129,8 @@ pub fn section(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</div></section>")
 }
 
-/// The predictions that have a picture, with their place in the report. What changes nothing looks
-/// like what was measured.
+/// Returns the predictions that have a picture, with their index in the report. Changes without effect are left out, since they
+/// look like the measured step.
 fn pictures<'r>(report: &'r Report, measured: &Timeline) -> Vec<(usize, &'r Prediction)> {
     let Ok(replay) = &report.replay else {
         return Vec::new();
@@ -146,8 +146,8 @@ fn pictures<'r>(report: &'r Report, measured: &Timeline) -> Vec<(usize, &'r Pred
         .collect()
 }
 
-/// Of predictions that lead equally far, within a hundredth, the one with the fewest changes; one that depends on more
-/// than the trace says only where it was asked for alone.
+/// Returns the best prediction; of those that are equal within a hundredth, the one with the fewest changes. One that depends
+/// on more than the trace shows is chosen only if it alone was asked for.
 pub fn best(replay: &Replay) -> Option<usize> {
     let is_alone = replay.predictions.len() == 1;
     let known = |p: &Prediction| is_alone || !p.changes.iter().any(Change::is_conditional);
@@ -170,10 +170,10 @@ struct Drawing<'p> {
     scale_ns: u64,
     /// Spans shorter than this are drawn together.
     finest_ns: u64,
-    /// How many spans of a lane are drawn at the most.
+    /// The most spans of a lane that are drawn.
     most_of_lane: usize,
     labels_left: usize,
-    /// The names that spans refer to, and where each stands in the list.
+    /// The names to which spans refer, and the index of each in the list.
     listed: String,
     places: HashMap<Name, usize>,
 }
@@ -183,7 +183,7 @@ impl<'p> Drawing<'p> {
         let scale_ns = timelines.iter().map(|t| t.length_ns).max().unwrap_or(0);
         let scale_ns = scale_ns.max(1);
         let lanes: Vec<&Lane> = timelines.iter().flat_map(|t| &t.lanes).collect();
-        // The finest grain with which all of them fit.
+        // The finest grain at which all of them fit.
         let mut finest_ns = scale_ns / 2_000;
         let count = |finest_ns| -> usize {
             let counts = lanes.iter().map(|lane| lane.coarser(finest_ns).len());
@@ -193,7 +193,7 @@ impl<'p> Drawing<'p> {
             finest_ns = finest_ns.saturating_mul(2).max(1);
         }
         let most_of_lane = match count(finest_ns) > MOST_SPANS {
-            // Spans that lie across each other by the thousand: nobody sees all of them anyway.
+            // Thousands of overlapping spans cannot all be seen anyway.
             true => MOST_SPANS / lanes.len().max(1),
             false => MOST_SPANS,
         };
@@ -244,8 +244,8 @@ impl<'p> Drawing<'p> {
         write!(self.out, "</figure>")
     }
 
-    /// What can be picked, and a picture for each. It works without the script: the style sheet
-    /// shows the picture of the button that is on.
+    /// Writes the choices, and a picture for each. It works without the script: the style sheet shows the picture of the
+    /// selected button.
     fn picks(&mut self, pictures: &[(usize, &Prediction)], report: &Report) -> fmt::Result {
         let Ok(replay) = &report.replay else {
             return Ok(());
@@ -324,7 +324,7 @@ impl<'p> Drawing<'p> {
         write!(self.out, "</div>")
     }
 
-    /// The lanes of a timeline, with the time that it ends before `until_ns` marked as saved.
+    /// Writes the lanes of a timeline; the time by which it ends before `until_ns` is marked as saved.
     fn lanes(&mut self, timeline: &Timeline, until_ns: u64) -> fmt::Result {
         let tick_ns = tick_ns(self.scale_ns);
         let tick = 100.0 * tick_ns as f64 / self.scale_ns as f64;
@@ -412,7 +412,7 @@ impl<'p> Drawing<'p> {
         )
     }
 
-    /// What the script draws where a step is picked: for each lane of it a line of spans.
+    /// Writes what the script draws when a step is picked: for each lane a line of spans.
     fn zooms(&mut self, zooms: &[Timeline]) -> fmt::Result {
         let mut part = MOST_ZOOM_PARTS;
         let count = |part: u64| -> usize {
@@ -471,7 +471,7 @@ impl<'p> Drawing<'p> {
         write!(self.out, "</div>")
     }
 
-    /// Where a name stands in the list; none for one that did not fit.
+    /// Returns the index of a name in the list; `None` for one that did not fit.
     fn place(&mut self, name: Name) -> Option<usize> {
         if let Some(place) = self.places.get(&name) {
             return Some(*place);
@@ -486,19 +486,19 @@ impl<'p> Drawing<'p> {
         Some(place)
     }
 
-    /// A start and a length as hundredths of the width.
+    /// Returns a start and a length as percentages of the width.
     fn part(&self, start_ns: u64, duration_ns: u64) -> (f64, f64) {
         let part = |ns: u64| 100.0 * ns as f64 / self.scale_ns as f64;
         (part(start_ns), part(duration_ns))
     }
 
-    /// The names for the script, as a list that the page does not show: text as all other text.
+    /// Writes the names for the script as a hidden list: escaped, like all other text.
     fn names(&mut self) -> fmt::Result {
         write!(self.out, "<ol id=\"names\" hidden>{}</ol>", self.listed)
     }
 }
 
-/// The time between two marks of the axis: 1, 2 or 5 times a power of ten, with some six on it.
+/// Returns the time between two marks of the axis: 1, 2 or 5 times a power of ten, for about six marks.
 pub fn tick_ns(scale_ns: u64) -> u64 {
     let mut power: u64 = 1;
     loop {
@@ -512,7 +512,7 @@ pub fn tick_ns(scale_ns: u64) -> u64 {
     }
 }
 
-/// The time at a mark, with as many places as the distance of marks has.
+/// Returns the time at a mark, with as many decimals as the distance of marks has.
 pub fn tick_time(at_ns: u64, tick_ns: u64) -> String {
     let (unit, word) = match tick_ns {
         0..1_000 => (1, "ns"),

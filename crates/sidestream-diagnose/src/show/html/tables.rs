@@ -1,4 +1,4 @@
-//! What a report has in rows: findings, changes, copies, calls that block.
+//! The tables of a report: findings, changes, copies, blocking calls.
 
 use std::fmt::{self, Write};
 
@@ -13,10 +13,10 @@ use crate::show::worth::{has_share, is_open, is_worth_nothing, range};
 
 use super::steps::best;
 
-/// Letters of a sentence.
+/// The most characters of a sentence.
 const TEXT_LETTERS: usize = 600;
 
-/// What costs time, the worst first.
+/// Writes the findings, the worst first.
 pub fn findings(out: &mut String, report: &Report) -> fmt::Result {
     if report.findings.is_empty() {
         return Ok(());
@@ -43,14 +43,17 @@ pub fn findings(out: &mut String, report: &Report) -> fmt::Result {
         write!(out, "</div><div class=\"gain\">")?;
         gain(out, finding, step_ns, whole)?;
         if is_worth_nothing(report, finding) {
-            write!(out, "<br>next to nothing by itself, as the replay has it")?;
+            write!(
+                out,
+                "<br>next to nothing by itself, according to the replay"
+            )?;
         }
         write!(out, "</div></li>")?;
     }
     write!(out, "</ol></section>")
 }
 
-/// What a finding is worth, as words and as a range on the length of a step.
+/// Writes the gain of a finding, as words and as a range on the length of a step.
 fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::Result {
     let saving = finding.saving_ns;
     if saving.high > 0 {
@@ -58,7 +61,7 @@ fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::
         let part = |ns: u64| (100.0 * ns as f64 / step_ns).min(100.0);
         let (low, likely, high) = (part(saving.low), part(saving.likely), part(saving.high));
         match saving.likely {
-            0 if is_open(finding) => write!(out, "<b>no trace says</b>")?,
+            0 if is_open(finding) => write!(out, "<b>not known from a trace</b>")?,
             0 => write!(out, "<b>not predicted</b>")?,
             ns => write!(out, "<b>{} less</b>", time(ns))?,
         }
@@ -91,14 +94,14 @@ fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::
     Ok(())
 }
 
-/// What stands between backticks, as code. The text is escaped already, and so are they.
+/// Marks what is between backticks as code. The text and the backticks are escaped already.
 fn code(text: &str) -> String {
     let mut parts = text.split(BACKTICK);
     let mut out = parts.next().unwrap_or_default().to_owned();
     while let Some(inside) = parts.next() {
         match parts.next() {
             Some(behind) => out.push_str(&format!("<code>{inside}</code>{behind}")),
-            // The text was cut before the second one.
+            // The text was cut before the closing backtick.
             None => out.push_str(&format!("{BACKTICK}{inside}")),
         }
     }
@@ -135,7 +138,7 @@ fn evidence(out: &mut String, report: &Report, finding: &Finding) -> fmt::Result
     write!(out, "</ul></details>")
 }
 
-/// What changes would be worth, or why that is not said.
+/// Writes what changes would gain, or why that is not predicted.
 pub fn what_if(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "<section id=\"what-if\"><h2>What if</h2>")?;
     let replay = match &report.replay {
@@ -206,20 +209,20 @@ pub fn what_if(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</tbody></table></section>")
 }
 
-/// Copies by direction and memory, and the speed that pinned ones are taken to have.
+/// Writes copies by direction and memory, and the speed assumed for pinned ones.
 pub fn copies(out: &mut String, report: &Report) -> fmt::Result {
     if report.copies.is_empty() {
         return Ok(());
     }
     let (speed, by) = report.link;
     let by = match by {
-        Link::Stated => "as was stated",
-        Link::Measured => "as pinned copies of the trace had it",
-        Link::Assumed => "as is assumed for this device",
+        Link::Stated => "as stated",
+        Link::Measured => "as measured in the trace",
+        Link::Assumed => "as assumed for this device",
     };
     write!(
         out,
-        "<section id=\"copies\"><h2>Copies</h2><p class=\"sub\">Pinned copies are taken to go at \
+        "<section id=\"copies\"><h2>Copies</h2><p class=\"sub\">Pinned copies are assumed to run at \
          {speed:.1} GB/s, {by}.</p><table><thead><tr><th>direction<th>memory<th \
          class=\"n opt\">count<th class=\"n\">bytes<th class=\"n\">time<th class=\"n\">GB/s</thead>\
          <tbody>"
@@ -241,14 +244,14 @@ pub fn copies(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</tbody></table></section>")
 }
 
-/// What held up the host.
+/// Writes the calls that blocked the host.
 pub fn blocking(out: &mut String, report: &Report) -> fmt::Result {
     if report.blocking.is_empty() {
         return Ok(());
     }
     write!(
         out,
-        "<section id=\"blocking\"><h2>Calls that block</h2><p class=\"sub\">Time inside a call is no \
+        "<section id=\"blocking\"><h2>Calls that block</h2><p class=\"sub\">Time inside a call is not a \
          loss by itself: the device may be busy meanwhile.</p><table><thead><tr><th \
          class=\"wide\">call<th class=\"n\">count<th class=\"n\">inside<th class=\"n\">device idle \
          meanwhile</thead><tbody>"
@@ -266,7 +269,7 @@ pub fn blocking(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</tbody></table></section>")
 }
 
-/// How launches reach the devices.
+/// Writes how launches reach the devices.
 pub fn launches(out: &mut String, report: &Report) -> fmt::Result {
     let launches = &report.launches;
     if launches.linked == 0 {

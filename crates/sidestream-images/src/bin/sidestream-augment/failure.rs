@@ -1,4 +1,4 @@
-//! How the command fails: one line that names the place and the remedy, and exit code 2.
+//! Failures of the command: one line that names the place and the remedy, and exit code 2.
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use sidestream::check::one_line;
 
-/// Why the command could not do what it was asked.
+/// Why the command failed.
 #[derive(Debug)]
 pub struct Failure(String);
 
 impl Failure {
-    /// The input, an argument or the device is at fault.
+    /// Returns a failure of the input, an argument or the device.
     pub fn input(message: impl Display) -> Failure {
         Failure(message.to_string())
     }
@@ -29,12 +29,12 @@ impl Display for Failure {
     }
 }
 
-/// A path as it is printed: in one line, whatever is in it.
+/// Formats a path for printing, in one line whatever characters it contains.
 pub fn shown(path: &Path) -> String {
     one_line(&path.to_string_lossy()).into_owned()
 }
 
-/// Writes to standard output. A reader that went away (`sidestream-augment … | head`) ends the command quietly.
+/// Writes to standard output. If the reader has gone away (`sidestream-augment … | head`), the command ends quietly.
 pub fn print(text: impl Display) -> Result<(), Failure> {
     match write!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),

@@ -1,4 +1,4 @@
-//! The run: a loader's batches through a pipeline of the library.
+//! Runs a loader's batches through a pipeline.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
@@ -18,7 +18,7 @@ use sidestream_images::{Key, Region, Size};
 use super::stop::Stop;
 use crate::failure::Failure;
 
-/// What is to be done.
+/// What the run is to do.
 pub struct Asked<'a> {
     pub plan: Plan,
     pub form: Form,
@@ -30,22 +30,22 @@ pub struct Asked<'a> {
     pub load: load::Options,
 }
 
-/// How it went.
+/// The result of a run.
 pub struct Outcome {
     pub report: Report,
     pub is_simulated: bool,
     pub pictures: u64,
-    /// So many would come if none were broken and nobody ended it.
+    /// Number of pictures if none is broken and the run is not interrupted.
     pub of: u64,
     pub batch: u32,
-    /// Of one picture.
+    /// Shape of one result.
     pub shape: [usize; 3],
     pub seconds: f64,
-    /// How long the source waited for a batch to be decoded.
+    /// Time that the source waited for batches to be decoded.
     pub starved_seconds: f64,
-    /// How long the host was busy with results: statistics, and writing.
+    /// Time that the host was busy with results: statistics, and writing.
     pub results_seconds: f64,
-    /// What the stages took of a batch that was alone, if one was.
+    /// Stage times of a batch that was alone on the device, if one was.
     pub alone: Vec<(String, Duration)>,
     pub broken: Vec<BrokenPicture>,
 }
@@ -55,32 +55,32 @@ pub struct Done<'a> {
     pub bytes: &'a [u8],
     pub pictures: usize,
     pub shape: [usize; 3],
-    /// -1 where there is none.
+    /// Labels of the results; -1 for none.
     pub labels: &'a [i64],
 }
 
-/// What a batch has beside its pixels.
+/// What belongs to a batch besides its pixels.
 struct Beside {
     drawn: Drawn,
     labels: Vec<i64>,
 }
 
-/// What the source tells of a run.
+/// What the source records about a run.
 #[derive(Default)]
 struct Told {
-    /// Batches whose work is not yet submitted, and those that are on the device, the oldest first.
+    /// Batches whose work is not yet submitted, and batches on the device, the oldest first.
     waiting: VecDeque<Arc<Beside>>,
     running: VecDeque<Arc<Beside>>,
     starved: Duration,
     broken: Vec<BrokenPicture>,
 }
 
-/// Uploads are whole pages, so that a batch sends little more than it has.
+/// Uploads are rounded up to pages, so that a batch uploads little more than it needs.
 const PAGE: usize = 4096;
-/// The headers of so many pictures decide how large a slab is.
+/// Number of pictures whose headers determine the size of a slab.
 const HEADERS: u64 = 2048;
 
-/// Runs it, and gives each batch to `consume` in order.
+/// Runs the pictures through the device, and passes each batch to `consume` in order.
 pub fn run(
     asked: &Asked<'_>,
     data: &Arc<Dataset>,
@@ -178,7 +178,7 @@ pub fn run(
     })
 }
 
-/// The loader, whose slabs are pinned and have so many rows.
+/// Returns the loader, whose slabs are pinned and have `rows` rows.
 fn loader(
     asked: &Asked<'_>,
     data: &Arc<Dataset>,
@@ -189,7 +189,7 @@ fn loader(
     load.max_slab_bytes = (rows * PAGE) as u64;
     load.depth = load.depth.max(asked.depth.unwrap_or_default());
     let plan = asked.plan.clone();
-    // A picture whose region cannot be said is refused with its batch, by `draw`, in words.
+    // A picture whose region cannot be computed is refused with its batch by `draw`, with a message.
     let choose = move |key: Key, size: Size| {
         plan.region(key, size)
             .unwrap_or_else(|_| Region::whole(size))
@@ -202,7 +202,7 @@ fn loader(
     Loader::new(Arc::clone(data), load, choose, make).map_err(Failure::input)
 }
 
-/// Puts the next batch, of any epoch, into the slab, and says how many of its rows are used; nothing at the end.
+/// Moves the next batch, of any epoch, into the slab, and returns how many of its rows are used; none at the end.
 fn fill(
     loader: &mut Loader<Pinned<u8>>,
     plan: &Plan,
@@ -234,11 +234,11 @@ fn fill(
     Ok(Some(used))
 }
 
-/// The device. A driver that is named and has no GPU is a mistake, not a machine without one.
+/// Opens the device. A driver that is named and has no GPU is an error, not a machine without a GPU.
 fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
     let options = Options::new().notice(|text| {
         let text = text.strip_prefix("sidestream: ").unwrap_or(text);
-        // Where nobody hears it, nothing is lost.
+        // If standard error is closed, the notice may be lost.
         let _ = writeln!(std::io::stderr().lock(), "sidestream-augment: {text}");
     });
     let Some(file) = asked.driver else {
@@ -253,12 +253,12 @@ fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
         }
         (name, _) => name,
     };
-    // SAFETY: whoever names a library as the driver answers for its being one.
+    // SAFETY: the user who names a library as the driver guarantees that it is one.
     let options = unsafe { options.driver(file) };
     Ok(Device::open_with(name, &options)?)
 }
 
-/// The label of a mixed picture is that of its larger part.
+/// Returns the labels: a mixed picture has the label of its larger part.
 fn mixed_labels(beside: &Beside) -> Vec<i64> {
     let each = beside.drawn.mixed().iter().zip(&beside.labels);
     each.map(|(Mixed { partner, share }, own)| match *share < 0.5 {
@@ -275,7 +275,7 @@ fn progress(done: u64, total: u64, took: Duration, starved: Duration) {
         false => "the device binds",
     };
     let filled = (20 * done / total.max(1)).min(20) as usize;
-    // Whether anybody sees it does not matter.
+    // The progress line may be lost.
     let _ = write!(
         std::io::stderr(),
         "\r[{}{}] {done}/{total} pictures, {rate:.0}/s, {binds}\x1b[K",
@@ -292,7 +292,7 @@ fn shape(size: Size, layout: Layout) -> [usize; 3] {
     }
 }
 
-/// The headers of pictures all over the data, those that can be read.
+/// Returns the sizes in the headers of pictures all over the data set, for those that can be read.
 fn headers<'a>(data: &'a Dataset, asked: &Asked<'_>) -> impl Iterator<Item = (u64, Size)> + 'a {
     let many = data.len();
     let step = many.div_ceil(HEADERS).max(1);
@@ -305,7 +305,7 @@ fn headers<'a>(data: &'a Dataset, asked: &Asked<'_>) -> impl Iterator<Item = (u6
     })
 }
 
-/// What is wrong with the first picture.
+/// Describes what is wrong with the first picture.
 fn first_fault(data: &Dataset, asked: &Asked<'_>) -> String {
     let mut bytes = Vec::new();
     let read = data.read(0, &mut bytes);
@@ -316,11 +316,13 @@ fn first_fault(data: &Dataset, asked: &Asked<'_>) -> String {
     }
 }
 
-/// Room for as many pictures as a batch has, each as large as the largest that were looked at.
+/// Returns the bytes for as many pictures as a batch has, each as large as the largest of those whose headers were
+/// read.
 fn slab_bytes(data: &Dataset, asked: &Asked<'_>) -> Result<u64, Failure> {
     let key = |sample| Key::new(asked.load.seed, 0, sample);
     let most = |(sample, size): (u64, Size)| {
-        // Another epoch may draw a larger part: the whole, unless what is needed never depends on a draw.
+        // Another epoch may draw a larger region: the whole picture counts, unless the region never depends on a
+        // draw.
         let region = asked.plan.region(key(sample), size);
         let held = match asked.epochs {
             1 => region.map_or(size, |region| region.size),
@@ -333,17 +335,17 @@ fn slab_bytes(data: &Dataset, asked: &Asked<'_>) -> Result<u64, Failure> {
     let batch = asked.load.batch as usize;
     let largest = sizes.first().copied().unwrap_or(0);
     let sum: u64 = sizes.iter().take(batch).sum();
-    // Fewer were looked at than there are in a batch: the rest may be as large as the largest.
+    // Fewer headers were read than a batch has pictures: the rest may be as large as the largest.
     let seen = sizes.len() as u64;
     let rest = match seen == data.len() {
         true => 0,
         false => (batch as u64).saturating_sub(seen) * largest,
     };
-    // What replaces a broken picture may be larger, and so may pictures that were not looked at.
+    // The replacement of a broken picture may be larger, and so may pictures whose headers were not read.
     Ok((sum + sum / 4 + rest).max(PAGE as u64))
 }
 
-/// The size of every result, by the first picture that can be read.
+/// Returns the size of every result, from the first picture that can be read.
 fn result_size(data: &Dataset, asked: &Asked<'_>) -> Result<Size, Failure> {
     let Some((sample, size)) = headers(data, asked).next() else {
         return Err(Failure::input(format!(
@@ -358,7 +360,7 @@ fn result_size(data: &Dataset, asked: &Asked<'_>) -> Result<Size, Failure> {
     Ok(drawn.size())
 }
 
-/// What failed: a picture names itself, so that the number of its batch says nothing more.
+/// Returns the message of a failure. A picture's message names the picture, so the number of its batch adds nothing.
 fn words_of(failed: &Failed) -> String {
     let text = match (&*failed.stage, &failed.cause) {
         ("source", Cause::User(why)) => why.to_string(),

@@ -1,4 +1,4 @@
-//! `sidestream-augment`: a folder of pictures through decoding, upload, augmentation and download, all at once.
+//! `sidestream-augment`: decodes, uploads, augments and downloads a folder of pictures, all concurrently.
 
 mod failure;
 mod job;
@@ -28,19 +28,20 @@ use statistics::Statistics;
 use stop::Stop;
 use write::{Writer, Written};
 
-/// Decode, upload and augment pictures at once, and write them or say what they are like
+/// Decode, upload and augment pictures concurrently, and write the results or their statistics
 ///
-/// PATH is a folder (a class for each sub-folder), a text file with a path or `path,label` in each line, or an archive
-/// (`.tar`) in WebDataset's layout. Without one, forty pictures of the program's own are taken.
+/// PATH is a folder (with a sub-folder for each class), a text file with a path or `path,label` in each line, or an
+/// archive (`.tar`) in WebDataset's layout. Without PATH, forty generated pictures are used.
 ///
-/// Worker threads decode only what the operators need of a picture, into pinned memory; the GPU augments batch after
-/// batch beside that. What is drawn at random depends on the seed, the epoch and the picture alone. On a simulated GPU the
-/// results are the same, and its times are simulated.
+/// Worker threads decode only what the operators need of a picture, into pinned memory, while the GPU augments
+/// earlier batches. Random parameters depend on the seed, the epoch and the picture alone. On a simulated GPU the
+/// results are equal, and its times are simulated.
 ///
-/// Under torchrun each process takes its share (RANK and WORLD_SIZE), and puts its rank into the names of its files.
+/// Under torchrun each process takes its share (RANK and WORLD_SIZE), and adds its rank to the names of its files.
 ///
-/// While a file is written its name ends in `.part`; one that a killed run left behind is overwritten. After Ctrl-C or SIGTERM it holds the
-/// batches that were whole by then, and gets its name. A second one ends the program at once, and nothing is left.
+/// While a file is written its name ends in `.part`; one that a killed run left behind is overwritten. After Ctrl-C
+/// or SIGTERM the file contains the batches that were complete by then, and gets its name. A second signal ends the
+/// program at once, and removes the file.
 ///
 /// Exit code: 0 if all went well, 2 if the input, an argument or the device is at fault, 130 after Ctrl-C, 143 after SIGTERM.
 #[derive(Parser)]
@@ -51,69 +52,69 @@ struct Args {
     /// Operators with torchvision's names and arguments, such as "RandomResizedCrop(224) RandomHorizontalFlip()"
     #[arg(long, value_name = "OPERATORS", default_value = USUAL)]
     ops: String,
-    /// One launch for each operator, as in torchvision's sequence, to compare with
+    /// Use one launch for each operator, as in torchvision's sequence, for comparison
     #[arg(long)]
     no_fuse: bool,
     /// Write the pictures: FILE.npy, with their labels in FILE.labels.npy, or FILE.safetensors
     #[arg(long, short, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Say mean, deviation and range of each colour before `Normalize`, which wants to know the first two
+    /// Print mean, deviation and range of each colour before `Normalize`, which takes the first two as arguments
     #[arg(long)]
     stats: bool,
-    /// Write a contact sheet: sixteen pictures as they are, and augmented (of several ranks, the first writes it)
+    /// Write a contact sheet of sixteen pictures, unchanged and augmented (of several ranks, the first writes it)
     #[arg(long, value_name = "FILE.png")]
     sheet: Option<PathBuf>,
     /// Pictures in a batch
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     batch: u32,
-    /// How often the pictures are gone through
+    /// Number of passes over the pictures
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
-    /// What order and parameters are drawn from
+    /// Seed of the order and of the random parameters
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Take the pictures in the order of their names
+    /// Process the pictures in the order of their names
     #[arg(long)]
     in_order: bool,
-    /// Type of the results; u8 is what operators without ToDtype give
+    /// Type of the results; without ToDtype it is u8
     #[arg(long, value_parser = one_of(KINDS))]
     dtype: Option<Kind>,
     /// Order of the values of a result
     #[arg(long, value_parser = one_of(LAYOUTS), default_value = "nchw")]
     layout: Layout,
-    /// What becomes of broken files: `fail` ends the run, `skip` leaves them out, `replace` takes another picture
+    /// What happens to broken files: `fail` ends the run, `skip` leaves them out, `replace` takes another picture
     #[arg(long, value_parser = one_of(BROKEN), default_value = "skip")]
     broken: OnBroken,
-    /// Threads that decode, up to 1024; by default as many as there are processors
+    /// Number of threads that decode, up to 1024; by default one per processor
     #[arg(long, default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u16).range(0..=1024))]
     workers: u16,
-    /// Batches on the device at once; by default the first three go alone and are timed, and that decides
+    /// Batches on the device at once; by default chosen from the times of the first three, which run alone
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
     depth: Option<u16>,
-    /// Most pinned memory of a batch, in MiB; by default what the headers of its largest pictures say
+    /// Maximum pinned memory of a batch, in MiB; by default computed from the headers of the largest pictures
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     slab_mib: Option<u64>,
-    /// Which share of the pictures, from 0; torchrun's RANK if that is set
+    /// Index of this process's share of the pictures, from 0; torchrun's RANK if that is set
     #[arg(long, requires = "world")]
     rank: Option<u32>,
-    /// How many shares; torchrun's WORLD_SIZE if that is set
+    /// Number of shares; torchrun's WORLD_SIZE if that is set
     #[arg(long, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
     world: Option<u32>,
     #[arg(long, default_value = "auto", help = format!("The GPU: auto, cuda:0 and so on; {} or sim:FILE.toml", DeviceName::built_in()))]
     device: String,
-    /// The library of the CUDA driver, if not the one that the system has
+    /// Library of the CUDA driver, if not the system's
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
-    /// Print one JSON object instead of the text
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// What most train on.
+/// The usual augmentation of training.
 const USUAL: &str = "RandomResizedCrop(224) RandomHorizontalFlip() ToDtype(scale=True) \
                      Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))";
 
-/// One of these, by its name.
+/// Parses one of these values by its name.
 fn one_of<T: Clone + Send + Sync + 'static>(
     all: &'static [(&'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
@@ -139,14 +140,14 @@ const BROKEN: &[(&str, OnBroken)] = &[
 
 fn main() -> ExitCode {
     let code = run(&Args::parse()).unwrap_or_else(|failure| {
-        // Where nobody hears it (`2>&1 | head`), the exit code says it too.
+        // If standard error is closed (`2>&1 | head`), the exit code still reports the failure.
         let _ = writeln!(std::io::stderr().lock(), "sidestream-augment: {failure}");
         2
     });
     ExitCode::from(code)
 }
 
-/// Runs the command, and gives its exit code.
+/// Runs the command, and returns its exit code.
 fn run(args: &Args) -> Result<u8, Failure> {
     let plan = plan(args)?;
     let form = form(args, &plan)?;
@@ -163,7 +164,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
     };
     let mut labels = BTreeMap::new();
     let mut statistics = args.stats.then(|| Statistics::before(normalized(&plan)));
-    // Of several ranks one draws it: it is the same for all.
+    // All ranks would draw the same sheet, so only one does.
     let sheet = args.sheet.as_ref().filter(|_| rank == 0);
     if let Some(file) = sheet {
         sheet::write(file, &data, &plan, args.seed)?;
@@ -199,7 +200,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
             None => Ok(()),
         }
     })?;
-    // Of no batch there is nothing to write.
+    // Without pictures there is nothing to write.
     let written = match writer.filter(|_| outcome.pictures > 0) {
         Some(writer) => Some(writer.finish()?),
         None => None,
@@ -220,7 +221,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
         false => {
             let mut text = outcome.text();
             if interrupted.is_some() {
-                text += "Interrupted: what was on the device is there, the rest is not.\n";
+                text += "Interrupted: the batches that were on the device are complete, the rest is missing.\n";
             }
             if let Some(statistics) = &statistics {
                 text += &statistics.text(plan.is_numeric());
@@ -241,7 +242,7 @@ fn run(args: &Args) -> Result<u8, Failure> {
     Ok(interrupted.unwrap_or(0))
 }
 
-/// Which labels the results have, and how many of them each.
+/// Returns the labels of the results, and how many results have each.
 fn counts(labels: &BTreeMap<i64, u64>, classes: &[String]) -> serde_json::Value {
     let name = |label: i64| classes.get(usize::try_from(label).ok()?);
     let each = labels.iter().map(
@@ -264,7 +265,7 @@ fn form(args: &Args, plan: &Plan) -> Result<Form, Failure> {
     };
     let kind = match (args.dtype, plan.is_numeric()) {
         (Some(Kind::U8), true) => {
-            let why = "--dtype u8: behind ToDtype values are floating-point numbers; leave ToDtype out, or ask for f32, f16 or bf16";
+            let why = "--dtype u8: after ToDtype values are floating-point numbers; leave ToDtype out, or ask for f32, f16 or bf16";
             return Err(Failure::input(why));
         }
         (asked, _) => asked.unwrap_or(usual),
@@ -290,18 +291,20 @@ fn data(args: &Args) -> Result<Dataset, Failure> {
     data.map_err(Failure::input)
 }
 
-/// The share of this process: as asked for, else as torchrun says.
+/// Returns the share of this process, from the arguments or otherwise from torchrun's variables.
 fn share(args: &Args) -> Result<(u32, u32), Failure> {
     if let (Some(rank), Some(world)) = (args.rank, args.world) {
         return Ok((rank, world));
     }
-    let told = |name: &str| match std::env::var(name) {
+    let told = |name: &str| {
+        match std::env::var(name) {
         Err(_) => Ok(None),
         Ok(text) => text.parse::<u32>().map(Some).map_err(|_| {
             Failure::input(format!(
-                "{name} is {text:?}, which is no whole number; unset it, or give --rank and --world"
+                "{name} is {text:?}, which is not a whole number; unset it, or give --rank and --world"
             ))
         }),
+    }
     };
     match (told("RANK")?, told("WORLD_SIZE")?) {
         (Some(rank), Some(world)) => Ok((rank, world)),
@@ -372,7 +375,7 @@ impl Outcome {
         );
         if let Some(timed) = &self.report.timed {
             let simulated = if self.is_simulated { ", simulated" } else { "" };
-            // Between the stages of batches that share the device lies whatever it waited for.
+            // If batches share the device, the time between their stages includes other batches' work.
             let (which, stages) = match self.alone.is_empty() {
                 true => ("a batch", &timed.stages),
                 false => ("a batch alone", &self.alone),
@@ -406,15 +409,15 @@ impl Outcome {
         text
     }
 
-    /// What all batches would take on the device one stage after the other, if a batch was timed alone. Otherwise stages look longer
-    /// than they are, and so does the limit.
+    /// Returns the time that all batches would take on the device one stage after another, if a batch was timed
+    /// alone. Otherwise stages look longer than they are, and so does the limit.
     fn serial(&self) -> Option<Duration> {
         let timed = self.report.timed.as_ref()?;
         let alone: Duration = self.alone.iter().map(|(_, time)| *time).sum();
         (!self.alone.is_empty() && timed.limit <= timed.elapsed).then(|| alone * timed.items)
     }
 
-    /// What sets the time of the whole.
+    /// Returns what limits the speed of the run.
     fn binds(&self) -> &'static str {
         let most = 0.5 * self.seconds;
         let timed = self.report.timed.as_ref();
@@ -431,7 +434,7 @@ impl Outcome {
         match self.binds() {
             "decode" => "Decoding is the limit: more processors or smaller files help, a faster GPU does not.".into(),
             "results" => "What the host does with the results is the limit: writing them, or statistics. Neither decoding nor the device is.".into(),
-            "host" => "The device is idle more than half of the time: decoding, results and the host's own calls hold it up together.".into(),
+            "host" => "The device is idle more than half of the time: decoding, results and the host's own calls delay it together.".into(),
             "simulation" => "The simulated GPU computes on this processor, which sets the time here: on a real one only its own times count.".into(),
             _ => {
                 let stage = self.report.timed.as_ref().map_or("the device", |timed| &timed.binds);
@@ -445,7 +448,7 @@ fn counted(many: u64, what: &str) -> String {
     format!("{many} {what}{}", if many == 1 { "" } else { "s" })
 }
 
-/// What `Normalize` takes off, and what it divides by.
+/// Returns what `Normalize` subtracts, and what it divides by.
 fn normalized(plan: &Plan) -> ([f32; 3], [f32; 3]) {
     let found = plan.operators().iter().find_map(|operator| match operator {
         Operator::Normalize { mean, std } => Some((*mean, *std)),
@@ -454,7 +457,7 @@ fn normalized(plan: &Plan) -> ([f32; 3], [f32; 3]) {
     found.unwrap_or(([0.0; 3], [1.0; 3]))
 }
 
-/// How to get from values behind `ToDtype` and `Normalize` back to levels from 0 to 255.
+/// Returns the map from values after `ToDtype` and `Normalize` back to levels from 0 to 255.
 fn levels(plan: &Plan) -> impl Fn(f32, usize) -> f32 + use<> {
     let (mean, std) = normalized(plan);
     let is_scaled = |operator: &Operator| matches!(operator, Operator::ToDtype { scale: true });

@@ -1,4 +1,4 @@
-//! The contact sheet: sixteen pictures, each as it is and, to its right, augmented.
+//! The contact sheet: sixteen pictures, each unchanged and, to its right, augmented.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use sidestream_images::{Key, Region, Size};
 use super::{levels, write};
 use crate::failure::{Failure, shown};
 
-/// The longer side of a picture on the sheet, in pixels, and the gap between two.
+/// Longer side of a picture on the sheet in pixels, and the gap between two pictures.
 const SIDE: usize = 160;
 const GAP: usize = 6;
 const PAIRS: [usize; 2] = [4, 4];
 const PAPER: u8 = 245;
 
-/// Writes it.
+/// Writes the sheet.
 pub fn write(file: &Path, data: &Dataset, plan: &Plan, seed: u64) -> Result<(), Failure> {
     if file
         .extension()
@@ -32,7 +32,7 @@ pub fn write(file: &Path, data: &Dataset, plan: &Plan, seed: u64) -> Result<(), 
         if pictures.len() == many {
             break;
         }
-        // Broken ones are told of by the run.
+        // The run reports broken pictures.
         if let Some(picture) = decoded(data, sample) {
             pictures.push((sample, picture));
         }
@@ -55,7 +55,7 @@ pub fn write(file: &Path, data: &Dataset, plan: &Plan, seed: u64) -> Result<(), 
             layout: Layout::Nhwc,
             kind: Kind::F32,
         };
-        // Mixing takes another picture of the batch, and here there is one.
+        // Mixing takes another picture of the batch, and this batch has only one.
         let drawn = plan.draw(&whole, &[key])?;
         let values = drawn.host(pixels, numbers)?;
         let each = values.chunks_exact(4).enumerate().map(|(at, bytes)| {
@@ -84,7 +84,7 @@ fn decoded(data: &Dataset, sample: u64) -> Option<(Size, Vec<u8>)> {
     Some((size, pixels))
 }
 
-/// Puts a picture into its cell, as large as fits.
+/// Draws a picture into its cell, as large as fits.
 fn put(
     sheet: &mut [u8],
     of: Size,

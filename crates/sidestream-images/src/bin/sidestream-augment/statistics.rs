@@ -1,4 +1,4 @@
-//! What the results are like: mean, deviation and range of each colour.
+//! Statistics of the results: mean, deviation and range of each colour.
 
 use rayon::prelude::*;
 use serde_json::{Value, json};
@@ -6,9 +6,10 @@ use sidestream_images::augment::{Form, Layout};
 
 use super::job::Done;
 
-/// Of the values of each colour so far, in the units of the results. What is said of them is of values before `Normalize`.
+/// Sums over the values of each colour so far, in the units of the results. Output refers to the values before
+/// `Normalize`.
 pub struct Statistics {
-    /// What `Normalize` took off, and what it divided by.
+    /// What `Normalize` subtracted, and what it divided by.
     normalized: ([f64; 3], [f64; 3]),
     count: u64,
     sum: [f64; 3],
@@ -52,7 +53,7 @@ fn of_picture(bytes: &[u8], form: Form) -> Statistics {
 }
 
 impl Statistics {
-    /// Of results of a plan that normalizes by this mean and deviation.
+    /// Returns the empty statistics for a plan that normalizes by this mean and deviation.
     pub fn before((mean, std): ([f32; 3], [f32; 3])) -> Statistics {
         Statistics {
             normalized: (mean.map(f64::from), std.map(f64::from)),
@@ -60,7 +61,7 @@ impl Statistics {
         }
     }
 
-    /// Values of the results as they were before `Normalize`.
+    /// Converts values of the results back to before `Normalize`.
     fn back(&self, values: [f64; 3]) -> [f64; 3] {
         let (mean, std) = self.normalized;
         std::array::from_fn(|colour| values[colour] * std[colour] + mean[colour])
@@ -77,11 +78,11 @@ impl Statistics {
         ]
     }
 
-    /// Takes a batch in.
+    /// Adds a batch.
     pub fn add(&mut self, batch: &Done<'_>, form: Form) {
         let picture = batch.shape.iter().product::<usize>();
         let pictures = batch.bytes.par_chunks_exact(picture * form.kind.bytes());
-        // In the order of the pictures, so that sums are the same on any number of cores.
+        // Collected in the order of the pictures, so that sums are equal on any number of cores.
         let each: Vec<Statistics> = pictures.map(|bytes| of_picture(bytes, form)).collect();
         for one in each {
             self.count += one.count;
@@ -106,7 +107,7 @@ impl Statistics {
         })
     }
 
-    /// For `--json`; nothing of no pictures.
+    /// Returns the statistics for `--json`; null if there are no pictures.
     pub fn json(&self) -> Value {
         if self.count == 0 {
             return Value::Null;
@@ -116,7 +117,7 @@ impl Statistics {
             .collect()
     }
 
-    /// For people.
+    /// Returns the statistics as a table.
     pub fn text(&self, is_numeric: bool) -> String {
         if self.count == 0 {
             return String::new();

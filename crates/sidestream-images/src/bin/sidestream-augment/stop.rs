@@ -1,5 +1,5 @@
-//! What a signal ends: at first the run, behind the batches that are on the device, so that what was written is whole batches. A
-//! second signal ends the process at once, without its unfinished file.
+//! Handles signals. The first one ends the run after the batches that are on the device, so that the output consists
+//! of whole batches. A second one ends the process at once and removes its unfinished file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,26 +10,26 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// Whether a signal came, and what there is to end.
+/// Whether a signal came, and what it ends.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Once a signal came: the exit code that says which.
+    /// Exit code of the signal, once one came.
     code: Option<u8>,
-    /// What runs.
+    /// Cancels the run.
     cancel: Option<Cancel>,
-    /// The file that has not got its name yet.
+    /// The file that does not have its final name yet.
     part: Option<PathBuf>,
 }
 
 impl Stop {
-    /// From here on signals do not end the process by themselves.
+    /// Installs the handlers: from here on, signals do not end the process by themselves.
     pub fn on_signals() -> Result<Stop, Failure> {
         let stop = Stop::default();
         let told = stop.clone();
-        // SIGHUP is left alone: `nohup` asks to be left alone by it.
+        // SIGHUP is not handled, since `nohup` has it ignored.
         let signals = Signals::new([SIGINT, SIGTERM]);
         let listening = signals.and_then(|mut signals| {
             let named = std::thread::Builder::new().name("signals".into());
@@ -47,7 +47,7 @@ impl Stop {
         let mut state = self.lock();
         if let Some(code) = state.code {
             if let Some(part) = &state.part {
-                // If it stays, the next run of that name overwrites it.
+                // If removing fails, the next run with this name overwrites the file.
                 let _ = std::fs::remove_file(part);
             }
             std::process::exit(code.into());
@@ -58,7 +58,7 @@ impl Stop {
         }
     }
 
-    /// This is to be ended; at once, if a signal came before.
+    /// Registers what a signal cancels; cancels it at once if a signal came before.
     pub fn cancels(&self, cancel: Cancel) {
         let mut state = self.lock();
         if state.code.is_some() {
@@ -67,12 +67,12 @@ impl Stop {
         state.cancel = Some(cancel);
     }
 
-    /// This file is nobody's before it has its name.
+    /// Registers a file that a second signal removes.
     pub fn removes(&self, part: &Path) {
         self.lock().part = Some(part.to_owned());
     }
 
-    /// The exit code, if a signal came.
+    /// Returns the exit code, if a signal came.
     pub fn code(&self) -> Option<u8> {
         self.lock().code
     }

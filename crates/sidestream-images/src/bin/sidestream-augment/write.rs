@@ -1,7 +1,8 @@
-//! Results in files: NumPy's `.npy`, and `.safetensors`.
+//! Writes results to files: NumPy's `.npy`, and `.safetensors`.
 //!
-//! Both begin with a header that says how many pictures follow. It is written when that is known, into room that was kept for
-//! it, and the file gets its name when it is whole and on the disk: nobody meets half a file.
+//! Both formats begin with a header that contains the number of pictures. Room is kept for the header, which is
+//! written when the number is known. The file gets its final name when it is complete and on disk, so no other
+//! program reads half a file.
 
 use std::fs::{File, TryLockError};
 use std::io::{BufWriter, Error, ErrorKind, Seek, SeekFrom, Write};
@@ -14,7 +15,7 @@ use super::job::Done;
 use super::stop::Stop;
 use crate::failure::{Failure, shown};
 
-/// A file that results go to.
+/// A file to which results are written.
 pub struct Writer {
     file: BufWriter<File>,
     name: PathBuf,
@@ -26,10 +27,10 @@ pub struct Writer {
     pictures: u64,
 }
 
-/// What a run left.
+/// The files that a run wrote.
 pub struct Written {
     pub file: PathBuf,
-    /// Their own file, where the format has one.
+    /// File of the labels, if the format needs a separate one.
     pub labels: Option<PathBuf>,
 }
 
@@ -37,7 +38,7 @@ pub struct Written {
 const HEADER: usize = 512;
 
 impl Writer {
-    /// Begins a file.
+    /// Creates the unfinished file.
     pub fn create(name: &Path, form: Form, stop: &Stop) -> Result<Writer, Failure> {
         let end = name.extension().and_then(|end| end.to_str());
         let is_safetensors = match end {
@@ -71,7 +72,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// A batch more.
+    /// Appends a batch.
     pub fn add(&mut self, batch: &Done<'_>) -> Result<(), Failure> {
         self.shape = batch.shape;
         self.labels.extend_from_slice(batch.labels);
@@ -79,7 +80,7 @@ impl Writer {
         self.put(batch.bytes)
     }
 
-    /// The file gets its header and its name.
+    /// Writes the header, and gives the file its final name.
     pub fn finish(mut self) -> Result<Written, Failure> {
         let labels: Vec<u8> = self
             .labels
@@ -108,7 +109,7 @@ impl Writer {
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&header)?;
             file.flush()?;
-            // A disk may be found full as late as here.
+            // A full disk may be reported as late as here.
             file.get_ref().sync_all()
         };
         end(&mut self.file).map_err(|error| unwritten(&self.part, &error))?;
@@ -136,7 +137,8 @@ impl Writer {
         }
     }
 
-    /// Eight bytes of length, and JSON that ends in spaces (<https://huggingface.co/docs/safetensors>).
+    /// Returns the header of safetensors: eight bytes of length, and JSON that ends in spaces
+    /// (<https://huggingface.co/docs/safetensors>).
     fn safetensors(&self, label_bytes: usize) -> Vec<u8> {
         let dtype = match self.kind {
             Kind::U8 => "U8",
@@ -159,14 +161,14 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Not finished: half a file is nobody's. Whether it goes is not worth a word beside the failure that led here.
+        // The file is unfinished and removed. A failure to remove it matters less than the failure that led here.
         if !self.part.as_os_str().is_empty() {
             let _ = std::fs::remove_file(&self.part);
         }
     }
 }
 
-/// An unfinished file, which this run alone writes. One that a killed run left behind is overwritten.
+/// Creates or opens an unfinished file, which only this run writes. A file that a killed run left is overwritten.
 fn begun(part: &Path) -> Result<File, Failure> {
     let mut options = File::options();
     let opened = options.write(true).create(true).truncate(false).open(part);
@@ -175,12 +177,12 @@ fn begun(part: &Path) -> Result<File, Failure> {
         let why = "another run is writing it; wait for that, or give --out another name";
         return Err(Failure::input(format!("{}: {why}", shown(part))));
     }
-    // Where files cannot be locked, nobody is found.
+    // On file systems without locks, another run is not detected.
     file.set_len(0).map_err(|error| unwritten(part, &error))?;
     Ok(file)
 }
 
-/// A file that is there whole or not at all.
+/// Writes a file so that it exists completely or not at all.
 pub fn whole(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let part = beside(file, "part");
     let write = || {
@@ -190,7 +192,7 @@ pub fn whole(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
         std::fs::rename(&part, file)
     };
     write().map_err(|error| {
-        // As of the other: whether it goes is not worth a word.
+        // A failure to remove the file matters less than the first one.
         let _ = std::fs::remove_file(&part);
         unwritten(file, &error)
     })
@@ -210,7 +212,7 @@ fn unwritten(file: &Path, error: &Error) -> Failure {
     }
 }
 
-/// Version 1 of NumPy's format (`numpy.lib.format`), with room for a longer header.
+/// Returns a header in version 1 of NumPy's format (`numpy.lib.format`), with room for a longer one.
 fn npy(kind: &str, count: &str, rest: &str) -> Vec<u8> {
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend_from_slice(&((HEADER - 10) as u16).to_le_bytes());
@@ -222,7 +224,7 @@ fn npy(kind: &str, count: &str, rest: &str) -> Vec<u8> {
     bytes
 }
 
-/// The name with the rank in it, if there are several.
+/// Returns the name with the rank in it, if there are several ranks.
 pub fn named(file: &Path, rank: u32, world: u32) -> PathBuf {
     match (world, file.extension()) {
         (2.., Some(end)) => {

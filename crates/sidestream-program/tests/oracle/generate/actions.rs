@@ -1,4 +1,4 @@
-//! What the generator may do next: work, host accesses, events and waits.
+//! The next action of the generator: work, host accesses, events and waits.
 
 use super::MOST_OPS;
 use super::state::{Action, Gen, Life, Target};
@@ -17,7 +17,7 @@ impl Gen {
                 && self.prog.ops.len() >= at
                 && self.inject_error()
             {
-                // What follows is not looked at any more; there is some of it all the same.
+                // The checker ignores what follows a failed call, but a few ops follow anyway.
                 for _ in 0..self.rng.below(3) {
                     let buf = Part::whole(&self.buffers[0].name);
                     let act = Act::Memset { to: buf };
@@ -37,7 +37,7 @@ impl Gen {
         }
     }
 
-    /// One step: an action that the options allow, drawn by weight.
+    /// Performs one step: an action that the options allow, drawn by weight.
     pub(super) fn step(&mut self) {
         let captured = self.any_capture();
         let t = self.thread();
@@ -97,7 +97,7 @@ impl Gen {
         self.emit(t, Act::SetDevice { dev });
     }
 
-    /// Puts work into a stream. The parts say what is read and written.
+    /// Submits work to a stream. The parts are what is read and written.
     pub(super) fn work(&mut self, t: usize, s: usize, r: &[Part], w: &[Part], act: Act) -> bool {
         if self.streams[s].capture.is_some() {
             self.captured_work(s);
@@ -117,7 +117,7 @@ impl Gen {
         true
     }
 
-    /// A stream for work: one that captures or one that does not.
+    /// Returns a stream for work: one that captures or one that does not.
     pub(super) fn work_stream(&mut self) -> Option<usize> {
         if self.any_capture() && self.rng.percent(50) {
             return self.pick_captured();
@@ -210,7 +210,7 @@ impl Gen {
         };
         let captured = self.streams[s].capture.is_some();
         let blocks = self.host_side(&from) && self.host_side(&to) && !captured;
-        // Without a draw of its own, so that a seed gives the programs that it gave before there were peers.
+        // Not drawn, so that a seed still gives the programs that it gave before there were peers.
         let peers = self.opt.devices > 1 && self.prog.ops.len() % 2 == 1;
         let act = match peers && !self.host_side(&from) && !self.host_side(&to) {
             true => Act::CopyPeer {

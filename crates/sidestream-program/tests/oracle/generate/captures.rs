@@ -4,7 +4,7 @@ use super::state::{GCapture, Gen};
 use crate::oracle::prog::{Act, StreamKind};
 
 impl Gen {
-    /// A stream on which a capture may begin.
+    /// Returns a stream on which a capture may begin.
     pub(super) fn capturable(&mut self, kind: impl Fn(StreamKind) -> bool) -> Option<usize> {
         let those: Vec<usize> = (0..self.streams.len())
             .filter(|&s| {
@@ -47,7 +47,7 @@ impl Gen {
         }
     }
 
-    /// Joins captured stream `from` into `to`, which is pulled in if it does not capture yet.
+    /// Joins captured stream `from` into `to`, which is pulled into the capture if it does not capture yet.
     pub(super) fn capture_join(&mut self, t: usize, from: usize, to: usize) {
         let c = self.streams[from].capture.expect("the stream captures");
         if self.rng.percent(50) {
@@ -101,7 +101,7 @@ impl Gen {
                 }
             }
             5 if !self.captures[c].events.is_empty() => {
-                // An old event of the same capture once more.
+                // Waits for an old event of the same capture once more.
                 let events = self.captures[c].events.clone();
                 let act = Act::Wait {
                     s: self.name(from),

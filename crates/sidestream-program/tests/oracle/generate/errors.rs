@@ -4,7 +4,7 @@ use super::state::Gen;
 use crate::oracle::prog::{Act, EventKind, MemKind, Part, StreamKind};
 
 impl Gen {
-    /// A capture that runs, begun now if there is none. Gives back a stream in it.
+    /// Returns a stream in an active capture, which is begun now if there is none.
     pub(super) fn some_capture(
         &mut self,
         t: usize,
@@ -24,7 +24,7 @@ impl Gen {
         Some(s)
     }
 
-    /// Emits a call that fails. False if that did not work out.
+    /// Emits a call that fails. Returns false if that was not possible.
     pub(super) fn inject_error(&mut self) -> bool {
         let t = self.thread();
         let act = match self.rng.below(18) {

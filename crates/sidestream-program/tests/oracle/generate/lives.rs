@@ -1,4 +1,4 @@
-//! Lives of memory, streams and events.
+//! Lifetimes of memory, streams and events.
 
 use super::state::{Block, Clock, GEvent, Gen, Life, Target};
 use crate::oracle::prog::{Act, EventKind, MemKind, Part, StreamKind};
@@ -15,7 +15,7 @@ impl Gen {
         }
         let b = self.rng.pick(&cached);
         match choice {
-            // Someone uses the block, more likely than other buffers are used.
+            // The block is used, with a higher probability than other buffers.
             4 | 5 => {
                 let Some(s) = self.pick_stream() else { return };
                 let part = self.part(b);
@@ -293,7 +293,7 @@ impl Gen {
         }
     }
 
-    /// Two recorded events with timing on one device, known complete if care is taken.
+    /// Takes the time between two recorded events with timing on one device, known to be complete if care is taken.
     pub(super) fn elapsed(&mut self, t: usize) {
         if self.any_capture() {
             return;

@@ -1,8 +1,9 @@
-//! Random stream programs: valid by the page, with a good share that is well ordered.
+//! Random stream programs: valid in the format, with a good share that is well ordered.
 //!
-//! The generator keeps rough vector clocks of what each stream and host thread knows. Before it emits an access it looks
-//! for earlier conflicting accesses that are not known yet and, with the probability `care`, emits something that orders
-//! them: one of the many ways that the format has. The clocks only steer the dice. Nothing depends on their being right.
+//! The generator keeps approximate vector clocks of what each stream and host thread knows. Before it emits an access
+//! it searches for earlier conflicting accesses that are not known yet and, with the probability `care`, emits
+//! something that orders them: one of the many ways that the format has. The clocks only steer the random choices;
+//! nothing depends on their being right.
 
 mod actions;
 mod captures;
@@ -16,7 +17,7 @@ use sidestream::sim::split_mix;
 use super::prog::{Act, Prog};
 use state::Gen;
 
-/// A small generator of random numbers.
+/// A small random number generator.
 pub struct Rng(u64);
 
 impl Rng {
@@ -28,13 +29,13 @@ impl Rng {
         split_mix(&mut self.0)
     }
 
-    /// A number from 0 to `n - 1`.
+    /// Returns a number from 0 to `n - 1`.
     pub fn below(&mut self, n: usize) -> usize {
         assert!(n > 0, "there has to be a choice");
         usize::try_from(self.next() % n as u64).expect("smaller than n")
     }
 
-    /// True in that many of 100 cases.
+    /// Returns true with a probability of `p` percent.
     pub fn percent(&mut self, p: u32) -> bool {
         self.next() % 100 < u64::from(p)
     }
@@ -44,20 +45,20 @@ impl Rng {
     }
 }
 
-/// What a random program is made of.
+/// Parameters of a random program.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub threads: usize,
     pub devices: u32,
-    /// Streams that are no legacy streams.
+    /// Number of streams besides the legacy streams.
     pub streams: usize,
-    /// Number of ops aimed at; there may be a few more, 60 at most.
+    /// Approximate number of ops; there may be a few more, 60 at most.
     pub ops: usize,
-    /// The list is cut before an op that would exceed this many things on streams (work, records, waits).
+    /// The list is cut before an op that would exceed this number of things on streams (work, records, waits).
     pub max_device_ops: usize,
-    /// In how many of 100 cases an access is ordered behind earlier ones that conflict with it.
+    /// Probability, in percent, that an access is ordered after earlier ones that conflict with it.
     pub care: u32,
-    /// Inject a call that fails.
+    /// Whether to inject a call that fails.
     pub error: bool,
     pub legacy: bool,
     pub blocking_streams: bool,
@@ -77,7 +78,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The options that belong to a seed.
+    /// Returns the options that belong to a seed.
     pub fn from_seed(seed: u64) -> Options {
         let mut rng = Rng::new(seed ^ 0x0123_4567_89ab_cdef);
         let rng = &mut rng;
@@ -112,7 +113,7 @@ impl Options {
         }
     }
 
-    /// Options for programs whose schedules can all be tried: at most 7 things on streams.
+    /// Returns options for programs whose schedules can all be tried: at most 7 things on streams.
     pub fn small(seed: u64) -> Options {
         let mut rng = Rng::new(seed ^ 0x0fed_cba9_8765_4321);
         let rng = &mut rng;
@@ -133,7 +134,7 @@ impl Options {
     }
 }
 
-/// The random program of a seed.
+/// Returns the random program of a seed.
 pub fn random_prog(seed: u64, options: &Options) -> Prog {
     let mut generator = Gen::new(seed, options.clone());
     generator.run();
@@ -145,13 +146,13 @@ pub fn random_prog(seed: u64, options: &Options) -> Prog {
         room = room.saturating_sub(need);
         fits
     });
-    // The beginning of a valid program is a valid program.
+    // Any prefix of a valid program is a valid program.
     let length = fits.count();
     prog.ops.truncate(length);
     prog
 }
 
-/// How many things an op puts on streams.
+/// Returns how many things an op puts on streams.
 fn device_ops(act: &Act) -> usize {
     match act {
         Act::Kernel { .. }

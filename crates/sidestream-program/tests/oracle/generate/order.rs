@@ -1,4 +1,4 @@
-//! Emitting ops, choosing what they name, and ordering them behind what they conflict with.
+//! Emits ops, chooses what they name, and orders them after what they conflict with.
 
 use super::state::{Clock, GAccess, Gen, Life, Owner, Raised, Target};
 use crate::oracle::prog::{Act, EventKind, MemKind, Op, Part, StreamKind};
@@ -6,7 +6,7 @@ use crate::oracle::prog::{Act, EventKind, MemKind, Op, Part, StreamKind};
 impl Gen {
     // --- emitting ---------------------------------------------------------------------------------------------------
 
-    /// Appends an op. The caller has already told the clocks, or does so afterwards.
+    /// Appends an op. The caller has already updated the clocks, or does so afterwards.
     pub(super) fn emit(&mut self, t: usize, act: Act) {
         let is_sync = matches!(
             act,
@@ -33,7 +33,7 @@ impl Gen {
             .expect("an unnamed stream is not used by name")
     }
 
-    /// An action of thread `t` in stream `s`: what the stream knows afterwards. Gives back the tick of the action.
+    /// Adds an action of thread `t` in stream `s` to what the stream knows. Returns the tick of the action.
     pub(super) fn act_in(&mut self, t: usize, s: usize) -> u32 {
         let mut clock = self.streams[s].clock.clone();
         clock.join(&self.threads[t].clock);
@@ -45,7 +45,7 @@ impl Gen {
         tick
     }
 
-    /// What an action in the stream gets to know from the legacy rule.
+    /// Returns what an action in the stream learns from the legacy rule.
     pub(super) fn implied(&self, s: usize) -> Clock {
         let mut clock = Clock::default();
         let stream = &self.streams[s];
@@ -61,7 +61,7 @@ impl Gen {
         clock
     }
 
-    /// What a host thread gets to know from a sync of the stream.
+    /// Returns what a host thread learns from a sync of the stream.
     pub(super) fn sync_clock(&self, s: usize) -> Clock {
         let mut clock = self.streams[s].clock.clone();
         if self.streams[s].kind == StreamKind::Legacy {
@@ -70,7 +70,7 @@ impl Gen {
         clock
     }
 
-    /// Notes an access at a place.
+    /// Records an access at a place.
     pub(super) fn touch(&mut self, place: usize, tick: u32, part: &Part, write: bool) {
         let b = self.buffer_named(&part.buf);
         let (lo, hi) = part.range.unwrap_or((0, self.buffers[b].size));
@@ -104,7 +104,7 @@ impl Gen {
         self.captures.iter().any(|c| c.running)
     }
 
-    /// May the legacy stream of the device be used now?
+    /// Returns whether the legacy stream of the device may be used now.
     pub(super) fn legacy_ok(&self, device: u32) -> bool {
         !self
             .streams
@@ -112,7 +112,7 @@ impl Gen {
             .any(|s| s.device == device && s.kind.is_blocking() && s.capture.is_some())
     }
 
-    /// May ops name the stream as one that does not capture?
+    /// Returns whether ops may name the stream as one that does not capture.
     pub(super) fn usable(&self, s: usize) -> bool {
         let stream = &self.streams[s];
         stream.alive
@@ -172,7 +172,7 @@ impl Gen {
             .collect()
     }
 
-    /// An event that may be recorded in the stream and was not recorded in a capture.
+    /// Returns an event that may be recorded in the stream and was not recorded in a capture.
     pub(super) fn pick_event(&mut self, device: u32) -> usize {
         let fitting: Vec<usize> = (0..self.events.len())
             .filter(|&e| match self.events[e].kind {
@@ -189,7 +189,7 @@ impl Gen {
 
     // --- ordering ---------------------------------------------------------------------------------------------------
 
-    /// Orders what is to be accessed behind what conflicts with it, as far as care is taken. False if it should be
+    /// Orders accesses after those that conflict with them, as far as care is taken. Returns false if they should be
     /// ordered and cannot be now.
     pub(super) fn prepare(&mut self, t: usize, target: Target, parts: &[(Part, bool)]) -> bool {
         for (part, write) in parts {
@@ -226,7 +226,7 @@ impl Gen {
         clock
     }
 
-    /// Emits something after which `target` comes behind all that happened at `place`.
+    /// Emits something that orders `target` after everything that happened at `place`.
     pub(super) fn order(&mut self, t: usize, target: Target, place: usize) -> bool {
         match self.owners[place] {
             Owner::Thread(other) => {
@@ -333,7 +333,7 @@ impl Gen {
         format!("f{}", self.serial())
     }
 
-    /// A flag that is not up, so that whoever waits for it waits for its next raise.
+    /// Returns a flag that is not raised, so that a wait for it waits for its next raise.
     pub(super) fn lowered_flag(&mut self) -> String {
         let flag = self.flag_name();
         let is_up = self

@@ -1,11 +1,11 @@
-//! What the generator knows while it writes.
+//! The state of the generator.
 
 use std::collections::HashMap;
 
 use super::{Options, Rng};
 use crate::oracle::prog::{EventKind, MemKind, Prog, StreamKind};
 
-/// For each place (stream or thread), how much of it is known to be over.
+/// For each place (stream or thread), how much of it is known to be complete.
 #[derive(Clone, Default)]
 pub(super) struct Clock(Vec<u32>);
 
@@ -44,7 +44,7 @@ pub(super) enum Owner {
     Stream(usize),
 }
 
-/// Where an access that is about to be made runs.
+/// Where the next access runs.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
     Thread(usize),
@@ -60,7 +60,7 @@ pub(super) struct GThread {
     pub(super) clock: Clock,
 }
 
-/// One stream; a name that is created anew gets another one.
+/// A stream; a name that is created again gets another one.
 pub(super) struct GStream {
     pub(super) name: Option<String>,
     pub(super) kind: StreamKind,
@@ -77,13 +77,13 @@ pub(super) struct GCapture {
     pub(super) running: bool,
     /// Streams with captured work that the origin has not joined.
     pub(super) dirty: Vec<usize>,
-    /// Events recorded in it.
+    /// Events recorded in the capture.
     pub(super) events: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Life {
-    /// There from the start, or from `cuda_malloc`.
+    /// Exists from the start, or comes from `cuda_malloc`.
     Plain,
     MallocAsync,
     /// From the caching allocator, with its home stream.
@@ -131,7 +131,7 @@ pub(super) struct Block {
     pub(super) hi: u64,
 }
 
-/// One of the things that the generator may do next, by a thread.
+/// An action of the generator, by a thread.
 pub(super) type Action = fn(&mut Gen, usize);
 
 pub(super) struct Gen {
@@ -145,7 +145,7 @@ pub(super) struct Gen {
     pub(super) buffers: Vec<GBuffer>,
     pub(super) regions: Vec<Vec<GAccess>>,
     pub(super) events: Vec<GEvent>,
-    /// The name of each raise, and by name what whoever waits for the flag may count on.
+    /// The name of each raise, and by name what a thread that waits for the flag may rely on.
     pub(super) flags: Vec<String>,
     pub(super) raised: HashMap<String, Raised>,
     pub(super) graphs: Vec<(String, Clock)>,
@@ -186,7 +186,7 @@ impl Gen {
                 clock: Clock::default(),
             });
         }
-        // A legacy stream for each device, at the index of the device; it has a name or it has not.
+        // A legacy stream for each device, at the index of the device, with or without a name.
         for device in 0..g.opt.devices {
             let named = g.opt.legacy && g.rng.percent(85);
             let name = named.then(|| format!("d{device}"));
@@ -262,7 +262,7 @@ impl Gen {
         self.streams.len() - 1
     }
 
-    /// A buffer with a fresh name: on fresh bytes, or on a part of an earlier one.
+    /// Returns a buffer with a fresh name: on fresh bytes, or on a part of an earlier one.
     pub(super) fn new_buffer(&mut self, mem: MemKind, over: Option<(usize, u64, u64)>) -> usize {
         self.serial += 1;
         let n = self.serial;

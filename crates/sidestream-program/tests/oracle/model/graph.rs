@@ -1,4 +1,4 @@
-//! The graph: points of the ops, edges between them, and whether a path leads from one to another.
+//! The graph: points of the ops, edges between them, and whether a path connects two points.
 
 use super::{Point, Rule};
 
@@ -6,11 +6,11 @@ use super::{Point, Rule};
 pub struct Graph {
     pub nodes: Vec<(usize, Point)>,
     pub edges: Vec<(usize, usize, Rule)>,
-    /// Nodes that come after one of several, and nobody knows which: after what is common to all of them.
+    /// Nodes that come after one of several, not known which: they come after what is common to all of them.
     pub(super) choices: Vec<(Vec<(usize, Rule)>, usize)>,
     /// `before[n]` has bit `m` set if there is a path from `m` to `n`.
     pub(super) before: Vec<Vec<u64>>,
-    /// Edges with this rule are left out: shows what depends on the rule.
+    /// Edges with this rule are dropped, which shows what depends on the rule.
     pub(super) drop: Option<Rule>,
 }
 
@@ -21,7 +21,7 @@ impl Graph {
     }
 
     pub(super) fn add_edge(&mut self, from: usize, to: usize, rule: Rule) {
-        // Whatever has to come first was called first, so edges only point forward.
+        // Whatever must come first was called first, so edges only point forward.
         assert!(from < to, "an edge has to point forward");
         if self.drop != Some(rule) {
             self.edges.push((from, to, rule));
@@ -63,18 +63,18 @@ impl Graph {
         self.before = before;
     }
 
-    /// Is there a path from node `a` to node `b`?
+    /// Returns whether there is a path from node `a` to node `b`.
     pub fn reaches(&self, a: usize, b: usize) -> bool {
         self.before[b][a / 64] >> (a % 64) & 1 == 1
     }
 
-    /// The node of an op at a point.
+    /// Returns the node of an op at a point.
     pub fn node(&self, op: usize, point: Point) -> Option<usize> {
         self.nodes.iter().position(|&n| n == (op, point))
     }
 
-    /// Must the first moment be over before the second begins, in every execution that the rules allow?
-    /// False if one of the two points does not exist.
+    /// Returns whether the first point must be complete before the second begins, in every execution that the rules
+    /// allow. False if one of the two points does not exist.
     pub fn ordered(&self, first: (usize, Point), second: (usize, Point)) -> bool {
         match (self.node(first.0, first.1), self.node(second.0, second.1)) {
             (Some(a), Some(b)) => self.reaches(a, b),

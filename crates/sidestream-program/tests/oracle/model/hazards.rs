@@ -1,4 +1,4 @@
-//! The end: all pairs of accesses, and the lint that needs the whole program.
+//! The last step: all pairs of accesses, and the lint that needs the whole program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,9 +37,9 @@ impl Run<'_> {
         }
     }
 
-    /// R60. Both sides of the condition are looked at in the order of the list; "not yet known complete by the calling
-    /// thread" is asked at the moment of the call. Reading: captured work is no work, `malloc_async` and `free_async` are
-    /// not either, and a stream created anew under an old name is another stream.
+    /// R60. Both sides of the condition are tested in the order of the list; "not yet known complete by the calling
+    /// thread" is tested at the moment of the call. Reading: captured work is not work, nor are `malloc_async` and
+    /// `free_async`, and a stream that is created again under an old name is another stream.
     pub(super) fn default_stream_lints(&mut self) {
         for middle in &self.work {
             let device = self.streams[middle.stream].device;
@@ -66,7 +66,7 @@ impl Run<'_> {
 
     pub(super) fn races(&self) -> Vec<Race> {
         // Regions are cut where an access begins or ends; between two cuts all bytes have the same history, so one
-        // "cell" stands for all of them.
+        // "cell" represents all of them.
         let mut cuts: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
         for a in &self.accesses {
             let cuts = cuts.entry(a.bytes.region).or_default();
@@ -143,8 +143,9 @@ impl Run<'_> {
         found.into_values().collect()
     }
 
-    /// Nothing in between, in the order of the list, for one cell of memory: no write (a birth or an end counts), and if
-    /// the first one reads, no later read of the same stream or thread. A host function belongs to its stream.
+    /// Returns whether nothing comes in between, in the order of the list, for one cell of memory: no write (a birth
+    /// or an end counts), and if the first one reads, no later read of the same stream or thread. A host function
+    /// belongs to its stream.
     pub(super) fn adjacent(&self, a: &Access, b: &Access, cell: u64) -> bool {
         !self.accesses.iter().any(|k| {
             let between = a.op < k.op && k.op < b.op;
@@ -154,8 +155,8 @@ impl Run<'_> {
         })
     }
 
-    /// Does CUDA leave the behaviour of this pair open (severity `warn`)? What it leaves open is whether a call holds up
-    /// its caller. So the call is `a`, listed first, and `b` is something that would be ordered if the call did.
+    /// Returns the severity: `warn` if CUDA leaves the behaviour of this pair open, which means whether a call blocks
+    /// its caller. So the call is `a`, listed first, and `b` is something that would be ordered if the call blocked.
     pub(super) fn severity_of(&self, a: &Access, b: &Access) -> Severity {
         let act = |x: &Access| &self.prog.ops[x.op].act;
         let host_uses = b.host && matches!(b.mode, Mode::Read | Mode::Write);
@@ -178,10 +179,10 @@ impl Run<'_> {
             .is_some_and(|ret| self.graph.reaches(ret, b.node));
         let same_thread = self.prog.ops[a.op].thread == self.prog.ops[b.op].thread;
         match ((r22 || r20) && host_uses, r31) {
-            // Whoever hears of the return hears of the copy, if that held up the call.
+            // A thread that is ordered after the return is ordered after the copy, if the copy blocked the call.
             (true, _) if returned => Severity::Warn,
-            // The free may wait for what was submitted before. Reading: who hears of the submission only by way of other
-            // work may be told either.
+            // The free may wait for what was submitted before. Reading: a thread that is ordered after the submission
+            // only by way of other work may get either answer.
             (_, true) if same_thread => Severity::Warn,
             (_, true) if returned => Severity::Either,
             _ => Severity::Error,
@@ -189,7 +190,7 @@ impl Run<'_> {
     }
 }
 
-/// The kind of an unordered conflict.
+/// Returns the kind of an unordered conflict.
 pub(super) fn kind_of(a: &Access, b: &Access) -> Kind {
     if a.mode == Mode::End || b.mode == Mode::End || a.buffer != b.buffer {
         return Kind::Uaf;
@@ -204,7 +205,7 @@ pub(super) fn kind_of(a: &Access, b: &Access) -> Kind {
             (false, _) => Kind::War,
             (true, true) => Kind::Waw,
         },
-        // One side is the host: what counts is what the host does, not which op is listed first.
+        // One side is the host: what the host does counts, not which op is listed first.
         (true, false) | (false, true) => {
             let (host, device) = if a.host { (a, b) } else { (b, a) };
             match (writes(host), writes(device)) {

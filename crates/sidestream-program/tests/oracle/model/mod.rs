@@ -1,11 +1,11 @@
 //! The oracle: what a perfect checker says about a stream program, by brute force.
 //!
-//! It is written from the rules (R1 to R60) and the format page alone, shares no code with the checker, and prefers the
-//! obvious to the fast. Every op becomes a few nodes of a graph (the call, what the caller touches itself, what the
-//! device executes, the return), every rule becomes edges between nodes, and "ordered" means "there is a path". All pairs
-//! of accesses are then looked at, one by one.
+//! It is written from the rules (R1 to R60) and the description of the format alone, shares no code with the checker,
+//! and prefers the obvious to the fast. Every op becomes a few nodes of a graph (the call, what the caller touches
+//! itself, what the device executes, the return), every rule becomes edges between nodes, and "ordered" means "there
+//! is a path". Then all pairs of accesses are tested, one by one.
 //!
-//! Where the text leaves something open, the reading chosen here stands in a comment that begins with "Reading".
+//! Where the text leaves something open, a comment that begins with "Reading" states the interpretation chosen here.
 
 mod graph;
 mod hazards;
@@ -19,28 +19,28 @@ use super::prog::Prog;
 pub use graph::Graph;
 use state::Run;
 
-/// Why an edge is there: the number of a rule, or one of the two below.
+/// Why an edge exists: the number of a rule, or one of the two below.
 pub type Rule = u8;
-/// The ops of one host thread come one after the other.
+/// The ops of one host thread follow each other.
 pub const THREAD: Rule = 0;
 /// `set_flag` to `wait_flag` (release and acquire).
 pub const FLAG: Rule = 100;
 
-/// A moment in the life of an op. Not every op has all of them.
+/// A point of an op. Not every op has all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Point {
     /// The calling thread enters the call.
     Call,
     /// The calling thread itself touches memory or ends its life.
     Host,
-    /// The device executes the op, or a stream passes it (record, wait). `wait_stream` has two: 0 the record, 1 the wait.
-    /// `free` has one per event it records. Start and end are one point.
+    /// The device executes the op, or a stream reaches it (record, wait). `wait_stream` has two: 0 the record, 1 the
+    /// wait. `free` has one per event that it records. Start and end are one point.
     Device(u8),
     /// The call has returned.
     Return,
 }
 
-/// The kinds of hazards. The order is the one in which they win if several fit one pair of ops and one buffer.
+/// The kinds of hazards. If several fit one pair of ops and one buffer, the first in this order wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Uaf,
@@ -70,12 +70,12 @@ impl Kind {
     }
 }
 
-/// Is it open whether the pair races?
+/// Whether CUDA leaves open that the pair races.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     Warn,
     Error,
-    /// A checker may say either.
+    /// A checker may print either severity.
     Either,
 }
 
@@ -84,11 +84,11 @@ pub enum Severity {
 pub struct Race {
     /// The kind that wins among all byte conflicts of the pair.
     pub kind: Kind,
-    /// Every kind that some byte conflict of the pair has. A checker that does not look at all of them may print any of
-    /// these that is at least as strong as `adjacent`.
+    /// Every kind of some byte conflict of the pair. A checker that does not test all of them may print any of these
+    /// that is at least as strong as `adjacent`.
     pub fits: BTreeSet<Kind>,
-    /// The kind that wins among the adjacent byte conflicts; none if no byte conflict is adjacent. A pair with an adjacent
-    /// conflict has to be printed, another may be.
+    /// The kind that wins among the adjacent byte conflicts; none if no byte conflict is adjacent. A pair with an
+    /// adjacent conflict must be printed, another may be.
     pub adjacent: Option<Kind>,
     pub buffer: Option<String>,
     pub first: usize,
@@ -115,25 +115,25 @@ impl Outcome {
     }
 }
 
-/// All that can be said about a program.
+/// The complete answer for a program.
 pub struct Answer {
     pub outcome: Outcome,
-    /// Every unordered conflict, in op order (by `second`, then `first`), equal sites not yet counted as one.
+    /// Every unordered conflict, in op order (by `second`, then `first`), with equal sites not yet merged.
     pub races: Vec<Race>,
     /// Lint code and op, in op order.
     pub lints: Vec<(&'static str, usize)>,
     /// The first call that fails, with its code.
     pub error: Option<(usize, &'static str)>,
     pub graph: Graph,
-    /// Ops for which the page does not say what happens; the generator makes none.
+    /// Ops for which the format does not define what happens; the generator emits none.
     pub outside: Vec<(usize, &'static str)>,
     /// The call site of each op.
     pub sites: Vec<String>,
 }
 
 impl Answer {
-    /// What a checker that reports every unordered pair prints: of the entries alike in kind, buffer and both sites, the
-    /// earliest.
+    /// Returns the output of a checker that reports every unordered pair: of the entries with equal kind, buffer and
+    /// both sites, the earliest.
     pub fn printed(&self) -> Vec<&Race> {
         let mut seen = BTreeSet::new();
         self.races
@@ -150,7 +150,7 @@ impl Answer {
     }
 }
 
-/// Readings that can be turned, to find out where a difference comes from. `Default` is the oracle's choice.
+/// Interpretations that can be switched, to find out where a difference comes from. `Default` is the oracle's choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Readings {
     /// R8, R14: does a wait on a never-recorded event count as an action of its stream? ("the wait does nothing": no)
@@ -171,12 +171,12 @@ impl Default for Readings {
     }
 }
 
-/// The answer for a program.
+/// Returns the answer for a program.
 pub fn judge(prog: &Prog) -> Answer {
     judge_with(prog, Readings::default(), None)
 }
 
-/// The answer with other readings, or with all edges of one rule left out.
+/// Returns the answer with other interpretations, or with all edges of one rule dropped.
 pub fn judge_with(prog: &Prog, readings: Readings, drop: Option<Rule>) -> Answer {
     let mut run = Run::new(prog, readings, drop);
     run.walk();

@@ -1,4 +1,4 @@
-//! What each op does.
+//! The effect of each op.
 
 use super::state::{Buffer, Bytes, Capture, Event, Here, Mode, POOL, Run, Side};
 use super::{FLAG, Point, THREAD};
@@ -26,7 +26,7 @@ impl Run<'_> {
                 // The call fails and checking stops there. Reading: lints "found before it" are those of earlier ops.
                 self.lints.truncate(lints_before);
                 self.error = Some((op, code));
-                // A failed wait_stream may have made its record; that touches no memory.
+                // A failed wait_stream may have made its record, which touches no memory.
                 return;
             }
             let ret = self.graph.add_node(op, Point::Return);
@@ -83,7 +83,7 @@ impl Run<'_> {
                     std::slice::from_ref(to),
                     false,
                 )?;
-                // R23: host to host also blocks the caller. R22, R25: no other asynchronous copy may be counted on to.
+                // R23: host to host also blocks the caller. R22, R25: no other asynchronous copy is guaranteed to.
                 if let Some(node) = node
                     && self.on_host(from)
                     && self.on_host(to)
@@ -96,7 +96,7 @@ impl Run<'_> {
                 let node = self.submit_work(here, stream, s, r, w, true)?;
                 if let Some(flag) = sets {
                     match node {
-                        // R28: it runs after the earlier work of the stream; then the flag is up.
+                        // R28: it runs after the earlier work of the stream; then the flag is raised.
                         Some(node) => {
                             let flag = self.flags.entry(flag.clone()).or_default();
                             flag.raise(node, 28);
@@ -110,7 +110,7 @@ impl Run<'_> {
             Act::GraphLaunch { s, g, r, w } => {
                 let stream = self.stream(s);
                 if let Some(node) = self.submit_work(here, stream, s, r, w, false)? {
-                    // R49: behind its own earlier launch.
+                    // R49: after its own earlier launch.
                     if let Some(&earlier) = self.graph_runs.get(g) {
                         self.graph.add_edge(earlier, node, 49);
                     }
@@ -135,7 +135,7 @@ impl Run<'_> {
             }
             Act::Record { ev, s } => {
                 let stream = self.stream(s);
-                // R38. Reading: the handle is looked at before the state of the stream.
+                // R38. Reading: the handle is checked before the state of the stream.
                 if let EventKind::Device(device) = self.prog.event(ev)
                     && device != self.streams[stream].device
                 {
@@ -182,7 +182,7 @@ impl Run<'_> {
                 {
                     return Err("StreamCaptureUnsupported");
                 }
-                // R9, R41: everything submitted to this one device so far, destroyed streams included (R13).
+                // R9, R41: everything submitted to this one device so far, including destroyed streams (R13).
                 for s in &self.streams {
                     if s.device == device
                         && let Some(last) = s.last
@@ -210,9 +210,9 @@ impl Run<'_> {
                 flag.raise(here.call, FLAG);
             }
             Act::WaitFlag { flag } => match self.flags.get_mut(flag) {
-                // Reading: the flag is up from the first raise on, whichever that is when the program runs, and who waits
-                // takes it down. So of several raises since it was last taken, any one may be the one that lets the
-                // thread go on.
+                // Reading: the flag is up from the first raise on, whichever that is when the program runs, and the
+                // thread that waits takes it down. So of several raises since it was last taken, any one may release
+                // the thread.
                 Some(flag) => {
                     flag.is_taken = true;
                     match flag.raised[..] {
@@ -233,8 +233,9 @@ impl Run<'_> {
                 after_events,
             } => self.alloc(here, buf, s.as_deref(), over.as_ref(), *after_events),
             Act::Free { buf } => {
-                // R53, R54: one event per noted stream, holding what is queued there now. An event record is an action
-                // of its stream like any other. No access: use of the block by others is found by the next tenant.
+                // R53, R54: one event per recorded stream, for the work that is queued there now. An event record is
+                // an action of its stream like any other. No access: the next tenant finds the uses of the block by
+                // others.
                 let noted = std::mem::take(&mut self.buffer(buf).noted);
                 let mut records = Vec::new();
                 for stream in noted {
@@ -277,7 +278,7 @@ impl Run<'_> {
                 self.host_access(here, &Part::whole(buf), Mode::End);
             }
             Act::Elapsed { a, b } => self.elapsed(here, a, b)?,
-            // R12: the handle now is a never-recorded event; waits keep the record they were given.
+            // R12: the handle is now a never-recorded event; waits keep the record that they were given.
             Act::CreateEvent { ev } | Act::DestroyEvent { ev } => {
                 self.events.insert(ev.clone(), Event::Empty);
             }
@@ -342,7 +343,7 @@ impl Run<'_> {
                 }
             }
             Act::PoolGet { count, first, last } => self.pool_get(here, *count, first, last),
-            // These steer the simulated device and the allocator; they order nothing.
+            // These control the simulated device and the allocator; they order nothing.
             Act::SimHold { .. } | Act::SimRelease { .. } | Act::SetCapacity { .. } => {}
         }
         Ok(())
@@ -373,9 +374,9 @@ impl Run<'_> {
         let from_kind = self.prog.buffer(&from.buf).0;
         let upload = self.on_host(from) && !self.on_host(to);
         if upload && from_kind == MemKind::Pageable {
-            // R19: first a sync of the legacy stream (which covers the blocking streams, R16); then the caller reads the
-            // source into staging memory, which is a host access of the calling thread; the transfer runs later in the
-            // legacy stream and the call does not wait for it.
+            // R19: first a sync of the legacy stream (which covers the blocking streams, R16); then the caller reads
+            // the source into staging memory, which is a host access of the calling thread; the transfer runs later
+            // in the legacy stream, and the call does not wait for it.
             let before = self.sync_targets(legacy, 19);
             let node = self.host_point(here);
             for (earlier, _) in before {
@@ -401,7 +402,8 @@ impl Run<'_> {
                 false,
             )?
             .expect("the legacy stream never captures");
-        // Reading: the accesses of every other blocking copy, host to host too, are the device's, in the legacy stream.
+        // Reading: the device makes the accesses of every other blocking copy, also from host to host, in the legacy
+        // stream.
         match (self.on_host(from), self.on_host(to)) {
             (true, true) => here.returns_after.push((node, 23)),
             (true, false) => here.returns_after.push((node, 19)),
@@ -433,7 +435,7 @@ impl Run<'_> {
                     self.outside
                         .push((here.op, "a block larger than what it lies on"));
                 }
-                // Reading: a smaller block lies at the start of the range.
+                // Reading: a smaller block is at the start of the range.
                 Bytes {
                     region: under.region,
                     lo: under.lo,
@@ -442,7 +444,8 @@ impl Run<'_> {
             }
         };
         if after_events && let Some(part) = over {
-            // R53: the events of the free of `over` were polled and are complete. Only that free's, not those further down.
+            // R53: the events of the free of `over` were polled and are complete. Only that free's, not those of
+            // earlier tenants.
             let records = self.buffer(&part.buf).free_records.clone();
             here.returns_after
                 .extend(records.into_iter().map(|r| (r, 53)));
@@ -530,8 +533,8 @@ impl Run<'_> {
         }
     }
 
-    /// R51: 32 streams a pool, handed out in turn. Reading: one pool for each device, the one of the caller's current
-    /// device is asked, and the lint counts all streams that the program has asked it for so far.
+    /// R51: 32 streams per pool, handed out in turn. Reading: there is one pool per device, that of the caller's
+    /// current device is used, and the lint counts all streams that the program has requested from it so far.
     pub(super) fn pool_get(&mut self, here: &Here, count: u64, first: &str, last: &str) {
         let device = self.device(&here.thread);
         if !self.pools.contains_key(&device) {

@@ -1,32 +1,33 @@
-//! What is known of a program on the way through it.
+//! The state of the walk through a program.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::{Graph, Readings, Rule};
 use crate::oracle::prog::{MemKind, Prog, StreamKind};
 
-/// One stream. A name that is destroyed and created again stands for another stream afterwards.
+/// One stream. A name that is destroyed and created again refers to another stream afterwards.
 pub(super) struct Stream {
     pub(super) kind: StreamKind,
     pub(super) device: u32,
     pub(super) destroyed: bool,
     /// The last thing submitted to it that runs.
     pub(super) last: Option<usize>,
-    /// The capture it takes part in, and the captured work that its next captured op depends on.
+    /// The capture that it takes part in, and the captured work that its next captured op depends on.
     pub(super) capture: Option<usize>,
     pub(super) captured: BTreeSet<usize>,
-    /// Legacy stream: was the last action a record or a wait? Only chooses between R14 and R17 as the name of an edge.
+    /// Whether the last action of a legacy stream was a record or a wait. This only chooses between R14 and R17 as
+    /// the name of an edge.
     pub(super) last_is_event: bool,
 }
 
-/// What an event holds.
+/// The contents of an event.
 #[derive(Clone)]
 pub(super) enum Event {
     /// Never recorded (R8).
     Empty,
     /// The op of the record, its node, the device it was recorded on.
     Recorded { op: usize, node: usize, device: u32 },
-    /// Recorded in a capture: the captured work it stands for.
+    /// Recorded in a capture: the captured work that it covers.
     Captured {
         capture: usize,
         work: BTreeSet<usize>,
@@ -41,7 +42,7 @@ pub(super) struct Capture {
     pub(super) work: Vec<BTreeSet<usize>>,
 }
 
-/// What an access does to its bytes.
+/// How an access uses its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     Read,
@@ -52,7 +53,7 @@ pub(super) enum Mode {
     End,
 }
 
-/// The bytes behind a buffer name: part of a region of memory that overlaps no other region.
+/// The bytes of a buffer name: a part of a region of memory that overlaps no other region.
 #[derive(Clone, Copy)]
 pub(super) struct Bytes {
     pub(super) region: usize,
@@ -60,7 +61,7 @@ pub(super) struct Bytes {
     pub(super) hi: u64,
 }
 
-/// For "the same stream or thread".
+/// Identifies "the same stream or thread".
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Place {
     Stream(usize),
@@ -69,11 +70,11 @@ pub(super) enum Place {
 
 /// Who makes an access.
 pub(super) struct Side<'a> {
-    /// The stream it is made in, or none for the calling thread.
+    /// The stream that makes it, or none for the calling thread.
     pub(super) stream: Option<usize>,
-    /// The name of the stream or thread, for people.
+    /// The name of the stream or thread, for messages.
     pub(super) shown: &'a str,
-    /// Is it a host access?
+    /// Whether it is a host access.
     pub(super) host: bool,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Access {
     pub(super) node: usize,
     pub(super) bytes: Bytes,
     pub(super) mode: Mode,
-    /// By the host: a host thread or a host function.
+    /// Whether a host thread or a host function makes it.
     pub(super) host: bool,
     pub(super) buffer: String,
     pub(super) mem: MemKind,
@@ -104,7 +105,7 @@ pub(super) struct Work {
 #[derive(Default)]
 pub(super) struct Flag {
     pub(super) raised: Vec<(usize, Rule)>,
-    /// Somebody has waited for it since.
+    /// Whether a thread has waited for it since.
     pub(super) is_taken: bool,
 }
 
@@ -120,28 +121,28 @@ impl Flag {
 pub(super) struct Buffer {
     pub(super) bytes: Bytes,
     pub(super) mem: MemKind,
-    /// Has an op allocated it?
+    /// Whether an op has allocated it.
     pub(super) allocated: bool,
     pub(super) from_malloc_async: bool,
-    /// Caching allocator: home stream (R52), the streams noted for the free (R53).
+    /// Caching allocator: home stream (R52), and the streams recorded for the free (R53).
     pub(super) home: Option<usize>,
     pub(super) noted: Vec<usize>,
     /// The records made by its last `free`.
     pub(super) free_records: Vec<usize>,
 }
 
-/// The nodes of the op at hand.
+/// The nodes of the current op.
 pub(super) struct Here {
     pub(super) op: usize,
     pub(super) thread: String,
     pub(super) call: usize,
-    /// Set if the caller touches memory.
+    /// Present if the caller touches memory.
     pub(super) host: Option<usize>,
-    /// How many device points it has so far.
+    /// Number of its device points so far.
     pub(super) device_points: u8,
-    /// What has to be over before the call returns.
+    /// What must complete before the call returns.
     pub(super) returns_after: Vec<(usize, Rule)>,
-    /// Of these one has to be, if there are any.
+    /// One of these must complete too, if there are any.
     pub(super) returns_after_one_of: Vec<(usize, Rule)>,
 }
 
@@ -152,13 +153,14 @@ pub(super) struct Run<'a> {
     pub(super) streams: Vec<Stream>,
     pub(super) stream_of_name: HashMap<String, usize>,
     pub(super) legacy_of_device: HashMap<u32, usize>,
-    /// For each device the streams of its pool, by slot, and how many were asked for.
+    /// For each device the streams of its pool by slot, and the number of requests.
     pub(super) pools: HashMap<u32, (Vec<usize>, u64)>,
     pub(super) events: HashMap<String, Event>,
     pub(super) captures: Vec<Capture>,
     pub(super) buffers: HashMap<String, Buffer>,
     pub(super) regions: usize,
-    /// Flag to the nodes that raised it since somebody last waited for it, or before that if none did since.
+    /// Maps a flag to the nodes that raised it since a thread last waited for it; if none did, to the nodes before
+    /// that wait.
     pub(super) flags: HashMap<String, Flag>,
     pub(super) last_of_thread: HashMap<String, usize>,
     pub(super) device_of_thread: HashMap<String, u32>,

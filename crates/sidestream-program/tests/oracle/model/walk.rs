@@ -20,7 +20,7 @@ impl Run<'_> {
         self.streams.len() - 1
     }
 
-    /// The legacy stream of a device; it is there whether or not it has a name (R42).
+    /// Returns the legacy stream of a device, which exists with or without a name (R42).
     pub(super) fn legacy(&mut self, device: u32) -> usize {
         if let Some(&id) = self.legacy_of_device.get(&device) {
             return id;
@@ -82,7 +82,7 @@ impl Run<'_> {
     }
 
     /// A buffer that an op allocates a second time gets fresh bytes.
-    /// Reading (R32): the allocator that hands the same bytes out again sees to the order itself.
+    /// Reading (R32): the allocator itself provides the order when it hands out the same bytes again.
     pub(super) fn allocate(&mut self, name: &str) {
         if self.buffer(name).allocated {
             self.buffers.remove(name);
@@ -116,15 +116,16 @@ impl Run<'_> {
         self.streams[stream].capture
     }
 
-    /// Reading (R45): "while a blocking stream captures" means a blocking stream of the same device as the legacy stream,
-    /// since the legacy stream has to do with those only (R14, R42). A stream pulled into a capture captures too.
+    /// Reading (R45): "while a blocking stream captures" means a blocking stream of the same device as the legacy
+    /// stream, since the legacy stream interacts with those only (R14, R42). A stream that is pulled into a capture
+    /// captures too.
     pub(super) fn blocking_stream_captures(&self, device: u32) -> bool {
         self.streams
             .iter()
             .any(|s| s.device == device && s.kind.is_blocking() && s.capture.is_some())
     }
 
-    /// The failure of any use of `stream` if it is a legacy stream while a blocking stream captures (R45).
+    /// Returns the failure of any use of `stream` if it is a legacy stream while a blocking stream captures (R45).
     pub(super) fn implicit(&self, stream: usize) -> Result<(), &'static str> {
         let s = &self.streams[stream];
         if s.kind == StreamKind::Legacy && self.blocking_stream_captures(s.device) {
@@ -133,7 +134,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The failure of a sync or query of `stream` (R45, R46).
+    /// Returns the failure of a sync or query of `stream` (R45, R46).
     pub(super) fn sync_stream_fails(&self, stream: usize) -> Result<(), &'static str> {
         self.implicit(stream)?;
         if self.capturing(stream).is_some() {
@@ -151,8 +152,8 @@ impl Run<'_> {
         self.streams[stream].captured.insert(work.len() - 1);
     }
 
-    /// R48: is all captured work behind the end of the origin stream?
-    /// Reading: a fork counts as joined if every piece of work of it is; a fork without work needs no join.
+    /// R48: returns whether some captured work is not joined into the origin stream.
+    /// Reading: a fork counts as joined if every piece of its work is; a fork without work needs no join.
     pub(super) fn unjoined(&self, capture: usize) -> bool {
         let capture = &self.captures[capture];
         let mut joined = self.streams[capture.origin].captured.clone();
@@ -171,7 +172,7 @@ impl Run<'_> {
 
     // --- nodes ------------------------------------------------------------------------------------------------------
 
-    /// The point at which the caller touches memory.
+    /// Returns the point at which the caller touches memory.
     pub(super) fn host_point(&mut self, here: &mut Here) -> usize {
         let node = self.graph.add_node(here.op, Point::Host);
         self.graph.add_edge(here.call, node, THREAD);
@@ -179,19 +180,20 @@ impl Run<'_> {
         node
     }
 
-    /// Submits one action to a stream that does not capture: a node behind everything that came before it there.
+    /// Submits one action to a stream that does not capture: a node after everything that came before it there.
     /// `is_event`: the action is a record or a wait.
     pub(super) fn submit(&mut self, here: &mut Here, stream: usize, is_event: bool) -> usize {
         let node = self
             .graph
             .add_node(here.op, Point::Device(here.device_points));
         here.device_points += 1;
-        // R3: nothing starts before its call. R19: the DMA of a pageable upload starts after the caller read the source.
+        // R3: nothing starts before its call. R19: the DMA of a pageable upload starts after the caller has read the
+        // source.
         match here.host {
             Some(host) => self.graph.add_edge(host, node, 19),
             None => self.graph.add_edge(here.call, node, 3),
         }
-        // R1, R4: behind the earlier actions of the stream, whoever submitted them.
+        // R1, R4: after the earlier actions of the stream, whichever thread submitted them.
         if let Some(last) = self.streams[stream].last {
             self.graph.add_edge(last, node, 1);
         }
@@ -245,9 +247,9 @@ impl Run<'_> {
             .collect()
     }
 
-    /// What a sync of a stream waits for. R9: its own actions so far (and what these wait for). R16: the legacy stream
-    /// stands for all blocking streams of its device too. A blocking stream does not stand for the legacy stream: if all
-    /// its own actions are over, its sync returns although the legacy stream is busy.
+    /// Returns what a sync of a stream waits for. R9: its own actions so far (and what these wait for). R16: the
+    /// legacy stream covers all blocking streams of its device too. A blocking stream does not cover the legacy
+    /// stream: if all its own actions are complete, its sync returns although the legacy stream is busy.
     pub(super) fn sync_targets(&self, stream: usize, own_rule: Rule) -> Vec<(usize, Rule)> {
         let s = &self.streams[stream];
         let mut targets: Vec<(usize, Rule)> = s.last.iter().map(|&last| (last, own_rule)).collect();
@@ -284,7 +286,7 @@ impl Run<'_> {
         });
     }
 
-    /// Work submitted to a stream: reads, writes, a place in the stream, nothing else. Gives back the node, or none if the
+    /// Submits work to a stream: reads, writes, a place in the stream, nothing else. Returns the node, or none if the
     /// stream captures.
     pub(super) fn submit_work(
         &mut self,
@@ -321,7 +323,7 @@ impl Run<'_> {
         Ok(Some(node))
     }
 
-    /// The name of the legacy stream of a device, for people.
+    /// Returns the name of the legacy stream of a device, for messages.
     pub(super) fn legacy_name(&self, device: u32) -> String {
         self.prog
             .streams
@@ -332,7 +334,7 @@ impl Run<'_> {
 
     // --- events -----------------------------------------------------------------------------------------------------
 
-    /// What `wait` and the second half of `wait_stream` do. `rule` names the edge from the record.
+    /// The effect of `wait` and of the second half of `wait_stream`. `rule` names the edge from the record.
     pub(super) fn wait(
         &mut self,
         here: &mut Here,
@@ -343,8 +345,8 @@ impl Run<'_> {
         self.implicit(stream)?;
         let inside = self.capturing(stream);
         match event {
-            // R8: nothing to wait for. Reading: "the wait does nothing", so it is not an action of the stream either: it
-            // serialises nothing in the legacy stream and passes on nothing from the calling thread.
+            // R8: nothing to wait for. Reading: "the wait does nothing", so it is not an action of the stream either:
+            // it serialises nothing in the legacy stream and passes nothing on from the calling thread.
             Event::Empty => {
                 if self.readings.empty_wait_acts && inside.is_none() {
                     self.submit(here, stream, true);
@@ -353,10 +355,10 @@ impl Run<'_> {
             }
             Event::Recorded { node: record, .. } => {
                 if inside.is_some() {
-                    // R47, even if the record is long over.
+                    // R47, even if the record has long completed.
                     return Err("StreamCaptureIsolation");
                 }
-                // R6, R7: the record as it stands now, for what comes later in this stream. R40: on any device.
+                // R6, R7: the record as it is now, for later work of this stream. R40: on any device.
                 let node = self.submit(here, stream, true);
                 self.graph.add_edge(record, node, rule);
                 Ok(())
@@ -389,7 +391,7 @@ impl Run<'_> {
         }
     }
 
-    /// What `record` and the first half of `wait_stream` do.
+    /// The effect of `record` and of the first half of `wait_stream`.
     pub(super) fn record(&mut self, here: &mut Here, stream: usize) -> Result<Event, &'static str> {
         self.implicit(stream)?;
         if let Some(capture) = self.capturing(stream) {
@@ -398,7 +400,7 @@ impl Run<'_> {
                 work: self.streams[stream].captured.clone(),
             });
         }
-        // R5: the content of the stream now; in the legacy stream that is all blocking work too (R17, by `submit`).
+        // R5: the work of the stream so far; in the legacy stream that includes all blocking work (R17, by `submit`).
         let node = self.submit(here, stream, true);
         Ok(Event::Recorded {
             op: here.op,
@@ -407,7 +409,7 @@ impl Run<'_> {
         })
     }
 
-    /// What a sync or a successful query of an event waits for (R8, R9, R46).
+    /// Returns what a sync or a successful query of an event waits for (R8, R9, R46).
     pub(super) fn event_target(
         &mut self,
         op: usize,

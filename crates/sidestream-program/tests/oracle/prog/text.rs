@@ -1,4 +1,4 @@
-//! The picture as the text that the reader under test parses.
+//! Writes the representation as the text that the reader under test parses.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -26,7 +26,7 @@ impl Display for List<'_> {
     }
 }
 
-/// What may be absent.
+/// Formats an optional value.
 fn maybe(value: &Option<impl Display>) -> String {
     value.as_ref().map_or(String::new(), ToString::to_string)
 }
@@ -36,12 +36,12 @@ fn yes(is: bool) -> &'static str {
 }
 
 impl Act {
-    /// The word after `do`.
+    /// Returns the word after `do`.
     pub fn word(&self) -> &'static str {
         self.written().0
     }
 
-    /// The word and the fields. One without a text is not written.
+    /// Returns the word and the fields. A field without text is not written.
     fn written(&self) -> (&'static str, Vec<(&'static str, String)>) {
         type Fields<'a> = &'a [(&'static str, &'a dyn Display)];
         let of = |word, fields: Fields<'_>| {
@@ -138,7 +138,7 @@ impl Act {
 }
 
 impl Prog {
-    /// The program in the text format, version 1.
+    /// Returns the program in the text format, version 1.
     pub fn to_yaml(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "version: 1\nname: {}", self.name);

@@ -1,4 +1,4 @@
-//! The picture from and to the crate's own syntax tree.
+//! Converts between the representation and the crate's own syntax tree.
 
 use sidestream::op;
 use sidestream_program as ast;
@@ -6,7 +6,7 @@ use sidestream_program as ast;
 use super::{Act, EventKind, MemKind, Op, Part, Prog, StreamKind};
 
 impl Prog {
-    /// The oracle's picture of a parsed program.
+    /// Returns the oracle's representation of a parsed program.
     pub fn from_program(program: &ast::Program) -> Prog {
         let streams = program
             .streams
@@ -53,9 +53,9 @@ impl Prog {
         }
     }
 
-    /// The program as the reader under test understands its text.
+    /// Returns the program as the reader under test reads its text.
     ///
-    /// Panics if the reader does not: the generator only makes valid programs.
+    /// Panics if the reader refuses it: the generator only makes valid programs.
     pub fn to_program(&self) -> ast::Program {
         let text = self.to_yaml();
         let document =
@@ -68,7 +68,7 @@ impl Prog {
     }
 }
 
-/// What an op is, told from how it is written: nothing of the crate's own reading of the fields is believed.
+/// Reads an op from its text: the crate's own reading of the fields is not trusted.
 fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
     let written = ast::written(program, op);
     let told = Told {
@@ -197,7 +197,7 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
     }
 }
 
-/// Puts together again what stands in one pair of brackets.
+/// Joins again what belongs to one pair of brackets.
 fn joined(mut fields: Vec<String>, piece: &str) -> Vec<String> {
     match fields.last_mut() {
         Some(last) if last.contains(": [") && !last.ends_with(']') => {
@@ -209,7 +209,7 @@ fn joined(mut fields: Vec<String>, piece: &str) -> Vec<String> {
     fields
 }
 
-/// The fields of an op as they are written: `key: value`.
+/// The fields of an op as written: `key: value`.
 struct Told {
     fields: Vec<String>,
 }
@@ -246,7 +246,7 @@ impl Told {
     }
 }
 
-/// `A` or `"A[lo:hi]"`.
+/// Reads `A` or `"A[lo:hi]"`.
 fn part_of(text: &str) -> Part {
     let text = text.trim_matches('"');
     let Some((buf, range)) = text.trim_end_matches(']').split_once('[') else {

@@ -1,4 +1,4 @@
-"""Stages of a model side by side, on streams of their own or as CUDA graphs, whichever was measured to be
+"""Stages of a model that run concurrently, on separate streams or as CUDA graphs, if that was measured to be
 faster.
 """
 

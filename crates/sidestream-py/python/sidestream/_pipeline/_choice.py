@@ -1,4 +1,4 @@
-"""Which mode a pipeline runs in, and the measurement that decides it. Knows nothing of PyTorch, and reads no
+"""Which mode a pipeline runs in, and the measurement that decides it. Does not use PyTorch, and reads no
 clock.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from sidestream._results import Result
 
-#: One stage after the other, as a plain loop does.
+#: One stage after the other, as in a plain loop.
 SERIAL = "serial"
 #: Each stage on a stream of its own.
 STREAMS = "streams"
@@ -23,41 +23,42 @@ SERIAL_GRAPHS = "serial-graphs"
 GRAPHS = "graphs"
 MODES = (SERIAL, STREAMS, SERIAL_GRAPHS, GRAPHS)
 
-#: Another mode has to take less than this part of the serial time. Below that, noise would decide.
+#: Another mode has to take less than this share of the serial time. With a smaller gain, noise would decide.
 BETTER = 0.98
-#: And it has to take less in this part of the rounds: where a busy host decides, medians differ by more than
-#: that.
+#: It also has to take less in this share of the rounds: on a busy host, medians differ by more than `BETTER`.
 MOST_ROUNDS = 0.8
-#: A mode that took more than this many times the serial time in a round is not measured any further.
+#: A mode that took more than this many times the serial time in a round is not measured again.
 HOPELESS = 1.5
-#: A segment has at least so many items, and takes at least so long.
+#: Least items and seconds of a segment.
 SEGMENT_ITEMS = 10
 SEGMENT_SECONDS = 0.05
-#: With slow items, or where the end of a run cuts it short, fewer items make a segment, too.
+#: Least items of a segment if items are slow or the end of a run cuts it short; items are slow if these take
+#: `LONG_SECONDS`.
 FEW_ITEMS = 5
 LONG_SECONDS = 2.0
-#: A caller that went away so many items' time after the last one has done something else in between.
+#: A caller that left later than this many items' time after the last item has done something else in between.
 PAUSE = 3.0
-#: What to try a mode may cost before anything is known of it, in items and in seconds, whichever is more:
-#: memory that each stream takes for itself, and items that are slower.
+#: What trying an unknown mode may cost, in items and in seconds, whichever is more: each stream allocates
+#: memory, and items may be slower.
 TRIAL_ITEMS = 5
 TRIAL_SECONDS = 0.05
-#: Where stages have to be captured for it.
+#: The same where stages have to be captured for it.
 CAPTURE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Choice(Result):
-    """How a pipeline runs, and why. ``print`` shows it.
+    """The mode in which a pipeline, or the branches of ``parallel``, run, and why. ``print`` shows it.
 
     Attributes:
         mode: ``serial``, ``streams``, ``serial-graphs`` or ``graphs``.
-        measured: Whether it was measured. While it is being measured, ``mode`` is the one that items run in
-            now.
-        reason: Why, in a sentence.
-        seconds_per_item: The median of the segments that were measured, in seconds an item, by mode.
-        segments: How many segments of each mode were measured.
-        notes: What else a reader has to know: captures that failed, items that ran otherwise.
+        measured: Whether the mode was chosen by a measurement. During the measurement it is False, and
+            ``mode`` is the one that items run in now.
+        reason: Why this mode, in a sentence.
+        seconds_per_item: Seconds for an item, the median of the measured segments, by mode.
+        segments: Number of segments that were measured, by mode.
+        notes: Further facts: captures that failed, items that ran in another way, an earlier measurement that
+            was taken over.
     """
 
     mode: str
@@ -101,16 +102,16 @@ class Choice(Result):
 
 
 class Chooser:
-    """Measures modes in segments that alternate, until each is known to be faster than serial or not, and
-    keeps the fastest.
+    """Measures modes in alternating segments until each is known to be faster than serial or not, and keeps
+    the fastest.
 
-    The caller tells it of each item before it is issued (``due``), and where a segment begins or ends, waits
-    for the device and says what time it is then (``advance``). So a segment is the wall time of its items
-    from one standstill to the next.
+    The caller announces each item before it is issued (``due``). Where a segment begins or ends, it
+    synchronizes the device and passes the time (``advance``). So a segment is the wall time of its items
+    between two moments at which the device is idle.
 
-    A run that begins before the serial time is known may be limited: what measuring costs it, against serial,
-    stays below a share of its time. It begins serially, and a mode is tried once what that may cost can be
-    afforded. Until then items run in the best mode that is known, and the host waits for nothing.
+    A run that begins before the serial time is known may be limited: measuring then costs it, against serial,
+    less than a share of its time. It begins serially, and a mode is tried once the run can afford the cost of
+    a trial. Until then items run in the best mode that is known, and the host waits for nothing.
     """
 
     def __init__(
@@ -123,7 +124,8 @@ class Chooser:
         share: float | None = None,
     ) -> None:
         """Measure at most ``segments`` of each mode, of at least ``least`` items. Before the first of each,
-        ``settle`` items run that do not count. ``share`` is what part of the first run measuring may cost.
+        ``settle`` items run that do not count. ``share`` is the share of the first run that measuring may
+        cost.
         """
         self.modes = modes
         self.mode = modes[0]
@@ -132,38 +134,39 @@ class Chooser:
         self._settle = settle
         self._least = least
         self._share = share
-        # What each took in it, seconds an item, for every round.
+        # Seconds for an item by mode, for every round.
         self._rounds: list[dict[str, float]] = []
         self._turn: list[str] = []
-        # Modes that have run here before.
+        # Modes that have run before in this pipeline.
         self._settled: set[str] = set()
-        # How many items run before the segment begins, how many of it were issued, and how many it has. None
-        # where nothing is known of their time.
+        # Items that run before the segment begins, items of it that were issued, and items that it has. None
+        # where their time is not known.
         self._left = 0
         self._items = 0
         self._goal: int | None = None
-        # When the segment began. None before.
+        # When the segment began; None before.
         self._start: float | None = None
-        # When the last item of the segment came.
+        # When the last item of the segment was announced.
         self._latest = 0.0
-        # The items and seconds of runs that were too short to make a segment.
+        # Items and seconds of runs that were too short for a segment.
         self._short = (0, 0.0)
-        # Whether this run is limited, how many items it has had and will have, and what they cost so far.
+        # Whether this run is limited, how many items it has issued and will have, and the cost of measuring
+        # so far, in seconds.
         self._is_limited = share is not None
         self._issued, self._length, self._lost = 0, 0, 0.0
-        # What turns cost that were broken off, by mode.
+        # What broken-off turns cost, by mode.
         self._cost_of: dict[str, float] = {}
-        # When the turn of the mode began, how many items had been issued by then, what one takes serially,
-        # and what the turn may cost until it is broken off.
+        # When the turn of the mode began, how many items had been issued by then, the serial seconds for an
+        # item, and the cost at which the turn is broken off.
         self._turned, self._before, self._plain, self._most = 0.0, 0, 0.0, math.inf
-        # The next turn waits until so many items were issued, in the best mode that is known.
+        # The number of issued items at which the next turn begins; until then the best known mode runs.
         self._until: int | None = None
         if self.measuring:
             self._next(None)
 
     @property
     def times(self) -> dict[str, list[float]]:
-        """The seconds an item of every segment, by mode."""
+        """The seconds for an item in every segment, by mode."""
         return {mode: [times[mode] for times in self._rounds if mode in times] for mode in self.modes}
 
     @property
@@ -172,10 +175,10 @@ class Chooser:
         return self.measuring and self._start is not None
 
     def begin_run(self, length: int = 0) -> None:
-        """Begin the current segment anew: the time between two runs is nobody's.
+        """Restart the current segment, since the time between two runs belongs to no segment.
 
         Args:
-            length: How many items there will be, if that is known.
+            length: Number of items in the run, if that is known.
         """
         self._items, self._start, self._most = 0, None, math.inf
         self._issued, self._length, self._lost = 0, length, 0.0
@@ -184,13 +187,13 @@ class Chooser:
             self._resume(None)
 
     def settle_anew(self) -> None:
-        """Take no mode for one that has run before: another pipeline goes on here."""
+        """Forget which modes have run before, since another pipeline continues this measurement."""
         self._settled = set()
         self._left = self._settle
 
     def due(self, now: float) -> bool:
-        """Say, before an item is issued, whether a segment begins or ends here, or another mode has its turn;
-        count the item otherwise.
+        """Return, before an item is issued, whether a segment begins or ends here or another mode has its
+        turn. If not, count the item.
         """
         if self._until is not None:
             if self._issued >= self._until:
@@ -203,7 +206,7 @@ class Chooser:
             self._left -= 1
         else:
             self._latest = now
-            # Where the host is far ahead of the device, its clock does not say how long the segment is.
+            # Where the host is far ahead of the device, its clock does not show how long the segment is.
             if self._items >= (self._goal or FEW_ITEMS) or (
                 self._items >= self._least and now - self._start >= SEGMENT_SECONDS
             ):
@@ -213,8 +216,8 @@ class Chooser:
         return False
 
     def advance(self, now: float) -> None:
-        """Take the time of a standstill where ``due`` said so, and go on. Ask ``due`` again for the same
-        item.
+        """Continue at a time at which the device is idle, where ``due`` returned True. Call ``due`` again for
+        the same item.
         """
         if self._until is not None:
             self._lost -= (self._issued - self._before) * self._gain()
@@ -227,7 +230,7 @@ class Chooser:
             self._settled.add(self.mode)
             self._items, self._start = 0, now
         elif self._goal is None and self._items < self._enough(self._taken(now)):
-            # It only told how many items make a segment.
+            # This segment only showed how many items a segment needs.
             self._goal = self._enough(self._taken(now))
             self._items, self._start = 0, now
         else:
@@ -235,12 +238,12 @@ class Chooser:
             self._next(now)
 
     def end_run(self, now: float, left: float | None = None) -> None:
-        """Take the time of the standstill behind the last item of a run, which may have cut a segment short.
+        """End a run, which may have cut a segment short.
 
         Args:
-            now: The time of the standstill.
-            left: When the caller went away, where it did. A pause before that is nobody's time, so it drops
-                the segment.
+            now: The time at which the device was idle after the last item.
+            left: When the caller left the run, if it did. After a long pause before that the segment is
+                dropped, since the pause is not time of the items.
         """
         if self._start is None or not self._items:
             return
@@ -255,8 +258,8 @@ class Chooser:
             self._next(None)
 
     def drop(self, mode: str, now: float | None = None) -> None:
-        """Measure a mode no further, since it turned out to be no other than another one. Without ``now``
-        nothing is said of what that cost.
+        """Stop measuring a mode, since it runs the same as another one. Without ``now`` its cost is not
+        counted.
         """
         self.modes = tuple(one for one in self.modes if one != mode)
         self._rounds = [{one: s for one, s in times.items() if one != mode} for times in self._rounds]
@@ -267,11 +270,11 @@ class Chooser:
             self._next(now)
 
     def medians(self) -> dict[str, float]:
-        """Return the seconds an item by mode, of those that were measured."""
+        """Return the median seconds for an item, by mode, of the modes that were measured."""
         return {mode: statistics.median(times) for mode, times in self.times.items() if times}
 
     def reason(self) -> str:
-        """Say why the mode is what it is."""
+        """Return why this mode runs."""
         medians = self.medians()
         if self._until is not None:
             most = f"{100 * (self._share or 0):.0f} %"
@@ -293,17 +296,17 @@ class Chooser:
         return f"{faster}, which is too little to tell from noise"
 
     def _pairs(self, mode: str) -> list[tuple[float, float]]:
-        """Return what a mode took and what serial took, for every round that has both."""
+        """Return the time of a mode and the serial time, for every round that has both."""
         return [(times[mode], times[SERIAL]) for times in self._rounds if mode in times and SERIAL in times]
 
     def _ratios(self, mode: str) -> list[float]:
-        """Return what part of the serial time a mode took in each of these rounds."""
+        """Return the time of a mode as a share of the serial time, for each of these rounds."""
         return [taken / serial for taken, serial in self._pairs(mode)]
 
     def _is_clear(self, mode: str) -> bool:
-        """Say whether the rounds tell that a mode is faster than serial, or that it is not: their mean is
-        farther from what decides than they, and the times that they are of, are from one another. The fewer
-        they are, the farther it has to be.
+        """Return whether the rounds show that a mode is faster than serial, or that it is not: the mean of
+        the ratios is farther from the threshold than the spread of the ratios and of their times. The fewer
+        rounds there are, the farther it has to be.
         """
         ratios = self._ratios(mode)
         if len(ratios) < 2:
@@ -316,12 +319,12 @@ class Chooser:
         return self.medians().get(SERIAL, 0.0)
 
     def _gain(self) -> float:
-        """How much sooner an item is done in this mode than serially, in seconds."""
+        """Return by how many seconds an item takes less in this mode than serially."""
         return self._serial() - self.medians()[self.mode]
 
     def _best(self, is_last: bool) -> str:
-        """Name the fastest mode, or serial if none is clearly faster. Before the last round only modes count
-        of which enough is known.
+        """Return the fastest mode, or serial if none is clearly faster. Before the last round only modes
+        count that are clear.
         """
         medians = self.medians()
         for mode in sorted(medians, key=lambda mode: medians[mode]):
@@ -332,7 +335,7 @@ class Chooser:
         return SERIAL if SERIAL in self.modes else self.modes[0]
 
     def _price(self, mode: str) -> float:
-        """Say what a turn of a mode may cost the run, in seconds against serial."""
+        """Return what a turn of a mode may cost the run, in seconds more than serially."""
         serial, taken = self._serial(), self.medians().get(mode)
         if mode == SERIAL:
             return 0.0
@@ -340,25 +343,25 @@ class Chooser:
             return (2 + self._enough(taken)) * max(taken - serial, 0.0)
         captures = mode in (SERIAL_GRAPHS, GRAPHS) and not self._settled & {SERIAL_GRAPHS, GRAPHS}
         price = max(TRIAL_ITEMS * serial, CAPTURE_SECONDS if captures else TRIAL_SECONDS)
-        # A turn that was broken off went half way at the best, and had half of what there was.
+        # A broken-off turn got at most half way, and had half of the budget.
         return max(price, 4 * self._cost_of.get(mode, 0.0))
 
     def _budget(self) -> float:
-        """What measuring may still cost this run, in seconds."""
+        """Return the seconds that measuring may still cost this run."""
         if not self._is_limited or self._share is None:
             return math.inf
         return self._share * max(self._issued, self._length) * self._serial() - self._lost
 
     def _cost(self, now: float) -> float:
-        """How much longer the items of this turn took than they would have serially. The host's clock tells
-        less than that between standstills.
+        """Return by how many seconds the items of this turn took longer than serially. While the device is
+        busy, the host's clock shows less than that.
         """
         return now - self._turned - (self._issued - self._before) * self._plain
 
     def _wait(self, short: float) -> None:
-        """Run items in the best mode that is known, until so many seconds more may be spent."""
+        """Run items in the best known mode until ``short`` more seconds may be spent."""
         self.mode = self._best(is_last=False)
-        # An item that is done sooner gives back, and one beyond those that were announced may cost something.
+        # An item that takes less time adds to the budget, and so does one beyond those that were announced.
         gain, more = self._gain(), (self._share or 0.0) * self._serial()
         known = max(self._issued, self._length)
         items = (short + gain * self._issued + more * known) / max(gain + more, 1e-9)
@@ -367,23 +370,23 @@ class Chooser:
         self._until, self._before, self._most = math.ceil(items), self._issued, math.inf
 
     def _enough(self, seconds: float) -> int:
-        """Say how many items make a segment, if one takes so long."""
+        """Return how many items a segment needs, if one takes ``seconds``."""
         if FEW_ITEMS * seconds >= LONG_SECONDS:
             return FEW_ITEMS
         return max(self._least, math.ceil(SEGMENT_SECONDS / seconds))
 
     def _taken(self, now: float) -> float:
-        """Return the seconds an item of the segment, with those of runs that were cut short."""
+        """Return the seconds for an item of the segment, including those of runs that were cut short."""
         items, seconds = self._short
         if self._start is not None:
             items, seconds = items + self._items, seconds + now - self._start
-        # A clock may stand still.
+        # The clock may not have advanced.
         return max(seconds / max(items, 1), 1e-9)
 
     def _resume(self, now: float | None) -> None:
         self._until = None
         if SERIAL in self._rounds[-1]:
-            # What a mode is compared with is measured beside it.
+            # Serial is measured again, next to the mode that is compared with it.
             self._turn.insert(0, SERIAL)
         self._next(now)
 
@@ -400,7 +403,8 @@ class Chooser:
             self._wait(price - budget)
             return
         before, self.mode = self.mode, self._turn.pop(0)
-        # After the first time two are enough: memory and caches are those of another mode.
+        # After the first turn two items are enough to settle: memory and caches are still those of another
+        # mode.
         self._left = self._settle
         if self.mode in self._settled:
             self._left = 0 if self.mode == before else 2
@@ -408,7 +412,7 @@ class Chooser:
         self._goal = self._enough(seconds) if seconds else None
         self._turned, self._before, self._plain = now or 0.0, self._issued, self._serial()
         if now is not None and self.mode != SERIAL:
-            # The next items of the turn may cost as much again.
+            # The following items of the turn may cost as much again.
             self._most = budget / 2
 
     def _new_round(self) -> bool:
@@ -416,9 +420,9 @@ class Chooser:
         if len(self._rounds) == self._segments or not others:
             return False
         self._rounds.append({})
-        # The serial time stays: all others are compared with it.
+        # Serial is always measured: all others are compared with it.
         self._turn = [SERIAL, *others]
-        # Every other round goes backwards, so that a steady drift hits all alike.
+        # Every other round is reversed, so that a steady drift affects all modes alike.
         if len(self._rounds) % 2 == 0:
             self._turn.reverse()
         return True
@@ -433,7 +437,7 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def html_table(head: list[str], rows: list[list[str]]) -> str:
-    """Return a table for a notebook."""
+    """Return an HTML table for a notebook."""
 
     def row(kind: str, cells: list[str]) -> str:
         return "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in cells) + "</tr>"

@@ -1,17 +1,18 @@
-"""Runs the stages on a GPU: issues what the plan says, on PyTorch's streams.
+"""Runs the stages on a GPU: issues the steps of the plan on PyTorch's streams.
 
-Which memory is safe why:
+Why the memory of each tensor is safe:
 
 - What a stage returns, and what was uploaded, is held until the slot's next item comes. By then the heads of
-  the streams wait for its last use, so the allocator may hand it on. ``record_stream`` would do as well for
-  the order, but gives memory back only once the host has seen the GPU finish: a host that runs ahead would
-  take new memory for each item.
-- Items that were on the device belong to whoever made them, and may be freed at any time: ``record_stream``
-  notes the last level's streams, which are behind all uses.
-- Results go to the caller, who may keep them: ``record_stream`` notes the stream that they are handed out on.
-- Objects may hold tensors that nobody sees. Where there are any, each item waits for the caller's stream
-  first, which is behind all uses that the caller has begun.
-- Buffers of captured stages are written again by a later item, so results that lie in them are cloned.
+  the streams wait for its last use, so the allocator may reuse it. ``record_stream`` would give the same
+  order, but frees memory only once the host has seen the GPU finish: a host that runs ahead would take new
+  memory for each item.
+- Items that were on the device belong to the caller, and may be freed at any time: ``record_stream`` records
+  the last level's streams, which are ordered after all uses.
+- Results go to the caller, who may keep them: ``record_stream`` records the stream that they are handed out
+  on.
+- Objects may hold tensors that cannot be seen. Where there are any, each item first waits for the caller's
+  stream, which is ordered after all uses that the caller has begun.
+- Buffers of captured stages are written again by a later item, so results in them are cloned.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from sidestream._pipeline._upload import PLAIN, Pinned, Staging, is_plain, leave
 from sidestream._sidestream import DIRECT_BYTES
 from sidestream._tree import tensors_of
 
-#: So many items run on the stages' streams before a capture: libraries set themselves up at the first ones.
+#: Items that run on the stages' streams before a capture, since libraries initialize at the first ones.
 WARM_UP = 3
 
 
-#: A stream as PyTorch's own functions name it: its number, its device, the kind of that.
+#: A stream as PyTorch's own functions name it: its number, its device, the type of the device.
 _Stream = tuple[int, int, int]
 
 
 class Slot:
-    """What one of the items in flight has to itself."""
+    """The memory, events and graphs of one item in flight."""
 
     def __init__(self, stages: int, pinned: Pinned) -> None:
-        """Make the events; memory comes with the first item."""
+        """Make the events; memory is allocated for the first item."""
         self.staging = Staging(pinned)
         self.events: dict[int | None, Any] = {number: torch.cuda.Event() for number in range(stages)}
         self.events[ENTRY] = torch.cuda.Event()
         self.events[UPLOADED] = self.staging.copied
         # Held until the slot's next item: see the top of this file.
         self.held: list[Any] = []
-        # Of captured stages: the buffers that items are uploaded to, an item in these, and the graphs.
+        # For captured stages: the buffers that items are uploaded to, an item made of these, and the graphs.
         self.buffers = Buffers()
         self.inputs: dict[int, Any] = {}
         self.tree: Any = None
@@ -56,7 +57,7 @@ class Slot:
 
 
 class OnCuda:
-    """Issues items in one of the modes. May be asked for another mode with any item."""
+    """Issues items in one of the modes, which may change with each item."""
 
     def __init__(
         self, chain: Chain, captures: tuple[bool, ...], depth: int, device: int, max_pinned: int | None
@@ -65,10 +66,10 @@ class OnCuda:
 
         Args:
             chain: The stages.
-            captures: Which of them the user allows to be captured.
-            depth: How many items are in flight.
+            captures: Whether each stage may be captured.
+            depth: Number of items in flight.
             device: The number of the device.
-            max_pinned: How many bytes of pinned memory there may be, if that is limited.
+            max_pinned: Most bytes of pinned memory; None without a limit.
         """
         torch.cuda.init()
         self._flow = Flow(chain)
@@ -92,18 +93,18 @@ class OnCuda:
         self._final_stages = frozenset(chain.levels[-1])
         self._caller: Any = None
         self._caller_known: Any = None
-        # What the GPU is set up for: "overlapped", or the stream of the caller that all is issued on.
+        # How items are issued now: "overlapped", or on this stream of the caller.
         self._entered: Any = None
         self._fresh = True
         self._last: Slot | None = None
         self._may_refill = True
-        # Some results hold objects, whose tensors could not be noted for the caller's stream.
+        # Some results hold objects, whose tensors could not be recorded for the caller's stream.
         self._hides_results = False
-        # Behind the copy that reads the loader's own pinned memory, where the loader may fill that again for
-        # its next item.
+        # An event after the copy that reads the loader's own pinned memory, where the loader may refill that
+        # for its next item.
         self.source: Any = None
         self._sources: list[Any] = []
-        # The stages that are captured, and all about the captures.
+        # The stages that may be captured, and the state of the captures.
         self._captures = {number for number, capture in enumerate(captures) if capture}
         self._uncaptured: dict[int, str] = {}
         self._random: list[int] = []
@@ -113,21 +114,21 @@ class OnCuda:
         self.odd_items = 0
         self.items = 0
 
-    # What the pipeline asks for.
+    # Called by the pipeline.
 
     def begin(self, may_refill: bool) -> None:
-        """Begin a run: its first item waits for the caller's stream. Say whether its loader may write to the
-        memory of an item again.
+        """Begin a run, whose first item waits for the caller's stream. ``may_refill`` says whether its loader
+        may write to the memory of earlier items.
         """
         self._fresh = True
         self._may_refill = may_refill
 
     def issue(self, number: int, item: Any, mode: str) -> tuple[Any, Slot | _Stream]:
-        """Issue all stages for an item. Returns at once, but for captures and where pinned memory is still
-        being read.
+        """Issue all stages for an item. Blocks only for captures and while pinned memory is still being read.
 
         Returns:
-            The result, and what it is behind: a slot with its events, or the stream that it was issued on.
+            The result, and what it is ordered after: a slot with its events, or the stream that it was issued
+                on.
 
         Raises:
             StageError: A stage failed. Some of the item's work may have been issued.
@@ -147,7 +148,7 @@ class OnCuda:
             return self._serial(slot, number, item, current), current
         if mode == SERIAL_GRAPHS:
             return self._serial_graphs(slot, number, item, current), current
-        # Nothing is allocated between here and the waits of the heads, which make it safe.
+        # Nothing is allocated between this and the waits of the heads, which make reuse of the memory safe.
         slot.held.clear()
         try:
             return self._overlapped(slot, number, item, mode == GRAPHS, self._caller_of(current)), slot
@@ -173,8 +174,7 @@ class OnCuda:
         return result
 
     def let_loader_go_on(self) -> None:
-        """Wait on the host until nothing reads the loader's memory any more. Needed while ``source`` is
-        there.
+        """Block until no copy reads the loader's memory. Needed while ``source`` is not None.
         """
         if self.source is not None:
             self.source.synchronize()
@@ -182,16 +182,16 @@ class OnCuda:
             self._sources.clear()
 
     def is_idle(self) -> bool:
-        """Whether the device has done all that the stages and the caller's stream were given. Never waits."""
+        """Return whether all work of the stages and of the caller's stream is complete. Never blocks."""
         finals: list[Any] = [_stream(self._entered)] if isinstance(self._entered, tuple) else self._finals
         return all(stream.query() for stream in [*finals, torch.cuda.current_stream(self.index)])
 
     def drain(self) -> None:
-        """Wait on the host until the GPU has done all that was issued, here and on the caller's stream."""
+        """Block until all issued work is complete, here and on the caller's stream."""
         for stream in self._streams.values():
             stream.synchronize()
         if isinstance(self._entered, tuple):
-            # The caller may have changed to another stream since.
+            # The caller may have made another stream current since.
             _stream(self._entered).synchronize()
         torch.cuda.current_stream(self.index).synchronize()
         self._let_go()
@@ -209,15 +209,15 @@ class OnCuda:
         self._let_go()
 
     def name(self) -> str:
-        """Name the device, as it is named and as its maker calls it."""
+        """Return the device's name and the vendor's name of it."""
         return f"{self._device} ({torch.cuda.get_device_name(self._device)})"
 
     def graphs_left(self) -> bool:
-        """Whether any stage can still be captured."""
+        """Return whether any stage can still be captured."""
         return len(self._uncaptured) < len(self._captures)
 
     def notes(self) -> list[str]:
-        """Say what did not go as asked."""
+        """Return notes on what did not run as requested."""
         names = [stage.name for stage in self._flow.stages]
         notes = [
             f"stage `{names[number]}` is not captured: {why}"
@@ -243,7 +243,7 @@ class OnCuda:
             return mode
         if not self.graphs_left():
             return STREAMS if mode == GRAPHS else SERIAL
-        # Warming up has to happen on the streams that are captured.
+        # The items that warm up have to run on the streams that are captured.
         return STREAMS if self._warm < WARM_UP else mode
 
     def _enter(self, mode: str, caller: _Stream) -> None:
@@ -264,7 +264,7 @@ class OnCuda:
         usual = self._is_usual(shape, leaves) if graphs or self._warm < WARM_UP else False
         flow, streams, events = self._flow, self._streams, slot.events
         values: list[Any] = []
-        # An object may hold tensors of the device that nobody sees.
+        # An object may hold tensors of the device that cannot be seen.
         for step in self._plans[
             bool(uploads), self._fresh or bool(theirs) or shape.has_objects or self._hides_results
         ]:
@@ -313,7 +313,7 @@ class OnCuda:
         slot.staging.is_being_read = False
 
     def _brought(self, slot: Slot, item: Any) -> Any:
-        # As `_uploaded` without buffers.
+        # Like `_uploaded` without buffers.
         if not is_plain(item):
             shape, leaves, _ = leaves_of(item)
             return shape.unflatten(
@@ -338,7 +338,7 @@ class OnCuda:
     def _uploaded(
         self, slot: Slot, shape: Any, leaves: list[Any], uploads: list[int], into_buffers: bool
     ) -> Any:
-        # On the current stream, behind the last use of the slot.
+        # On the current stream, after the last use of the slot.
         moved = list(leaves)
         for place in uploads:
             source = self._pinned(slot, place, leaves[place])
@@ -360,8 +360,8 @@ class OnCuda:
 
     def _pinned(self, slot: Slot, place: int, leaf: Any) -> Any:
         leaf = leaf.detach() if leaf.requires_grad else leaf
-        # A small one that may be filled again is sooner copied by the host than waited for.
-        # Other layouts would be copied through pageable memory after all.
+        # A small tensor that may be refilled is copied by the host sooner than it is waited for. Other
+        # layouts would be copied through pageable memory.
         if (
             (leaf.nbytes >= DIRECT_BYTES or not self._may_refill)
             and leaf.is_pinned()
@@ -370,7 +370,8 @@ class OnCuda:
             if self._may_refill:
                 self._sources.append(leaf)
                 self.source = slot.staging.copied
-            # Else it stays until it was read: its maker holds it, or PyTorch, which knows of the copy.
+            # Otherwise the memory stays until it was read: its owner holds it, or PyTorch, whose allocator
+            # has recorded the copy.
             return leaf
         return slot.staging.pinned(place, leaf)
 
@@ -385,8 +386,8 @@ class OnCuda:
             return flow.call(stage, number, value)
         output = self._replayed(slot, stage, value) if usual and self._is_captured(stage) else None
         if output is None:
-            # The tree may be one that is handed out again for the slot's next item, and stages may change
-            # what they are given.
+            # The tree may be handed out again for the slot's next item, and stages may change what they are
+            # given.
             output = (flow.call(stage, number, _retied(value)),)
         return self._own(slot, output[0]) if stage in self._final_stages else output[0]
 
@@ -400,8 +401,8 @@ class OnCuda:
         return (graph.output,)
 
     def _capture(self, slot: Slot, stage: int, value: Any) -> Captured | None:
-        # On the stage's own stream, which the libraries have set up for it, whatever stream it is replayed
-        # on.
+        # Captured on the stage's own stream, on which libraries have initialized, whatever stream it is
+        # replayed on.
         current = self._current_stream(self.index)
         torch.cuda.synchronize(self.index)
         stream = self._streams[stage]
@@ -417,8 +418,8 @@ class OnCuda:
         return graph
 
     def _watched(self, stage: int, number: int, value: Any) -> Any:
-        # The last run before the captures: does it do what no graph can hold, and does it draw random
-        # numbers?
+        # The last call before the captures shows whether the stage does what no graph can hold, and whether
+        # it draws random numbers.
         generator = torch.cuda.default_generators[self.index]
         before = generator.get_state()
         with noting_synchronizations() as found:
@@ -438,13 +439,12 @@ class OnCuda:
     def _is_captured(self, stage: int) -> bool:
         if stage not in self._captures or stage in self._uncaptured:
             return False
-        # The graphs of a process share the state of the generator in device memory, each replay setting it
-        # for itself. So of graphs that draw random numbers only those of one stage may run beside one
-        # another's streams.
+        # The graphs of a process share the generator's state in device memory, which each replay sets. So
+        # only the graphs of one stage may draw random numbers while stages overlap.
         return self._entered != "overlapped" or stage not in self._random[1:]
 
     def _is_usual(self, shape: Any, leaves: list[Any]) -> bool:
-        # What is captured is what came twice in a row, not an odd first item.
+        # The shape that is captured is one that came twice in a row, not that of an odd first item.
         kind = (shape, [(leaf.shape, leaf.dtype) for leaf in leaves])
         if self._kind is None:
             if _alike(self._kind_before, kind):
@@ -456,7 +456,7 @@ class OnCuda:
         return usual
 
     def _own(self, slot: Slot, result: Any) -> Any:
-        # A later item writes the buffers again, and the caller may keep the result.
+        # A later item writes to the buffers, and the caller may keep the result.
         leaves, shape = tensors_of(result)
         return shape.unflatten(
             [leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves]

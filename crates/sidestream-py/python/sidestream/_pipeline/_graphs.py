@@ -1,4 +1,4 @@
-"""Stages as CUDA graphs: one for each slot, with the buffers of that slot."""
+"""Captured stages: a CUDA graph for each slot, with the buffers of that slot."""
 
 from __future__ import annotations
 
@@ -18,60 +18,60 @@ class CaptureFailed(Exception):
 
 
 class Buffers:
-    """The tensors of one slot that stay where they are from item to item."""
+    """The tensors of one slot that keep their addresses from item to item."""
 
     def __init__(self) -> None:
-        """Have none yet."""
+        """Begin without tensors."""
         self._tensors: dict[int, Any] = {}
         self._addresses: set[int] = set()
 
     def add(self, *tensors: Any) -> None:
-        """Take tensors in. They live as long as this."""
+        """Add tensors. They live as long as this object."""
         for tensor in tensors:
             self._tensors[id(tensor)] = tensor
             self._addresses.add(_address(tensor))
 
     def has(self, tensor: Any) -> bool:
-        """Whether this very tensor is one of them."""
+        """Return whether this tensor object is one of them."""
         return id(tensor) in self._tensors
 
     def share_memory_with(self, tensor: Any) -> bool:
-        """Whether a tensor lies in the memory of one of them."""
+        """Return whether a tensor shares memory with one of them."""
         return _address(tensor) in self._addresses
 
 
 class Captured:
     """A stage as a graph that reads and writes the buffers of one slot.
 
-    Nothing here waits: the caller orders the replays, and what else touches the buffers.
+    Nothing here waits: the caller orders the replays and the other uses of the buffers.
     """
 
     def __init__(self, call: Callable[[Any], Any], value: Any, buffers: Buffers, device: int) -> None:
-        """Capture the stage for values like this one, on the current stream. The device has to stand still.
+        """Capture the stage for values like this one, on the current stream. The device has to be idle.
 
         Args:
             call: The stage.
-            value: What it is given. The slot's buffers among it are read where they are, all else is copied
-                into new ones.
+            value: The stage's input. The slot's buffers in it are read where they are; other tensors are
+                copied into new buffers.
             buffers: The slot's buffers. The new ones, and the outputs, are added.
             device: The number of the device.
 
         Raises:
-            CaptureFailed: The stage does something that no graph can hold. It can still be called.
+            CaptureFailed: The stage does what a graph cannot hold. It can still be called.
         """
         leaves, self._shape = tensors_of(value)
         if self._shape.has_objects:
             raise CaptureFailed(
                 "it is given an object that may hold tensors, and a replay would use those of the capture"
             )
-        # Buffers that were made in inference mode could not be written outside of it.
+        # Buffers that are made in inference mode could not be written outside of it.
         with torch.inference_mode(False):
             self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
         torch.cuda.current_stream(device).synchronize()
-        # The value that needs no look, since all of it lies in the buffers and always will.
+        # An input that needs no check, since it consists of the buffers only.
         self._value = value if leaves and all(map(buffers.has, leaves)) else None
         given = self._shape.unflatten(self._inputs)
-        # A pool of its own: replays of other graphs run beside this one.
+        # A separate pool, since other graphs are replayed concurrently.
         self._pool = torch.cuda.graph_pool_handle()
         self._graph = torch.cuda.CUDAGraph()
         with _no_collection():
@@ -84,8 +84,8 @@ class Captured:
         buffers.add(*self._inputs, *leaves)
 
     def takes(self, value: Any) -> bool:
-        """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing
-        is copied.
+        """Copy a value into the buffers, on the current stream. Return False, without copying, if its shape
+        differs.
         """
         if value is self._value and value is not None:
             return True
@@ -107,8 +107,8 @@ class Captured:
         self._graph.replay()
 
     def _capture(self, call: Callable[[Any], Any], value: Any, device: int) -> Any:
-        # With "global", an allocation by any other thread, such as one that pins the loader's batches, would
-        # end the capture.
+        # In the mode "global", an allocation by any other thread, such as one that pins the loader's batches,
+        # would end the capture.
         self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         try:
             output = call(value)
@@ -127,7 +127,7 @@ class Captured:
     def _end(self, device: int) -> None:
         try:
             with warnings.catch_warnings():
-                # A stage that only hands on what it got is an empty graph, and no mistake.
+                # A stage that returns its input is an empty graph, which is not a mistake.
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 self._graph.capture_end()
         except RuntimeError:
@@ -136,15 +136,15 @@ class Captured:
 
 
 def _address(tensor: Any) -> int:
-    # Where the memory begins, the same for all views.
+    # The start of the storage, which all views share.
     start: int = tensor.untyped_storage().data_ptr()
     return start
 
 
 @contextlib.contextmanager
 def noting_synchronizations() -> Iterator[list[str]]:
-    """Collect what PyTorch says of calls that make the host wait for the device: a graph cannot hold
-    these.
+    """Collect PyTorch's warnings about calls that block the host until the device is done, which a graph
+    cannot hold.
     """
     found: list[str] = []
     before = torch.cuda.get_sync_debug_mode()
@@ -168,7 +168,7 @@ def noting_synchronizations() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    # A collection in the middle could free memory or graphs, which a capture does not allow.
+    # A garbage collection during a capture could free memory or graphs, which is not allowed then.
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()
@@ -180,9 +180,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def _recover(device: int, pool: Any) -> None:
-    # A capture that was broken leaves PyTorch's allocator and its random generator behind in the state of a
-    # capture, so that memory is not given back and random numbers are refused. The first two calls are what a
-    # capture that ends well does to its pool, and a small capture that does end well resets the generator.
+    # A failed capture leaves PyTorch's allocator and random generator in the state of a capture, so that
+    # memory is not freed and random numbers are refused. The first two calls do to the pool what a successful
+    # capture does at its end, and a small successful capture resets the generator.
     for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
         with contextlib.suppress(RuntimeError):
             end(device, pool)

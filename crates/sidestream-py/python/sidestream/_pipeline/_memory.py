@@ -1,4 +1,4 @@
-"""What was measured in this process, by stages and by shapes of items. Knows nothing of PyTorch."""
+"""The measurements of this process, by stages and by shapes of items. Does not use PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from sidestream._pipeline._choice import Chooser
 
-#: So many measurements are kept, the latest.
+#: Most measurements that are kept; the oldest are dropped.
 MOST = 100
 
 
@@ -28,24 +28,24 @@ _measured: list[_Measured] = []
 def recall(
     calls: Iterable[Callable[..., Any]], setting: Any, own: Chooser, owner: Any, looks: bool
 ) -> Chooser:
-    """Return the chooser of a pipeline of the very same stages in the same setting, or ``own``, which is kept
-    for the next one.
+    """Return the chooser of an earlier pipeline of the same stages in the same setting, or ``own``, which is
+    then kept for the next one.
 
-    One that still measures is taken over only where its pipeline is gone.
+    A chooser that is still measuring is taken over only where its pipeline is gone.
 
     Args:
-        calls: What the stages call. Of a method it is the object that counts.
-        setting: All else that has to be equal.
+        calls: The callables of the stages. A method is compared by its object and function.
+        setting: Everything else that has to be equal.
         own: A chooser that has measured nothing.
-        owner: Whose that is.
-        looks: Whether what was measured before is taken; otherwise it is forgotten.
+        owner: The pipeline of that chooser.
+        looks: Whether an earlier measurement is taken over; otherwise it is forgotten.
     """
     global _measured
     parts = [part for call in calls for part in _parts(call)]
     try:
         references = tuple(weakref.ref(part) for part in parts)
     except TypeError:
-        # Something here cannot be told from another one at its address.
+        # A callable without weak references could be confused with a later one at its address.
         return own
     kept = []
     for one in _measured:
@@ -60,5 +60,5 @@ def recall(
 
 
 def _parts(call: Any) -> tuple[Any, ...]:
-    """Return what makes a callable this one. A method is another object each time it is asked for."""
+    """Return the objects that identify a callable. Each access to a method makes a new object."""
     return (call.__self__, call.__func__) if isinstance(call, types.MethodType) else (call,)

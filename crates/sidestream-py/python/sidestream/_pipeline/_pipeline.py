@@ -1,4 +1,4 @@
-"""The pipeline that users see."""
+"""``Pipeline``: the stages of a model that run concurrently, each on another item."""
 
 from __future__ import annotations
 
@@ -35,60 +35,83 @@ from sidestream._results import Result
 from sidestream._tree import flatten
 
 AUTO = "auto"
-#: Only where the loader took longer for an item than this the device is asked whether it has work.
+#: The device is asked whether it has work only where the loader took more than these seconds for the item
+#: before.
 _SLOW_S = 0.0002
-#: What part of its first run measuring may cost.
+#: The share of its time that measuring may cost a first run.
 FIRST_RUN = 0.02
-#: For a sweep a segment has more items, since the first one has nothing beside it, and they come by so many.
+#: Least items of a segment in a sweep: more than otherwise, since the first item of a segment overlaps with
+#: nothing. `RUN` is how often the batches are repeated in one run.
 SEGMENT = 20
 RUN = 10_000
 
 
 class Pipeline:
-    """A model that is split into stages, each of which runs beside the others, on another item.
+    """Runs the stages of a model concurrently, each on another item.
 
-    ``pipe(loader)`` iterates over the results, one an item and in order. Stage ``k`` of item ``n`` runs
+    ``pipe(loader)`` iterates over the results, one for each item and in order. Stage ``k`` of item ``n`` runs
     beside stage ``k - 1`` of item ``n + 1``, each on its own CUDA stream, unless running them one after the
-    other was measured to be as fast. Without CUDA the stages run one after the other, with the same results.
+    other was measured to be as fast. Parameters after an epoch are those of the plain loop, in every mode.
+    Without CUDA the stages run one after the other on the processor, with the same results; items are passed
+    through there, so a loader must not refill one that a result still holds.
 
-    **What waits for what.** An item on the host is copied to the device on a stream of its own, through
-    pinned memory. Each stage waits for those before it, and the first also for the caller's current stream if
-    the item was on the device already. Each stage runs the items in order. The caller's current stream waits
-    for the last stage of an item when its result is handed out; the host does not. A pinned item's memory is
-    free to be filled again when the loader is asked for the next one, but for that of lists, tuples and a
-    DataLoader with workers, which is free when the item's result is there.
+    **Ordering.** An item on the host is copied to the device on a separate stream, through pinned memory; a
+    pinned tensor of 256 KiB or more is copied from where it is. An item on the device is taken as it is. Each
+    stage waits for those before it, and the first stage also for the caller's current stream if the item was
+    on the device already. Each stage runs the items in order. When a result is handed out, the caller's
+    current stream waits for the last stage of that item; the host does not. Pinned memory of an item may be
+    refilled when the loader is asked for the next one. Memory from lists, tuples and a ``DataLoader`` with
+    workers may be refilled only once the result of the item is there.
 
-    **When results come.** The result of item ``n`` is handed out when item ``n + depth - 1`` has been issued,
+    **When results come.** The result of item ``n`` is handed out once item ``n + depth - 1`` has been issued,
     on every device and in every mode, so that the GPU has work while the caller looks at a result. What the
-    loop does between two items, such as another learning rate, therefore reaches the stages ``depth`` items
-    later; what has to happen at each item belongs into a stage.
+    loop does between two items, such as a new learning rate, therefore reaches the stages ``depth`` items
+    later. What has to happen once for each item, such as ``scheduler.step()``, belongs in a stage. After a
+    ``break`` the stages have run up to ``depth - 1`` items whose results you do not have; to run exactly
+    ``n`` items, pass ``itertools.islice(loader, n)``.
 
-    **What stages may share.** Only the items. A stage may change its own parameters; another stage, or the
-    body of the loop, that reads them while items are under way races with it. After the loop the caller's
-    stream has waited for everything.
+    **What stages may share.** Only the items. A stage may change its own parameters. Another stage, or the
+    body of the loop, that reads them while items are in flight races with it. After the loop the caller's
+    stream has waited for everything. A stage works on the current stream, and joins streams of its own before
+    it returns. Tensors that pass from stage to stage are held until the GPU no longer uses them, for
+    ``depth`` items at most. Tensors inside an opaque object (no mapping, list, tuple or dataclass) are not
+    seen, and stay where they are: such an item waits for the caller's stream, and a stage that takes or
+    returns one is not captured.
+
+    **Measurement.** With ``mode="auto"`` the modes take turns, beside ``serial`` each time, on the items of
+    the run, each of which runs once and in order. Graph modes take part only where ``capture`` allows them.
+    ``serial`` stays unless another mode takes 2 % less overall, and less in four rounds of five. A mode is
+    tried in the first run once 2 % of that run pay for what trying it may cost, which is taken to be five
+    items or 50 ms, and a second where stages have to be captured. So a first run of less than 250 items is a
+    plain loop, and the second run measures without a limit. A later ``Pipeline`` of this process with the
+    same stages, depth and captures starts from the measurement, if its first item has the same shapes and
+    types; ``choice`` has the times.
+
+    A pipeline is used by one thread, and has one run at a time.
 
     Args:
-        stages: Callables or ``Stage`` objects, in the order in which an item passes them; at least one. A
-            tuple of them is parallel branches: each gets the same input, on a stream of its own, and the next
-            stage gets the tuple of their results. Stages return tensors that require no grad: a backward pass
-            stays inside its stage.
-        mode: ``"auto"`` measures, which is to cost the first run 2 % at most, and keeps the fastest;
-            ``"serial"``, ``"streams"``, ``"serial-graphs"`` and ``"graphs"`` are the single ways to run, and
-            are not measured. Those with graphs need a stage with ``capture``.
-        capture: Whether stages that do not say so themselves are captured into CUDA graphs.
-        depth: How many items are in flight at most; by default one more than there are levels.
+        stages: Functions, modules or ``Stage`` objects, in the order in which an item passes them; at least
+            one. A tuple of them is a level of parallel branches: each gets the same input, on a stream of its
+            own, and the next stage gets the tuple of their results. Stages return tensors that require no
+            grad, so a backward pass stays inside its stage, and keep none that they were given.
+        mode: ``"auto"`` measures and keeps the fastest mode. The others measure nothing: ``"serial"`` runs
+            one stage after the other on the current stream, ``"streams"`` each stage on its own stream,
+            ``"serial-graphs"`` and ``"graphs"`` do so with captured stages as CUDA graphs.
+        capture: Whether stages are captured into CUDA graphs, unless a ``Stage`` says so itself. Modes with
+            graphs need at least one.
+        depth: Number of items in flight at most; by default one more than there are levels.
         device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor if
             there is none.
-        measure: How many segments of each mode are measured at most; two tell where the difference is clear.
-            A segment is 5 items and about 50 ms at least.
-        max_pinned: How many bytes of pinned memory the items in flight may be packed into. An item with which
-            that is not enough is a ``ValueError`` in its place.
+        measure: Number of segments of each mode that are measured at most; two are enough where the
+            difference is clear. A segment has at least 5 items and takes at least about 50 ms.
+        max_pinned: Bytes of pinned memory that the items in flight may be packed into. An item that needs
+            more raises a ``ValueError`` in its place.
 
     Raises:
         ImportError: PyTorch is not installed.
-        TypeError: A stage cannot be called, there is no list of stages, or an argument is of another kind.
-        ValueError: No stages, no such mode, no stage that may be captured for a mode with graphs, or a device
-            that is neither a CUDA device nor the processor.
+        TypeError: A stage cannot be called, ``stages`` is not a list, or an argument has the wrong type.
+        ValueError: There are no stages, ``mode`` is not one of these, no stage may be captured for a mode
+            with graphs, or the device is neither a CUDA device nor the processor.
         DeviceError: There is no such device.
     """
 
@@ -132,7 +155,7 @@ class Pipeline:
         self._length = 0
         self._chooser: Chooser
         self.remeasure()
-        # Whether it was asked what is known of these stages, and whether that is taken.
+        # A new pipeline takes over what an earlier one measured; `remeasure` does not.
         self._takes_known = True
 
     @property
@@ -143,23 +166,25 @@ class Pipeline:
     def __call__(self, items: Iterable[Any]) -> Run:
         """Run every item through the stages, and iterate over the results in the order of the items.
 
-        A run that was not iterated to its end is ended by the next one, or when its iterator is closed or
-        collected. Work that it has begun by then finishes on the device, and its results are lost. Iterating
-        a run that another one has ended is an error.
+        A run ends when the next one starts, or when its iterator is closed or collected. Work that was
+        enqueued by then completes on the device, and its results are lost. After an error, a ``break`` or the
+        end of an epoch the pipeline can be used again. An error of ``items`` is raised as it is, after the
+        results of all items before it.
 
         Args:
             items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; numpy arrays
-                become tensors. What is on the host goes to the pipeline's device, everything else is passed
+                become tensors. Tensors of the host go to the pipeline's device, everything else is passed
                 through.
 
-        Raises:
-            StageError: A stage failed. It names the stage and the item, and comes after the results of all
-                items before that one. Nothing is running then.
-            RuntimeError: The pipeline is iterated over already, in one of its stages or in another thread.
-                While iterating: another run has ended this one.
-            TypeError: Nothing can iterate over ``items``, or it is one tensor, a dictionary or a model.
+        Returns:
+            The run: an iterator over the results.
 
-        An error of ``items`` itself is raised as it is, after the results of all items before it.
+        Raises:
+            StageError: A stage failed. It names the stage and the item, has the error as ``__cause__``, and
+                comes after the results of all items before that one. No stage runs then.
+            RuntimeError: One of the pipeline's stages, or another thread, iterates over the pipeline already.
+                While iterating: another run has ended this one.
+            TypeError: ``items`` cannot be iterated over, or is one tensor, a dictionary or a model.
         """
         running = None if self._running is None else self._running()
         if running is not None:
@@ -177,7 +202,9 @@ class Pipeline:
         return run
 
     def remeasure(self) -> None:
-        """Forget what was measured of these stages, and measure again from the next item on."""
+        """Forget what was measured of these stages, and measure again from the next item on, such as after
+        the size of the batches has changed.
+        """
         self._measure_anew(FEW_ITEMS, FIRST_RUN)
 
     @staticmethod
@@ -191,40 +218,42 @@ class Pipeline:
         device: Any = None,
         measure: int = 5,
     ) -> Sweep:
-        """Measure stages at several sizes of a batch, in every mode that ``Pipeline`` has, and say at each
-        whether it is worth it: the plain loop beside streams and, with ``capture``, graphs.
+        """Measure stages at several sizes of a batch, in every mode that ``Pipeline`` has, and return for
+        each size whether streams or graphs are worth it.
 
-        At each size a ``Pipeline`` runs the same four batches again and again, until its modes are measured:
-        some hundred steps. **A stage that trains does so**, on these batches, and what it changes is not put
-        back; where that matters, give stages of a copy of the model (``copy.deepcopy``) with an optimizer of
-        its own. A ``Pipeline`` that is made of the same stages afterwards knows what was measured.
-
-        Without CUDA there is one way to run the stages: it is measured, and nothing is compared.
+        At each size a ``Pipeline`` runs the same four batches again and again until its modes are measured,
+        which takes some hundred steps. **A stage that trains does so** on these batches, and its changes are
+        kept: where that matters, pass stages of a copy of the model (``copy.deepcopy``) with its own
+        optimizer. The rules are those of ``mode="auto"``. A later ``Pipeline`` of the same stages in this
+        process uses what was measured. Without CUDA only ``serial`` is measured, and nothing is compared.
 
         Args:
             stages: As for ``Pipeline``.
-            make_batch: Is given a size, and returns a batch of so many samples as the loader would, such as
-                pinned tensors of the host. It is called four times for each size.
-            sizes: The sizes, in samples.
+            make_batch: Called with a size, four times for each; returns a batch of this many samples as the
+                loader would, such as pinned tensors of the host.
+            sizes: The sizes of a batch, in samples.
             capture: As for ``Pipeline``.
             depth: As for ``Pipeline``.
             device: As for ``Pipeline``.
-            measure: How many segments of each mode are measured at most. A segment is 20 batches or 50 ms,
-                whichever is longer.
+            measure: Number of segments of each mode that are measured at most. A segment is 20 batches or 50
+                ms, whichever is longer.
+
+        Returns:
+            A ``Sweep`` with a row for each size. A size for which a stage ran out of device memory has no
+                figures.
 
         Raises:
-            StageError: A stage failed. If the device's memory was too small, the row of that size says so
-                instead.
-            TypeError: ``make_batch`` is no function, or a size no whole number.
+            StageError: A stage failed for another reason than too little device memory.
+            TypeError: ``make_batch`` cannot be called, or a size is not a whole number.
             ValueError: There is no size, or one is less than 1.
         """
-        # One that can be iterated over once has to last for all sizes.
+        # An iterable that can be iterated over once has to serve all sizes.
         kept = stages if callable(stages) or not isinstance(stages, Iterable) else list(stages)
 
         def pipeline() -> Pipeline:
             return Pipeline(kept, capture=capture, depth=depth, device=device, measure=measure)
 
-        # Graphs are those of one shape, so each size has a pipeline of its own.
+        # A graph has one shape, so each size has a pipeline of its own.
         first = pipeline()
         where = "cpu" if first._cuda is None else first._cuda.name()
         return swept(
@@ -232,12 +261,12 @@ class Pipeline:
         )
 
     def _measured_on(self, batches: list[Any]) -> Choice:
-        """Measure all modes with these batches, whatever that costs; without CUDA the only one."""
+        """Measure all modes with these batches, without a limit of the cost; without CUDA only ``serial``."""
         if self._cuda is None:
             taken = benchmark(lambda: list(self(batches[:1])), repeat=self._measure, device="cpu")
             seconds = {SERIAL: taken.median_ns / 1e9}
             return replace(self.choice, seconds_per_item=seconds, segments={SERIAL: taken.count})
-        # PyTorch keeps the memory of each stream, and those of an earlier pipeline are gone.
+        # PyTorch caches memory by stream, and the streams of an earlier pipeline are gone.
         sys.modules["torch"].cuda.empty_cache()
         self._measure_anew(SEGMENT, None)
         for _ in itertools.chain.from_iterable(self(batches * RUN) for _ in itertools.count()):
@@ -257,7 +286,7 @@ class Pipeline:
 
     @property
     def choice(self) -> Choice:
-        """How the pipeline runs now, and why. ``print`` shows it."""
+        """The mode that the pipeline runs in now, and why. ``print`` shows it."""
         chooser, cuda = self._chooser, self._cuda
         medians = chooser.medians()
         mode, reason = chooser.mode, chooser.reason()
@@ -282,7 +311,7 @@ class Pipeline:
 
     @property
     def statistics(self) -> PipelineStatistics:
-        """What it has done so far, in all runs, and whether the loader keeps up. ``print`` shows it."""
+        """Counts and times of all runs so far, with a verdict on the loader. ``print`` shows them."""
         return PipelineStatistics(
             items=self._items,
             pinned_bytes=0 if self._cuda is None else self._cuda.pinned.bytes,
@@ -304,11 +333,11 @@ class Pipeline:
         self, items: Iterator[Any], may_refill: bool, length: int, as_one_batch: str
     ) -> Generator[Any, None, None]:
         cuda, depth = self._cuda, self._depth
-        # Results, with what they are behind.
+        # Results, each with the events that they are ordered after.
         pending: deque[tuple[Any, Any]] = deque()
         failure: BaseException | None = None
         number = 0
-        # Whether all came out, or the caller went away before anything failed.
+        # Whether all results were handed out, and whether the caller left before anything failed.
         ended = left = False
         since = time.perf_counter()
         self._begin(may_refill, length)
@@ -325,11 +354,11 @@ class Pipeline:
                     break
                 except (
                     Exception
-                ) as error:  # noqa: BLE001 - it is raised once the results before it were handed out.
+                ) as error:  # noqa: BLE001 - raised after the results before it were handed out.
                     failure = error
                     break
                 try:
-                    # Once the mode is chosen, as little as there can be between the caller and the stages.
+                    # Once the mode is chosen, as little as possible runs between the caller and the stages.
                     if cuda is None:
                         pending.append(self._processor.issue(number, item))
                     elif self._chooser.measuring:
@@ -354,7 +383,7 @@ class Pipeline:
             left = failure is None
             raise
         finally:
-            # It has this frame in its traceback, and would keep the item in it alive.
+            # Its traceback holds this frame, which would keep the item alive.
             failure = None
             if not left:
                 self._passed(since)
@@ -366,7 +395,7 @@ class Pipeline:
         return now
 
     def _waited(self, since: float, is_idle: bool) -> float:
-        """Note how long the next item took, before which the device had work or none."""
+        """Record how long the next item took, and whether the device was idle before it."""
         now = self._passed(since)
         waited = now - since
         self._items += 1
@@ -384,11 +413,11 @@ class Pipeline:
                 self._chooser.begin_run(length)
 
     def _recall(self, item: Any) -> None:
-        """Take over what is known of these stages with items of these shapes."""
+        """Take over what is known of these stages with items of these shapes and types."""
         self._has_asked = True
         leaves, shape = flatten(item)
         if shape.has_objects:
-            # They may hold tensors of any shape.
+            # The objects may hold tensors of any shape.
             return
         shapes = [(tuple(one.shape), str(one.dtype), str(getattr(one, "device", "cpu"))) for one in leaves]
         calls = [stage.call for stage in self.stages]
@@ -428,12 +457,12 @@ class PipelineStatistics(Result):
     """What a pipeline has done so far.
 
     Attributes:
-        items: Items that it was given.
-        pinned_bytes: Pinned memory that items are copied into before they are uploaded.
-        elapsed_s: Seconds in its runs, with what your loop does with the results.
+        items: Number of items that it was given.
+        pinned_bytes: Bytes of pinned memory that items are copied into before they are uploaded.
+        elapsed_s: Seconds in its runs, including what your loop does with the results.
         waited_for_items_s: Seconds in which the loader made the next item.
-        idle_s: How much of that was while the device had nothing to do, from before the wait began: the least
-            that the loader costs.
+        idle_s: Seconds of these in which the device had been idle since before the wait began: the least that
+            the loader costs.
     """
 
     items: int
@@ -444,7 +473,7 @@ class PipelineStatistics(Result):
 
     @property
     def verdict(self) -> str:
-        """Whether the loader keeps up, in a sentence."""
+        """One sentence: whether the loader keeps up, or what it costs at least."""
         return _waits.verdict(
             self.items,
             "items",
@@ -472,7 +501,7 @@ class Run(Iterator[Any]):
     __slots__ = ("__weakref__", "_ended", "_is_over", "_items", "_pipeline", "_results")
 
     def __init__(self, results: Generator[Any, None, None], items: Any, pipeline: Pipeline) -> None:
-        """Take the results, what has the items, and whose they are. Pipelines make these."""
+        """Take the generator of results, the items, and the pipeline, which makes these."""
         self._results = results
         self._items = items
         self._pipeline = pipeline
@@ -496,20 +525,20 @@ class Run(Iterator[Any]):
             raise
 
     def __len__(self) -> int:
-        """Return how many results there are in all, if what has the items says how many these are.
+        """Return the number of results, which is the length of the items.
 
         Raises:
-            TypeError: It does not, or the run is over.
+            TypeError: The items have no length, or the run has ended.
         """
         if self._is_over:
             raise TypeError(
-                "the run is over and no longer has its items; ask what you passed to the pipeline for its "
+                "the run has ended and no longer has its items; ask what you passed to the pipeline for its "
                 "length"
             )
         return len(self._items)
 
     def __bool__(self) -> bool:
-        # A run is there, however many results it has.
+        # A run is true, however many results it has.
         return True
 
     def __repr__(self) -> str:
@@ -517,7 +546,7 @@ class Run(Iterator[Any]):
         return f"<Run of {self._pipeline!r}, {state}>"
 
     def close(self) -> None:
-        """End the run. What it has begun ends on the device, and its results are lost."""
+        """End the run. Work that was enqueued completes on the device, and its results are lost."""
         self._results.close()
         self._over()
 
@@ -526,30 +555,33 @@ class Run(Iterator[Any]):
         self._items = None
 
     def end(self) -> None:
-        """End the run for another one. Whoever asks it for more is told, unless it was over."""
+        """End the run for another one. Asking it for more raises an error, unless it was complete."""
         self._results.close()
         self._ended = not self._is_over
 
 
 def may_refill(items: Any) -> bool:
-    """Say whether to ask for the next item may write to the memory of those before.
+    """Return whether these items, when they are asked for the next one, may write to the memory of earlier
+    ones.
 
-    A list runs no code of its own. A generator may have one pinned buffer that it fills again and again.
+    A list runs no code that could. A generator may refill one pinned buffer again and again.
     """
     return type(items) not in (list, tuple) and not makes_each_anew(items)
 
 
 def _length_of(items: Any) -> int:
-    """Say how many items there will be, or 0 where what has them does not say."""
+    """Return how many items there will be, or 0 if that is not known."""
     try:
         return len(items)
-    # Of a loader of somebody's own, which the run itself never asks.
+    # A user's loader may fail in `__len__`, which the run itself does not need.
     except Exception:  # noqa: BLE001
         return 0
 
 
 def _as_one_batch(items: Any) -> str:
-    """Say what to do if these items are the parts of one, where they may be."""
+    """Return the advice for the case that these items are the parts of one batch, or nothing if they cannot
+    be.
+    """
     kind = type(items).__name__
     if (
         not isinstance(items, (list, tuple))
@@ -564,7 +596,7 @@ def _as_one_batch(items: Any) -> str:
 
 
 def _may_want_all(error: BaseException | None) -> bool:
-    """Whether a stage may have raised this because it got a part of its item."""
+    """Return whether a stage may have raised this because it got only a part of its batch."""
     if isinstance(error, ValueError):
         return "to unpack" in str(error)
     return isinstance(error, (TypeError, IndexError, AttributeError))
@@ -573,7 +605,7 @@ def _may_want_all(error: BaseException | None) -> bool:
 def _backends(
     stages: Any, captures: tuple[bool, ...], depth: int, device: Any, max_pinned: int | None
 ) -> tuple[Any, Any, str]:
-    # PyTorch is imported here, so that the package can be imported without it.
+    # Imported here, so that the package can be imported without PyTorch.
     try:
         import torch
     except ImportError as error:

@@ -1,30 +1,27 @@
-"""What is issued for an item, in which order, and what waits for what: plain data, without PyTorch.
+"""The steps that are issued for an item, in order, and their waits: plain data, without PyTorch.
 
-An item lives in one of ``depth`` slots, in turn. A slot stands for memory: the buffers of captured stages, or
-the tensors of the item, which the pipeline holds until the slot's next item comes. So the same order makes
-both right.
+An item has one of ``depth`` slots, in turn. A slot has memory: the buffers of captured stages, or the tensors
+of the item, which the pipeline holds until the slot's next item comes. The same order makes both safe.
 
-Why it suffices. All that an item touches in its slot comes behind the head of the item (the upload, or the
-stages of the first level where nothing is uploaded), since each level waits for the one before it. The head
-waits for the last level of the slot's previous item, and so for all that touched the slot before. Each stage
-has one stream and runs the items in order, so its parameters need no wait. The first item of a run waits for
-the caller's stream, and the caller's stream waits for the last level of each item that is handed out. Between
-runs, the heads wait for the last item, since its slots are all let go of at once.
+Why the waits suffice. All accesses to an item's slot are ordered after the head of the item (the upload, or
+the stages of the first level where nothing is uploaded), since each level waits for the one before it. The
+head waits for the last level of the slot's previous item, and so for all earlier accesses to the slot. Each
+stage has one stream and runs the items in order, so its parameters need no wait. The first item of a run
+waits for the caller's stream, and the caller's stream waits for the last level of each item that is handed
+out. Between runs the heads wait for the last item, since all slots are freed at once.
 
-Why nothing more is waited for: each further wait would be implied by these. The tests take out every one, and
-find a race.
+Why no wait is superfluous: the tests remove each one, and find a race.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The stream on which the caller works, and the pipeline's own for uploads. The stream of stage ``n`` is
-#: ``n``.
+#: The caller's current stream, and the pipeline's stream for uploads. The stream of stage ``n`` is ``n``.
 CALLER = -1
 UPLOAD = -2
 
-#: Events of a slot: what the caller had done when the item came; the item's upload. That of stage ``n`` is
+#: Events of a slot: the caller's work when the item came, and the item's upload. That of stage ``n`` is
 #: ``n``.
 ENTRY = -1
 UPLOADED = -2
@@ -32,24 +29,24 @@ UPLOADED = -2
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to issue. ``wait`` and ``record`` are of an event of the item's slot; ``run`` is of the stage
-    with the stream's number.
+    """One step to issue. ``wait`` and ``record`` use an event of the item's slot; ``run`` runs the stage with
+    the stream's number.
     """
 
     do: str
     stream: int
-    #: Of a wait or record.
+    #: The event of a wait or record.
     event: int | None = None
 
 
 def item_steps(levels: tuple[tuple[int, ...], ...], *, uploads: bool, entry: bool) -> tuple[Step, ...]:
-    """List what is issued for one item.
+    """Return the steps for one item.
 
-    A wait for an event of a stage that stands before that event's record is for the slot's previous item.
+    A wait for a stage's event that comes before the record of that event is for the slot's previous item.
 
     Args:
         levels: The numbers of the stages, level by level.
-        uploads: Whether something of the item is copied to the device.
+        uploads: Whether a part of the item is copied to the device.
         entry: Whether the item has to wait for the caller's stream: it was on the device already, or it is
             the first of a run.
     """
@@ -78,20 +75,19 @@ def item_steps(levels: tuple[tuple[int, ...], ...], *, uploads: bool, entry: boo
 
 
 def hand_over_steps(levels: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
-    """List what comes before the caller gets the result of an item."""
+    """Return the waits before the caller gets the result of an item."""
     return tuple(Step("wait", CALLER, stage) for stage in levels[-1])
 
 
 def end_steps(levels: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
-    """List what comes behind the last item of a run, before its slots are let go of; the events are those of
-    the last item.
+    """Return the waits after the last item of a run, before its slots are freed; the events are those of the
+    last item.
     """
-    # What the stages of the last level made is the caller's, so with one level only the uploads are let go
-    # of.
+    # The results of the last level belong to the caller, so with one level only uploads are freed.
     heads = (UPLOAD, *levels[0]) if len(levels) > 1 else (UPLOAD,)
     return tuple(Step("wait", head, stage) for head in heads for stage in levels[-1])
 
 
 def default_depth(levels: tuple[tuple[int, ...], ...]) -> int:
-    """Say how many items are in flight: one at each level, and one that is being uploaded."""
+    """Return the default number of items in flight: one at each level, and one that is being uploaded."""
     return len(levels) + 1

@@ -1,4 +1,4 @@
-"""What every way to run the stages shares, and the plainest of them: one after the other."""
+"""How items pass through the stages, which all modes share, and the stages on the processor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sidestream._tree import tensors_of
 
 
 class Flow:
-    """Where the input of each stage comes from, and what comes out at the end."""
+    """The input of each stage, and the result at the end."""
 
     def __init__(self, chain: Chain) -> None:
-        """Follow the levels of a chain."""
+        """Take the levels of a chain."""
         self.stages = chain.stages
         self.levels = chain.levels
         self._before: list[tuple[tuple[int, ...], bool] | None] = []
@@ -46,7 +46,7 @@ class Flow:
         return value
 
     def call(self, number: int, item: int, value: Any) -> Any:
-        """Call a stage, and refuse an autograd graph that would leave it.
+        """Call a stage, and refuse results with an autograd graph.
 
         Raises:
             StageError: The stage raised an error, or returned a tensor that requires grad.
@@ -67,14 +67,14 @@ class Flow:
 
 
 class OnProcessor:
-    """Runs the stages one after the other, where they are."""
+    """Runs the stages one after the other on the processor."""
 
     def __init__(self, chain: Chain) -> None:
         """Take the stages."""
         self._flow = Flow(chain)
 
     def issue(self, number: int, item: Any) -> tuple[Any, None]:
-        """Run an item through all stages and return the result, for which nothing has to be waited for."""
+        """Run an item through all stages and return the result, which needs no wait."""
         if not is_plain(item):
             shape, leaves, changed = leaves_of(item)
             item = shape.unflatten(leaves) if changed else item
@@ -82,7 +82,7 @@ class OnProcessor:
 
 
 def _requires_grad(output: Any) -> bool:
-    # What most stages return goes without `tensors_of`, for the reason that `is_plain` gives.
+    # Most results need no `tensors_of`; `is_plain` says why that is avoided.
     kind = type(output)
     if kind is PLAIN:
         return bool(output.requires_grad)

@@ -1,4 +1,4 @@
-"""Stages, and how they stand to one another. Knows nothing of PyTorch."""
+"""The stages of a pipeline, and which of them run in parallel. Does not use PyTorch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,28 @@ from sidestream._arguments import truth
 class Stage:
     """One stage of a pipeline: a callable that takes what the stage before it returned.
 
+    **A captured stage** runs its Python code for the first three items and once for each slot; from then on
+    its recorded kernels are replayed. Everything else that the code did is frozen: prints, counters, a
+    learning rate that is a Python number, a branch that was taken. What the stage works on has to stay where
+    it is: load weights with ``load_state_dict`` or ``copy_``, and do not set ``.grad = None`` from outside.
+    ``.item()``, ``.cpu()`` and sizes that depend on data cannot be captured; such a stage runs without a
+    graph, and ``Pipeline.choice`` says why. So does an item of another shape. Dropout draws new numbers at
+    each replay; if two captured stages draw random numbers, one of them runs without a graph where stages
+    overlap. SGD can be captured as it is, Adam with ``capturable=True``. Each slot has a graph with memory of
+    its own, so a captured stage takes ``depth`` times what it needs.
+
     Args:
         call: What runs for each item. It may return nested tuples, lists and dictionaries of tensors that
-            require no grad, and anything else. It must not keep the tensors that it is given beyond its call;
+            require no grad, and anything else. It must not keep the tensors that it is given beyond the call;
             it may keep copies.
-        name: What reports and errors call it; by default the name of the callable.
-        capture: Whether it is captured into CUDA graphs. Then its Python code runs only for the first items
-            and the captures, and what it launched there is replayed for every further item. By default what
-            the pipeline says.
+        name: What reports and errors call the stage; by default the name of the callable.
+        capture: Whether the stage is captured into CUDA graphs; by default what the pipeline says.
     """
 
     def __init__(
         self, call: Callable[[Any], Any], *, name: str | None = None, capture: bool | None = None
     ) -> None:
-        """Name the stage and check what it is made of."""
+        """Check the arguments and name the stage."""
         if not callable(call):
             raise TypeError(f"a stage is a callable that takes one item, and this is {type(call).__name__}")
         if capture is not None:
@@ -41,9 +49,13 @@ class Stage:
 
 
 class StageError(RuntimeError):
-    """A stage failed. The error that it raised is the ``__cause__``."""
+    """A stage of a pipeline failed. The error that it raised is the ``__cause__``.
 
-    # Where users find it, and what a traceback shows.
+    It has the attributes ``stage`` (the name), ``item`` (the number of the item in its run, from 0) and
+    ``what`` (the text).
+    """
+
+    # The module that users import it from, and that a traceback shows.
     __module__ = "sidestream"
 
     def __init__(self, stage: str, item: int, what: str) -> None:
@@ -54,7 +66,7 @@ class StageError(RuntimeError):
         self.what = what
 
     def add(self, more: str) -> None:
-        """Say more of what went wrong."""
+        """Append advice to the text."""
         self.what += more
         self.args = (self.stage, self.item, self.what)
 
@@ -64,14 +76,12 @@ class StageError(RuntimeError):
 
 @dataclass(frozen=True)
 class Chain:
-    """Which stages there are, numbered in the order in which they are issued, and which of them run side by
-    side.
-    """
+    """The stages of a pipeline, numbered in the order in which they are issued, and their levels."""
 
     stages: tuple[Stage, ...]
     #: The numbers of the stages, level by level. A level with several is one of parallel branches.
     levels: tuple[tuple[int, ...], ...]
-    #: Whether a level hands on a tuple of results, which a tuple of one stage does, too.
+    #: Whether a level passes on a tuple of results; a tuple with one stage does, too.
     branches: tuple[bool, ...]
 
     def __str__(self) -> str:
@@ -86,7 +96,7 @@ class Chain:
 
 
 def chain(stages: Iterable[Any]) -> Chain:
-    """Number the stages of a list in which a tuple stands for parallel branches."""
+    """Number the stages of a list, in which a tuple is a level of parallel branches."""
     if callable(stages) or isinstance(stages, Stage):
         raise TypeError("a pipeline takes a list of stages; put the one stage into a list")
     if not isinstance(stages, Iterable):

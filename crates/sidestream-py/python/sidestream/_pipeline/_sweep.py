@@ -1,4 +1,4 @@
-"""What each way to run the stages of a pipeline is worth, by the size of a batch."""
+"""How fast each mode of a pipeline is, by the size of a batch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from sidestream._pipeline._choice import MODES, SERIAL, Choice, html_table
 from sidestream._pipeline._stage import StageError
 from sidestream._results import Result
 
-#: So many batches of each size are made, and used in turn.
+#: Number of batches of each size, which are used in turn.
 BATCHES = 4
 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """How batches of one size run.
+    """How fast batches of one size run.
 
     Attributes:
-        size: How many samples a batch has.
-        choice: What was measured, seconds a step by mode among it, and the mode that a ``Pipeline`` takes;
-            none where it failed.
-        failed: Why there are no figures, where there are none.
+        size: Number of samples in a batch.
+        choice: What was measured: seconds for a step in each mode, and the mode that a ``Pipeline`` would
+            take. None where a stage ran out of memory.
+        failed: Why there are no figures; empty where there are.
     """
 
     size: int
@@ -33,18 +33,19 @@ class SweepRow:
 
     @property
     def steps_per_s(self) -> dict[str, float]:
-        """The steps a second after warm-up, by mode; ``serial`` is the plain loop."""
+        """Steps a second after warm-up, by mode; ``serial`` is the plain loop."""
         return {} if self.choice is None else {m: 1 / s for m, s in self.choice.seconds_per_item.items()}
 
     @property
     def samples_per_s(self) -> float | None:
-        """The samples a second in the mode that is taken."""
+        """Samples a second in the mode that a ``Pipeline`` would take."""
         return None if self.choice is None else self.size * self.steps_per_s[self.choice.mode]
 
     @property
     def gain(self) -> float | None:
-        """By what part of its steps a second the plain loop is beaten by the mode that is taken; where that
-        is the plain loop itself, by the fastest of the others. None where there was no other.
+        """How many more steps a second than the plain loop, as a share: in the mode that a ``Pipeline`` would
+        take, or if that is the plain loop, in the fastest of the others. None where no other mode was
+        measured.
         """
         steps = self.steps_per_s
         others = [rate for mode, rate in steps.items() if mode != SERIAL]
@@ -54,7 +55,7 @@ class SweepRow:
 
     @property
     def verdict(self) -> str:
-        """Whether stages side by side, or graphs, are worth it at this size."""
+        """Whether streams or graphs are worth it at this size, in a sentence."""
         if self.choice is None:
             return f"no figures: {self.failed}"
         if self.gain is None:
@@ -66,12 +67,12 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Sweep(Result):
-    """What each way to run the stages is worth, by the size of a batch. ``print`` shows it.
+    """How fast each mode of a pipeline is, by the size of a batch. ``print`` shows a table.
 
     Attributes:
-        stages: What the stages are called, in their order.
+        stages: The names of the stages, in order.
         device: ``cpu``, or a GPU as ``cuda:0`` with its name.
-        rows: One for each size, in the order in which they were given.
+        rows: A row for each size, in the order in which the sizes were given.
     """
 
     stages: str

@@ -1,4 +1,4 @@
-"""Items on their way to the device, through pinned memory."""
+"""Uploads of items through pinned memory."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from sidestream._tree import flatten
 from sidestream._units import size
 
-#: The class of most tensors. To look it up in its module each time is a good part of what a short stage
-#: costs.
+#: The class of most tensors. Looking it up in its module each time would be a good part of the cost of a
+#: short stage.
 PLAIN = torch.Tensor
 
 
 class Pinned:
-    """How many bytes of pinned memory the slots of a pipeline have, and how many they may have."""
+    """The bytes of pinned memory that the slots of a pipeline have, and their limit."""
 
     def __init__(self, most_bytes: int | None) -> None:
-        """Begin with none."""
+        """Begin without memory."""
         self.bytes = 0
         self.most_bytes = most_bytes
 
     def change(self, before: int, after: int) -> None:
-        """Note that a buffer gives way to another.
+        """Record that a buffer is replaced by another.
 
         Raises:
-            ValueError: That would be too many.
+            ValueError: The limit would be exceeded.
         """
         held = self.bytes - before + after
         if self.most_bytes is not None and held > self.most_bytes:
@@ -40,27 +40,28 @@ class Pinned:
 
 
 class Staging:
-    """Pinned memory of one slot, for what comes unpinned. A buffer is used again for each item of the same
-    shape.
+    """Pinned memory of one slot, for tensors that are not pinned. A buffer is reused for each item of the
+    same shape.
     """
 
     def __init__(self, pinned: Pinned) -> None:
-        """Hold nothing yet."""
+        """Begin without buffers."""
         self._pinned = pinned
         self._buffers: dict[int, tuple[Any, Any]] = {}
-        # Recorded behind the slot's last copy to the device.
+        # Recorded after the slot's last copy to the device.
         self.copied = torch.cuda.Event()
-        # Something was put here since that record.
+        # Whether a tensor was put here since that record.
         self.is_being_read = False
 
     def pinned(self, place: int, leaf: Any) -> Any:
-        """Copy a tensor into pinned memory, once the slot's last upload is over. The host may wait for
+        """Copy a tensor into pinned memory, once the slot's last upload is complete. The host may block for
         that.
         """
         layout = (leaf.shape, leaf.dtype, leaf.stride())
         known, buffer = self._buffers.get(place, (None, None))
         if known != layout:
-            # The old buffer goes back to PyTorch, which knows of the copy that may still read it.
+            # The old buffer goes back to PyTorch's allocator, which has recorded the copy that may still read
+            # it.
             self._pinned.change(0 if buffer is None else buffer.nbytes, leaf.nbytes)
             buffer = torch.empty_like(leaf, device="cpu", pin_memory=True, requires_grad=False)
             self._buffers[place] = (layout, buffer)
@@ -72,8 +73,7 @@ class Staging:
 
 
 def leaves_of(item: Any) -> tuple[Any, list[Any], bool]:
-    """Return the shape of an item, its tensors, and whether some were numpy arrays of numbers, which are
-    tensors now.
+    """Return the shape of an item, its tensors, and whether some of these were made from numpy arrays.
     """
     leaves, shape = flatten(item)
     changed = False
@@ -85,11 +85,10 @@ def leaves_of(item: Any) -> tuple[Any, list[Any], bool]:
 
 
 def is_plain(item: Any) -> bool:
-    """Tell whether an item is what most are: a tensor, or a tuple, list or dictionary of tensors and nothing
-    else.
+    """Return whether an item is a tensor, or a tuple, list or dictionary of tensors only, as most are.
 
-    Such an item needs no ``flatten``. Behind a training step the code of the extension is out of the
-    processor's caches, and takes ten times as long as in a loop of its own; that of the interpreter is not.
+    Such an item needs no ``flatten``. After a training step the code of the extension is no longer in the
+    processor's caches, and takes ten times as long as in a tight loop; that of the interpreter is.
     """
     kind = type(item)
     if kind is PLAIN:
@@ -103,8 +102,7 @@ def is_plain(item: Any) -> bool:
 
 
 def _tensor(numpy: Any, array: Any) -> Any:
-    # PyTorch warns of arrays that may not be written, and refuses strides below zero and the other byte
-    # order.
+    # PyTorch warns of read-only arrays, and refuses negative strides and the other byte order.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
         array = numpy.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
     return torch.from_numpy(array)

@@ -1,12 +1,12 @@
-"""A GPU for programs of PyTorch where there is none: its operators run on the processor, its streams, events
-and memory are a model.
+"""A simulated GPU for PyTorch programs: operators run on the processor, and streams, events and memory are a
+model.
 
-The tensors are the processor's, so that all of PyTorch works on them as ever; those of which the storage is
-marked say `cuda` when they are asked where they are (`tensor.py`). What a check hears is what it would hear
-on a GPU: operators and the stream that each runs on (`operators.py`, `engine.py` for backward), events
-(`streams.py`), the addresses that PyTorch's allocator would hand out (`allocator.py`), captured graphs
-(`graphs.py`). Nothing is known about time, and a simulated device is never behind: results are those of a
-program without races, whatever the check says.
+The tensors are the processor's, so all of PyTorch works on them; those whose storage is marked answer `cuda`
+when they are asked for their device (`tensor.py`). A check observes what it would observe on a GPU: operators
+and the stream that each runs on (`operators.py`, `engine.py` for backward), events (`streams.py`), the
+addresses that PyTorch's allocator would return (`allocator.py`), and captured graphs (`graphs.py`). Nothing
+takes time on a simulated device, which is never behind the host: results are those of a program without
+races, whatever the check reports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from sidestream._simulated import device, engine, graphs, operators, refusals, r
 from sidestream._simulated.allocator import DeviceAllocator, PinnedCache
 
 
-#: Of the simulations of this process. Tensors and events may outlive theirs, and are none of the next one's.
+#: Numbers of the simulations of this process. Tensors and events may outlive their simulation, and do not
+#: belong to the next one.
 _numbers = itertools.count()
 
 
@@ -56,7 +57,7 @@ class Simulation:
         )
 
     def _freed(self, address: int) -> None:
-        # What dies later is nothing to the check that listens then.
+        # Memory that dies after the simulation does not concern a later check.
         if not self.streams.is_over:
             _gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(address)
 
@@ -69,13 +70,13 @@ class Simulation:
         return tuple(self.refusals.skipped)
 
     def plan(self, func: Any) -> Any:
-        """The plan of an operator, for the recorder: it calls this simulation."""
+        """Return the plan of an operator, for the recorder: it calls this simulation."""
         return self.operators.plan(func)
 
 
 @contextlib.contextmanager
 def simulated(count: int = 1) -> Iterator[Simulation]:
-    """While this is entered, PyTorch finds so many simulated GPUs.
+    """While this is entered, PyTorch finds ``count`` simulated GPUs.
 
     Raises:
         RuntimeError: The process uses a real GPU already.
@@ -99,7 +100,7 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
 
 
 def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
-    """What takes the place of what, while a GPU is simulated."""
+    """Return what is replaced while a GPU is simulated, as owners and their attributes."""
     all_streams, index_of, devices = simulation.streams, simulation.index_of, simulation.devices
     stream, external, event = streams.classes(all_streams)
     classes = {"Stream": stream, "ExternalStream": external, "Event": event}
@@ -156,10 +157,10 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
-    """The class that stands for ``torch.Generator``: one of a device draws as the processor's."""
+    """Return the replacement for ``torch.Generator``: a generator of a device draws as the processor's."""
     plain: Any = torch._C.Generator
 
-    # Since PyTorch 2.15 it has a metaclass of its own.
+    # Since PyTorch 2.15 it has its own metaclass.
     class Kind(type(plain)):  # type: ignore[misc]
         def __instancecheck__(cls, thing: Any) -> bool:
             return type.__instancecheck__(plain, thing)
@@ -183,7 +184,7 @@ def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
 
 
 def _profile(init: Callable[..., None]) -> Callable[..., None]:
-    """PyTorch's profiler has the processor's part alone: it would ask the driver for the device's."""
+    """Restrict PyTorch's profiler to the processor, since it would ask the driver about the device."""
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:
         options.pop("use_cuda", None)
@@ -193,12 +194,14 @@ def _profile(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _compile(model: Any = None, **_: Any) -> Any:
-    """As under a check on a GPU, the operators run one by one."""
+    """Return the function itself: its operators run one by one."""
     return (lambda later: later) if model is None else model
 
 
 def _autocast() -> dict[str, Callable[..., Any]]:
-    """Mixed precision of the device: the tensors are the processor's, so it is asked for the same."""
+    """Return autocast for both devices: since the tensors are the processor's, autocast of the device also
+    sets the processor's.
+    """
     enable, set_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
 
     def set_enabled(*args: Any) -> None:
@@ -215,7 +218,7 @@ def _autocast() -> dict[str, Callable[..., Any]]:
 
 
 class _Nothing(types.SimpleNamespace):
-    """Takes every call and does nothing."""
+    """Accepts every call and does nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,6 +1,6 @@
-"""The addresses that PyTorch's allocators would hand out: which memory is used again, and when.
+"""The addresses that PyTorch's allocators would return: which memory is reused, and when.
 
-Nothing of a device is stored at these addresses: a tensor's values lie where the processor has them. Pinned
+No data of a device is stored at these addresses: a tensor's values are in the processor's memory. Pinned
 memory is real.
 """
 
@@ -16,28 +16,27 @@ from typing import Any
 
 from sidestream._simulated.streams import Streams
 
-#: Sizes are rounded to this, and no smaller piece is split off.
+#: Sizes are rounded to multiples of this, and no smaller piece is split off.
 ROUND_BYTES = 512
-#: What is at most this size comes from small segments.
+#: Largest size that comes from small segments.
 SMALL_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 2 << 20
-#: What is smaller than this, and not small, comes from segments of one size.
+#: Sizes below this that are not small come from segments of one size.
 LARGE_FROM_BYTES = 10 << 20
 LARGE_SEGMENT_BYTES = 20 << 20
-#: Larger segments are rounded to this.
+#: Larger segments are rounded to multiples of this.
 SEGMENT_ROUND_BYTES = 2 << 20
 
-#: Where the addresses of devices begin, far from those of the host, and how far those of two devices are
-#: apart.
+#: The first address of devices, far from those of the host, and the distance between two devices.
 DEVICE_BASE = 0x3000_0000_0000
 DEVICE_SPAN = 1 << 40
-#: So many devices have addresses of their own, those of earlier simulations among them.
+#: Number of devices that have their own addresses, including those of earlier simulations.
 DEVICES = 32
-#: A host is about so many launches ahead of a device at most: CUDA lets it wait then.
+#: Most launches that a host is ahead of a device, roughly: CUDA blocks it then.
 AHEAD = 1024
-#: The memory of a device, as it is told to who asks.
+#: Bytes of memory that a device reports.
 CAPACITY_BYTES = 143_771 << 20
-#: Pinned memory is taken from the system in pieces of at least this size.
+#: Least bytes of pinned memory that are taken from the system at once.
 PINNED_BYTES = 64 << 20
 
 
@@ -57,12 +56,12 @@ class Block:
         self.next: Block | None = None
         #: The streams that it was recorded on, besides its home.
         self.noted: set[int] = set()
-        #: When it was freed, and how many allocations there had been.
+        #: When it was freed, and the number of allocations before that.
         self.freed_at, self.turn = 0, 0
 
 
 class Memory:
-    """What a storage has of a device. It goes back when the storage dies."""
+    """A storage's memory on a device. It is freed when the storage dies."""
 
     __slots__ = ("address", "allocator", "block", "bytes", "device", "index")
 
@@ -77,10 +76,11 @@ class Memory:
 
 
 class DeviceAllocator:
-    """The caching allocator of one device: best fit among the free blocks of a stream, splitting and merging.
+    """The caching allocator of one device: best fit among the free blocks of a stream, with splitting and
+    merging.
 
-    A block that was recorded on other streams is free when the host has waited for them since, or is that far
-    ahead that it must have. Until then nobody may say that they are done.
+    A block that was recorded on other streams is free once the host has waited for them since, or is so far
+    ahead that it must have. Until then the work of these streams counts as pending.
     """
 
     def __init__(
@@ -99,16 +99,16 @@ class DeviceAllocator:
         self._free: dict[tuple[int, bool, int], list[tuple[int, int, Block]]] = {}
         self._segments: dict[int, int] = {}
         self._next = DEVICE_BASE + number % DEVICES * DEVICE_SPAN
-        # Storages die at any time, also while a block is looked for.
+        # Storages may die at any time, even while a block is looked for.
         self._returned: deque[Block] = deque()
         self._lock = threading.Lock()
-        #: The pool of the graph that is being captured; 0 is everybody's.
+        #: The pool of the graph that is being captured; 0 is the common pool.
         self.pool = 0
         self.live: dict[int, Block] = {}
         self.bytes, self.peak_bytes, self.reserved_peak_bytes = 0, 0, 0
 
     def allocate(self, size: int, stream: int) -> Memory:
-        """Memory whose home is a stream."""
+        """Return memory whose home is a stream."""
         if size == 0:
             return Memory(self, None, 0)
         size_rounded = rounded(size, ROUND_BYTES)
@@ -132,7 +132,7 @@ class DeviceAllocator:
         self._returned.append(block)
 
     def note(self, memory: Memory, stream: int) -> None:
-        """``record_stream``: another stream than its home uses the memory."""
+        """Record that another stream than its home uses the memory: ``record_stream``."""
         if memory.block is not None and memory.block.key[2] != stream:
             memory.block.noted.add(stream)
 
@@ -140,7 +140,7 @@ class DeviceAllocator:
         return sum(self._segments.values())
 
     def empty_cache(self) -> None:
-        """Segments of which nothing is in use go back to the driver."""
+        """Free the segments that are not in use."""
         with self._lock:
             self._take_back()
             for blocks in self._free.values():
@@ -150,7 +150,9 @@ class DeviceAllocator:
                     del self._segments[entry[1]]
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """The blocks in use or waiting for other streams, as ``torch.cuda.memory_snapshot`` has them."""
+        """Return the blocks that are in use or wait for other streams, as ``torch.cuda.memory_snapshot``
+        does.
+        """
         with self._lock:
             self._take_back()
             return [
@@ -228,14 +230,14 @@ class DeviceAllocator:
             size = rounded(size, SEGMENT_ROUND_BYTES)
         block = Block(self._next, size, key)
         self._segments[block.address] = size
-        # The next one does not touch it, so that no two segments look like one.
+        # A gap before the next segment, so that no two segments look like one.
         self._next += rounded(size, SEGMENT_ROUND_BYTES) + SEGMENT_ROUND_BYTES
         self.reserved_peak_bytes = max(self.reserved_peak_bytes, self.reserved_bytes())
         return block
 
 
 def _merged(one: Block, other: Block) -> Block:
-    """Two neighbours become the one with the lower address."""
+    """Merge two neighbours into the one with the lower address."""
     low, high = (one, other) if one.address < other.address else (other, one)
     low.size += high.size
     low.next = high.next
@@ -246,7 +248,7 @@ def _merged(one: Block, other: Block) -> Block:
 
 
 class Pinned:
-    """What a storage has of pinned memory."""
+    """A storage's pinned memory."""
 
     __slots__ = ("address", "cache", "device", "size")
 
@@ -259,9 +261,7 @@ class Pinned:
 
 
 class PinnedCache:
-    """PyTorch's cache of pinned memory: sizes are powers of two, and what was pinned is never anything else
-    again.
-    """
+    """PyTorch's cache of pinned memory: sizes are powers of two, and pinned memory is never unpinned."""
 
     def __init__(self) -> None:
         self.returned: deque[tuple[int, int]] = deque()
@@ -271,7 +271,7 @@ class PinnedCache:
         self._lock = threading.Lock()
 
     def allocate(self, size: int) -> tuple[Pinned, Any, int]:
-        """Pinned memory: who owns it, the buffer that it lies in, and where in it."""
+        """Return pinned memory: its owner, the buffer that it is in, and the offset in it."""
         size = max(ROUND_BYTES, 1 << (max(size, 1) - 1).bit_length())
         with self._lock:
             while self.returned:

@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` and ``torch.accelerator`` answer where the GPU is simulated."""
+"""The answers of ``torch.cuda`` and ``torch.accelerator`` for a simulated GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from sidestream._simulated.allocator import CAPACITY_BYTES, DeviceAllocator
 from sidestream._simulated.streams import CUDA, Streams
 
-#: The GPU that is simulated, as ``torch.cuda.get_device_properties`` has it.
+#: The properties of the simulated GPU, as ``torch.cuda.get_device_properties`` returns them.
 PROPERTIES: dict[str, Any] = {
     "name": "NVIDIA H200 (simulated)",
     "major": 9,
@@ -40,7 +40,7 @@ PROPERTIES: dict[str, Any] = {
 
 
 def _statistics(allocator: DeviceAllocator) -> dict[str, Any]:
-    """What ``torch.cuda.memory_stats`` says of a device."""
+    """Return the value of ``torch.cuda.memory_stats`` for a device."""
 
     def of(current: int, peak: int) -> dict[str, dict[str, int]]:
         values = {"current": current, "peak": peak, "allocated": peak, "freed": peak - current}
@@ -67,7 +67,7 @@ def _statistics(allocator: DeviceAllocator) -> dict[str, Any]:
 def of_core(
     streams: Streams, allocators: list[DeviceAllocator], index_of: Callable[[Any], int]
 ) -> dict[str, Any]:
-    """What takes the place of functions of ``torch._C``, on which all of ``torch.cuda`` is built."""
+    """Return the replacements for functions of ``torch._C``, on which all of ``torch.cuda`` is built."""
     here = streams.here
 
     def exchange(device: int) -> int:
@@ -165,7 +165,7 @@ def of_module(
     index_of: Callable[[Any], int],
     classes: dict[str, type],
 ) -> dict[str, Any]:
-    """What takes the place of attributes of ``torch.cuda``."""
+    """Return the replacements for attributes of ``torch.cuda``."""
     core = of_core(streams, allocators, index_of)
 
     def properties(device: Any = None) -> Any:
@@ -180,7 +180,7 @@ def of_module(
         "_maybe_exchange_device": core["_cuda_maybeExchangeDevice"],
         "is_available": lambda: True,
         "device_count": lambda: streams.count,
-        # Parts of PyTorch ask the function itself, which remembers the number of an earlier simulation.
+        # Parts of PyTorch call the original function, which caches the number of an earlier simulation.
         "_cached_device_count": streams.count,
         "get_device_properties": properties,
         "mem_get_info": lambda device=None: free_memory(allocators[index_of(device)]),
@@ -193,12 +193,12 @@ def of_module(
 
 
 def free_memory(allocator: DeviceAllocator) -> tuple[int, int]:
-    """Bytes that are free, and all."""
+    """Return the free bytes and all bytes of a device."""
     return CAPACITY_BYTES - allocator.reserved_bytes(), CAPACITY_BYTES
 
 
 def _grouped(group: Callable[..., Any]) -> Callable[..., Any]:
-    """Groups by the simulated device, too: PyTorch sees the processor's."""
+    """Group tensors by their simulated device, too: PyTorch sees the processor's."""
 
     def grouped(lists: Any, with_indices: bool = False) -> Any:
         result: dict[Any, Any] = {}

@@ -1,9 +1,9 @@
-"""What PyTorch's engine does about streams in backward, where its own sees the processor alone.
+"""The streams of PyTorch's autograd engine in backward, since the real engine sees only the processor here.
 
-Each node runs on the stream of its forward operation. The engine records an event behind who gives a gradient
-and lets who takes it wait, notes the taker's stream for that gradient, adds gradients up on the stream of who
-takes them, and lets the stream that called wait for those of the leaves (`input_buffer.cpp` and
-`engine.cpp`).
+Each node runs on the stream of its forward operation. The engine records an event after the producer of a
+gradient and makes the consumer wait for it, records the consumer's stream for that gradient, adds gradients
+up on the consumer's stream, and makes the stream that called wait for the streams of the leaves
+(`input_buffer.cpp` and `engine.cpp`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.cuda import _gpu_trace
 
 from sidestream._simulated.streams import Streams
 
-#: Where the node of a leaf keeps the streams that were current when it was made.
+#: The key under which the node of a leaf keeps the streams that were current when it was made.
 _KEPT = "sidestream.streams"
 
 
@@ -29,11 +29,10 @@ class Backward:
         self.streams, self.memory_of = streams, memory_of
         self.here = streams.here
         self.outer, self.caller = self.here.backward, (self.here.device, tuple(self.here.streams))
-        #: What each node waits for: the events, and by input who gave the last gradient and where it is added
-        #: up.
+        #: What each node waits for, by input: the event, the device, and the stream of the last gradient.
         self.ready: dict[Any, dict[int, tuple[int, int, int, int]]] = {}
         self.leaves: set[tuple[int, int]] = set()
-        #: Where the additions run that the engine makes behind the node that ran last.
+        #: The streams of the additions that the engine makes after the node that ran last.
         self.additions: deque[tuple[int, int]] = deque()
         self.now: Any = None
         self._hooks: list[Any] = []
@@ -66,7 +65,7 @@ class Backward:
     def _streams_of(self, node: Any, takers: Any) -> tuple[int, ...]:
         if not node.name().endswith("AccumulateGrad"):
             return self._at(node._sequence_nr())
-        # The node of a leaf is made when the leaf is first used, and lives as long as somebody has the graph.
+        # The node of a leaf is made when the leaf is first used, and lives as long as the graph.
         kept: dict[str, tuple[int, ...]] = node.metadata
         if _KEPT not in kept:
             kept[_KEPT] = self._at(min(takers)) if takers else self.caller[1]
@@ -77,8 +76,8 @@ class Backward:
         return history[max(0, bisect.bisect_right(history, number, key=lambda entry: entry[0]) - 1)][1]
 
     def look(self) -> None:
-        """Who asks for the current stream is in a node, maybe in a hook of a tensor, which runs before its
-        node's.
+        """Begin the node that runs now. The current stream may be asked for in a hook of a tensor, which runs
+        before the hook of its node.
         """
         node = torch._C._current_autograd_node()
         if node is not None and node is not self.now and node in self.of:
@@ -124,7 +123,7 @@ class Backward:
         return end
 
     def _give(self, after: Any, at: int, memory: Any, device: int, producer: int) -> None:
-        """A gradient goes into an input of a node."""
+        """Pass a gradient to an input of a node."""
         consumer = self.of[after][device]
         inputs = self.ready.setdefault(after, {})
         before = inputs.get(at)
@@ -136,7 +135,7 @@ class Backward:
                 self.streams.record(event, device, producer)
             inputs[at] = (event, device, producer, 0)
             return
-        # Not the first: it is added to what is there, on the stream of who takes it.
+        # A further gradient is added to the first, on the consumer's stream.
         if producer != consumer:
             self.streams.wait_stream(device, consumer, producer)
             memory.allocator.note(memory, consumer)
@@ -148,7 +147,7 @@ class Backward:
         self.additions.append((device, consumer))
 
     def end(self) -> None:
-        """The stream that called waits for those of the leaves."""
+        """Make the stream that called wait for the streams of the leaves."""
         for hook in self._hooks:
             hook.remove()
         self.here.device, self.here.streams[:] = self.caller[0], self.caller[1]
@@ -162,7 +161,7 @@ class Backward:
 def run_backward(
     streams: Streams, memory_of: Callable[[Any], Any], run: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The engine, with streams."""
+    """Return the engine's function, extended by streams."""
 
     def run_with_streams(roots: Any, *args: Any, **kwargs: Any) -> Any:
         if streams.is_one:

@@ -1,7 +1,7 @@
-"""Captured graphs: what was called is called again at each replay, on the same tensors.
+"""Captured graphs: each replay makes the captured calls again, on the same tensors.
 
-A GPU runs nothing while it captures. Here the operators do run, since what comes after them asks for shapes
-and addresses; what they changed in memory from before is put back at the end.
+A GPU runs nothing during a capture. Here the operators do run, since later calls ask for shapes and
+addresses; what they changed in earlier memory is restored at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sidestream._simulated.tensor import memory_of
 
 
 class Capture:
-    """What is called between the begin and the end of a capture."""
+    """The calls between the begin and the end of a capture."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
@@ -26,7 +26,7 @@ class Capture:
         self._before: dict[int, tuple[Any, Any]] = {}
 
     def begins(self, args: Any, written: list[Any]) -> None:
-        """Before an operator runs: what it will write is kept, if it is from before."""
+        """Save, before an operator runs, the earlier memory that it will write."""
         for tensor in written:
             storage = torch._C.TensorBase.untyped_storage(tensor)
             key = storage._cdata
@@ -59,7 +59,7 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _kept(value: Any) -> Any:
-    """The same memory, without the graph of autograd that a tensor belongs to."""
+    """Return tensors on the same memory without their autograd graph."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     if isinstance(value, (tuple, list)):
@@ -70,14 +70,14 @@ def _kept(value: Any) -> Any:
 
 
 def _copied(made: Any, kept: Any) -> None:
-    """Puts new results where those of the capture were."""
+    """Copy new results to where those of the capture were."""
     for new, old in zip(_tensors(made), _tensors(kept), strict=False):
         if new.shape == old.shape and memory_of(new) is not memory_of(old):
             old.copy_(new)
 
 
 def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
-    """The class that stands for ``torch.cuda.CUDAGraph``."""
+    """Return the replacement for ``torch.cuda.CUDAGraph``."""
 
     class CUDAGraph:
         """A graph of a simulated GPU."""
@@ -86,13 +86,13 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
             self._calls: list[Any] | None = None
             self._pool: Any = None
             self._device, self._is_of_all = 0, False
-            # Kernels that `torch.cuda.graph` has annotated (PyTorch 2.15): there are none here.
+            # Kernels that `torch.cuda.graph` has annotated (PyTorch 2.15): none here.
             self._recorded_exec_ids: set[int] = set()
 
         def capture_begin(
             self, pool: Any = None, capture_error_mode: str = "global", **options: Any
         ) -> None:
-            # What later versions of PyTorch may be asked to look at besides has no effect on the order.
+            # Further options of later versions of PyTorch have no effect on the order.
             if streams.captures:
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
             self._device = streams.here.device

@@ -1,4 +1,4 @@
-"""Operators: run by the processor, with memory of the simulated device for what they make."""
+"""Operators: the processor runs them, with memory of the simulated device for their results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sidestream._simulated.streams import Streams
 from sidestream._simulated.tensor import KEPT, crossing, memory_of
 
 _storage_of = torch._C.TensorBase.untyped_storage
-#: Types that the processor lacks in some operators: these are computed in single precision.
+#: Types for which the processor lacks some operators: these are computed in single precision.
 _SHORT = (torch.float16, torch.bfloat16)
-#: Copies go from anywhere to anywhere.
+#: Copies, which may go from any device to any other.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::set_", "aten::set_data"})
-#: What may be neither asked nor waited for while a graph is captured.
+#: Operators for which the host waits, which is not allowed while a graph is captured.
 _WAITS = frozenset(
     {"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"}
 )
@@ -41,7 +41,7 @@ class Operators:
         self.index_of, self.refused = index_of, refused
 
     def plan(self, func: Any) -> _check_plan.Plan:
-        """The plan of an operator, which calls what is here."""
+        """Return the plan of an operator, which calls this object."""
         call, shown, kind, arguments, results = _check_plan.plan(func)
         return self._call(func, call, kind), shown, kind, arguments, results
 
@@ -62,7 +62,7 @@ class Operators:
         has_device = any(argument.name == "device" for argument in schema.arguments)
         is_empty = kind == "silent" and any(result.alias_info is None for result in schema.returns)
         if kind == "silent" and not is_empty and not has_device:
-            # A view has no memory of its own.
+            # A view allocates no memory.
             return op
         if name == "aten::_to_copy":
             return self._to_copy(func, op)
@@ -71,7 +71,7 @@ class Operators:
         return self._computed(func, op, name, has_device)
 
     def _computed(self, func: Any, op: Any, name: str, has_device: bool) -> Any:
-        """An operator that may make memory."""
+        """Return the function for an operator that may allocate memory."""
         schema = func._schema
         makes = any("Tensor" in str(result.type) and result.alias_info is None for result in schema.returns)
         grows = [argument.name for argument in schema.arguments if argument.is_out]
@@ -80,8 +80,8 @@ class Operators:
         is_addition = func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
         streams, here = self.streams, self.streams.here
         waits = name in _WAITS
-        # What PyTorch's own code makes for a tensor of a device it makes on the processor; then it writes
-        # there. In a program of its own that would be refused.
+        # PyTorch's own code makes tensors for a device's tensor on the processor, and then writes to them. On
+        # a GPU a program that did so would be refused.
         takes = bool(written) and name not in _COPIES
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +121,7 @@ class Operators:
             result = self._run(op, name, args, kwargs)
             if target >= 0:
                 if makes:
-                    # The sizes of a packed sequence are the host's.
+                    # The sizes of a packed sequence stay on the host.
                     self._adopt_all(result[:1] if name == "aten::_pack_padded_sequence" else result, target)
                 for at, key in written if takes else ():
                     self._adopt_written(_argument(args, kwargs, at, key), target)
@@ -138,7 +138,8 @@ class Operators:
         return call
 
     def _to_copy(self, func: Any, op: Any) -> Any:
-        """A copy to the host that does not wait lands in pinned memory."""
+        """Return the function for ``_to_copy``. A copy to the host that does not wait goes to pinned memory.
+        """
         computed = self._computed(func, op, func._schema.name, True)
 
         def call(tensor: Any, **kwargs: Any) -> Any:
@@ -163,8 +164,8 @@ class Operators:
         def call(target: Any, source: Any, non_blocking: bool = False) -> Any:
             made, memory = here.made, memory_of(source)
             if made is not None and isinstance(memory, Memory) and memory_of(target) is None:
-                # What was made and is filled within one call of the program is PyTorch's own: it meant the
-                # device.
+                # A tensor that is made and filled within one call of the program is made by PyTorch's own
+                # code, which meant the device.
                 if made == (*_call_of(sys._getframe(1)), _cdata(target)):
                     self.adopt(target, memory.index)
             result = computed(target, source, non_blocking)
@@ -175,7 +176,9 @@ class Operators:
         return call
 
     def _waited(self, source: Any, target: Any) -> None:
-        """The host waits for a copy between it and a device, unless the program says that it need not."""
+        """Record that the host has waited for a copy between it and a device, which blocks unless it is
+        non-blocking.
+        """
         one, other = memory_of(source), memory_of(target)
         for mine, theirs in ((one, other), (other, one)):
             if isinstance(mine, Memory) and not isinstance(theirs, Memory):
@@ -208,7 +211,7 @@ class Operators:
                 self._adopt_all(each, device)
 
     def adopt(self, tensor: Any, device: int) -> None:
-        """What an operator made lies on a device from here on."""
+        """Put a result of an operator on a device."""
         try:
             storage = _storage_of(tensor)
         except (RuntimeError, NotImplementedError):
@@ -230,7 +233,7 @@ class Operators:
         setattr(storage, KEPT, memory)
 
     def _grown(self, tensor: Any) -> None:
-        """A result that was given may have been too small."""
+        """Allocate memory anew for a given result that was too small."""
         for each in tensor if isinstance(tensor, (list, tuple)) else (tensor,):
             memory = memory_of(each) if isinstance(each, torch.Tensor) else None
             if isinstance(memory, Memory):
@@ -254,7 +257,7 @@ class Operators:
             memory.allocator.note(memory, stream.stream_id)
 
     def pinned_copy(self, tensor: Any) -> Any:
-        """The same values in pinned memory."""
+        """Return a copy in pinned memory."""
         size = (
             sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
             if tensor.numel()
@@ -276,8 +279,8 @@ _CPU = torch.device("cpu")
 
 
 def _call_of(frame: FrameType) -> tuple[int, int]:
-    """Which call of the program runs."""
-    # What counts pinned memory stands between.
+    """Return which call of the program runs."""
+    # The wrapper that counts pinned memory is in between.
     if frame.f_code.co_filename == _check_pinned.__file__ and frame.f_back is not None:
         frame = frame.f_back
     return id(frame), frame.f_lasti
@@ -291,7 +294,7 @@ def _cdata(tensor: Any) -> int:
 
 
 def memory_of_any(args: Any) -> bool:
-    """Whether something of a device is among these."""
+    """Return whether a tensor of a device is among the arguments."""
     return _device_of(args) is not None
 
 
@@ -323,7 +326,7 @@ def _tensors(args: Any) -> list[Any]:
 
 
 def _in_single(op: Any, args: Any, kwargs: Any) -> Any:
-    """Computes in single precision what the processor has no kernel for; the results have the type that they
+    """Compute in single precision where the processor has no kernel; the results have the type that they
     would have.
     """
     short = next(tensor.dtype for tensor in _tensors((*args, *kwargs.values())) if tensor.dtype in _SHORT)
@@ -346,7 +349,7 @@ def _in_single(op: Any, args: Any, kwargs: Any) -> Any:
     wide = [widened(value) for value in given]
     result = op(*wide[: len(args)], **dict(zip(kwargs, wide[len(args) :], strict=True)))
     for before, after in zip(_tensors(given), _tensors(wide), strict=True):
-        # What is written in place goes back.
+        # Arguments that were written in place are copied back.
         if before is not after and after._version:
             before.copy_(after)
     if isinstance(result, torch.Tensor):

@@ -1,4 +1,4 @@
-"""What a simulation does not have is refused by name, at the line that asks for it."""
+"""Refuses what a simulation does not have, by name and with the line that asks for it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ import torch
 
 from sidestream._check_hooks import put
 
-#: Libraries that launch kernels of their own as soon as they are used.
+#: Libraries that launch their own kernels as soon as they are used.
 _LIBRARIES = {
     "cupy": "CuPy calls CUDA itself",
     "pycuda": "PyCUDA calls CUDA itself",
     "flash_attn": "its kernels run on a GPU only",
     "transformer_engine": "its kernels run on a GPU only",
 }
-#: Where Triton launches its kernels. That it is imported says nothing: PyTorch imports it itself.
+#: The module in which Triton launches kernels. Importing it means nothing: PyTorch imports it itself.
 _TRITON = "triton.runtime.jit"
-#: What builds extensions. It brings in setuptools, so nobody should import it who does not want it.
+#: The module that builds extensions. It imports setuptools, so it is not imported here.
 _EXTENSIONS = "torch.utils.cpp_extension"
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 class NotSimulated(RuntimeError):
-    """The program asks for something of a GPU that a simulation does not have."""
+    """The program asks for a feature of a GPU that a simulation does not have."""
 
 
 class Refusals:
-    """What was refused."""
+    """The refusals of a simulation."""
 
     def __init__(self) -> None:
         self.skipped: list[str] = []
 
     def refused(self, what: str) -> NotSimulated:
-        """The error to raise; the report has it too."""
+        """Return the error to raise, and keep its text for the report."""
         frame = _of_program(sys._getframe(1))
         at = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
         text = f"not simulated: {what}{at}; check this part on a GPU"
@@ -107,8 +107,8 @@ class Refusals:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Refuses to import libraries that launch kernels of their own, and what others have for a GPU once they
-    are imported.
+    """Refuses imports of libraries that launch their own kernels, and replaces the parts of other modules
+    that need a GPU once these are imported.
     """
 
     def __init__(self, refusals: Refusals, parts: Mapping[str, Callable[[ModuleType], None]]) -> None:
@@ -134,7 +134,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
-                # An import that began inside may end when the simulation has ended.
+                # An import that began in the simulation may finish after it.
                 if self in sys.meta_path:
                     refuse(module)
 

@@ -1,4 +1,4 @@
-"""What ``torch.cuda.cudart()`` gives: the functions of CUDA's runtime that PyTorch hands on."""
+"""The functions of CUDA's runtime that PyTorch offers: what ``torch.cuda.cudart()`` returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class CudaError(enum.IntEnum):
-    """The runtime's answers."""
+    """The error codes of the runtime."""
 
     success = 0
     invalidValue = 1
@@ -17,7 +17,7 @@ class CudaError(enum.IntEnum):
 
 
 class Runtime:
-    """Memory of the program that is pinned where it is, and what else the runtime is asked."""
+    """Memory that the program pins in place, and other functions of the runtime."""
 
     cudaError = CudaError
 
@@ -28,7 +28,7 @@ class Runtime:
         self._registered: dict[int, int] = {}
 
     def is_registered(self, address: int, end: int) -> bool:
-        """Whether all of these bytes were registered by one call."""
+        """Return whether all of these bytes were registered by one call."""
         return any(start <= address and end <= start + size for start, size in self._registered.items())
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> CudaError:

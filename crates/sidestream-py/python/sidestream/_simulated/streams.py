@@ -11,30 +11,29 @@ from typing import Any
 import torch
 from torch.cuda import _gpu_trace
 
-#: PyTorch has so many streams of each priority, and hands them out in turn.
+#: Number of streams of each priority, which PyTorch hands out in turn.
 POOL = 32
-#: The value of ``torch.device("cuda").type`` as PyTorch numbers it.
+#: PyTorch's number of the device type ``cuda``.
 CUDA = 1
-#: Handles of streams and events lie where no memory is, and no two of a process are the same.
+#: Handles of streams and events: unique in the process, and outside of all memory.
 _handles = itertools.count(0x5000_0000_0000, 0x100)
 
 
 class _Current(threading.local):
-    """What is current in a thread, and on which device."""
+    """The current device and streams of a thread, and its other state."""
 
     device = 0
 
     def __init__(self, count: int) -> None:
-        #: The handle by device.
+        #: The handle of the current stream, by device.
         self.streams = [0] * count
-        #: Which streams were current from which node of the graph on: the number of the node, and the
-        #: handles.
+        #: Which streams were current from which autograd node on: the number of the node, and the handles.
         self.history: list[tuple[int, tuple[int, ...]]] = [(0, (0,) * count)]
-        #: The pass of backward that this thread is in.
+        #: The pass of backward that this thread runs.
         self.backward: Any = None
-        #: What was made on the host last: by which call, and its storage.
+        #: The tensor that was made on the host last: the call that made it, and its storage.
         self.made: tuple[int, int, int] | None = None
-        #: The capture of a graph, if this thread has one under way.
+        #: The capture that this thread has begun and not ended.
         self.capture: Any = None
 
 
@@ -44,41 +43,40 @@ class Streams:
     def __init__(self, count: int) -> None:
         self.count = count
         self.here = _Current(count)
-        #: Whether the simulation has ended, which its objects may outlive.
+        #: Whether the simulation has ended. Its objects may outlive it.
         self.is_over = False
-        #: Whether any other stream than the default ones was ever current.
+        #: Whether only default streams have been current.
         self.is_one = True
         self._handed: dict[tuple[int, int], int] = {}
         self._pools: dict[tuple[int, int, int], int] = {}
         self._priorities: dict[int, int] = {}
         self._clock = itertools.count(1)
-        #: Work since the last wait, and when that wait was.
+        #: Streams with work since the last wait, and the time of that wait.
         self.busy: set[tuple[int, int]] = set()
         self.waited: dict[tuple[int, int], int] = {}
-        #: By stream: when it waited for another one, for which, and for what that had by when. The newest of
-        #: them.
+        #: The newest waits of each stream for others: when, for which stream, and for its work until when.
         self._behind: dict[tuple[int, int], deque[tuple[int, tuple[int, int], int]]] = {}
         self.waits = 0
-        #: Captures that are under way, and those that forbid all threads to wait.
+        #: Number of captures that have not ended, and of those that forbid all threads to wait.
         self.captures = 0
         self.captures_of_all = 0
 
     def handle(self) -> int:
-        """A number that is nothing else's."""
+        """Return a new number for a stream or an event."""
         return next(_handles)
 
     def now(self) -> int:
         return next(self._clock)
 
     def current(self, device: int) -> int:
-        """The handle of a device's current stream."""
+        """Return the handle of a device's current stream."""
         here = self.here
         if here.backward is not None:
             here.backward.look()
         return here.streams[device]
 
     def make(self, device: int, priority: int) -> int:
-        """The next stream of the pool."""
+        """Return the next stream of the pool."""
         priority = max(-3, min(0, priority))
         turn = self._handed.get((device, priority), 0)
         self._handed[(device, priority)] = turn + 1
@@ -102,7 +100,7 @@ class Streams:
         self.remember(here)
 
     def remember(self, here: _Current) -> None:
-        """Nodes of the graph that are made from here on belong to the streams that are current now."""
+        """Let autograd nodes that are made from here on belong to the streams that are current now."""
         at = torch._C._autograd._get_sequence_nr()
         history, streams = here.history, tuple(here.streams)
         if history[-1][0] == at:
@@ -115,7 +113,7 @@ class Streams:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     def stream_is_done(self, device: int, handle: int, since: int | None = None) -> None:
-        """The host has waited for a stream, or for what it had at some time."""
+        """Record that the host has waited for a stream, or for what the stream had at the time ``since``."""
         self.waits += 1
         if since is None:
             self.busy.discard((device, handle))
@@ -126,18 +124,18 @@ class Streams:
                 continue
             self.waited[stream] = until
             behind = self._behind.get(stream)
-            # What it waited for is over with it.
+            # Work that the stream waited for is complete with it.
             while behind and behind[0][0] <= until:
                 _, other, since_there = behind.popleft()
                 left.append((other, since_there))
 
-    def stands_behind(self, stream: tuple[int, int], other: tuple[int, int], since: int) -> None:
-        """A stream waits for what another one had by then."""
+    def orders_after(self, stream: tuple[int, int], other: tuple[int, int], since: int) -> None:
+        """Record that a stream waits for what another one had at the time ``since``."""
         if stream != other:
             self._behind.setdefault(stream, deque(maxlen=256)).append((self.now(), other, since))
 
     def has_waited(self, device: int, handle: int, since: int) -> bool:
-        """Whether the host has waited for all that a stream had at some time."""
+        """Return whether the host has waited for all that a stream had at the time ``since``."""
         return max(self.waited.get((device, handle), 0), self.waited.get((device, -1), 0)) >= since
 
     def synchronize(self, device: int | None = None) -> None:
@@ -161,7 +159,7 @@ class Streams:
             _gpu_trace.EventWaitCallbacks.fire_callbacks(event, stream)
 
     def wait_stream(self, device: int, stream: int, source: int) -> None:
-        """What PyTorch does itself with an event that nobody sees."""
+        """Make a stream wait for another, as PyTorch does with an internal event."""
         event = self.handle()
         self.record(event, device, source)
         self.wait(event, device, stream)
@@ -169,7 +167,7 @@ class Streams:
 
 
 class _OnDevice:
-    """Another device is current inside."""
+    """Makes another device current while it is entered."""
 
     def __init__(self, here: _Current, device: int) -> None:
         self.here, self.device = here, device
@@ -182,7 +180,7 @@ class _OnDevice:
 
 
 def index_of(device: Any, streams: Streams) -> int:
-    """The number of a device that is named somehow; the current one for none."""
+    """Return the number of a device that is given in any form; the current device for None."""
     if device is None:
         return streams.here.device
     if isinstance(device, str):
@@ -203,7 +201,7 @@ def index_of(device: Any, streams: Streams) -> int:
 
 
 def classes(streams: Streams) -> tuple[type, type, type]:
-    """The classes that stand for ``torch.cuda.Stream``, ``ExternalStream`` and ``Event``."""
+    """Return the replacements for ``torch.cuda.Stream``, ``ExternalStream`` and ``Event``."""
 
     class Stream(torch.Stream):  # type: ignore[misc]
         """A stream of a simulated GPU."""
@@ -254,8 +252,8 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             return event
 
         def query(self) -> bool:
-            # Work is never over the first time that somebody asks, so that a program that asks once waits for
-            # nothing.
+            # Work is never complete at the first query, so that a program that queries only once is not
+            # ordered by that.
             key = (self.device_index, self.cuda_stream)
             is_busy = key in streams.busy
             streams.busy.discard(key)
@@ -285,7 +283,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
     class ExternalStream(Stream):
-        """A stream that somebody else made."""
+        """A stream that another library made."""
 
         def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
             return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
@@ -340,7 +338,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             if self.cuda_event:
                 stream = torch.cuda.current_stream() if stream is None else stream
                 streams.wait(self.cuda_event, stream.device_index, stream.stream_id)
-                streams.stands_behind((stream.device_index, stream.stream_id), self._on, self._recorded)
+                streams.orders_after((stream.device_index, stream.stream_id), self._on, self._recorded)
 
         def _is_over(self) -> bool:
             return not self._pending or streams.has_waited(*self._on, self._recorded)
@@ -353,7 +351,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             if self.cuda_event:
                 streams.refuse_in_capture()
                 self._pending = False
-                # All that the stream had before it is over, too.
+                # All work of the stream before the event is complete, too.
                 streams.stream_is_done(*self._on, self._recorded)
                 _gpu_trace.EventSynchronizationCallbacks.fire_callbacks(self.cuda_event)
 
@@ -367,14 +365,14 @@ def classes(streams: Streams) -> tuple[type, type, type]:
                     "CUDA error: device not ready: synchronize with the second event before the time is "
                     "asked for"
                 )
-            # The time of the processor, which says nothing about a GPU; never 0, since programs divide by it.
+            # The processor's time, which does not tell that of a GPU; never 0, since programs divide by it.
             return max(float(end_event._at_ns - self._at_ns), 1e3) / 1e6
 
         def ipc_handle(self) -> Any:
             raise RuntimeError("an event of a simulated GPU cannot be shared with another process")
 
         def __del__(self) -> None:
-            # None where the interpreter ends, which takes modules apart.
+            # None at the end of the interpreter, which clears modules.
             if self.cuda_event and not streams.is_over and _gpu_trace.EventDeletionCallbacks is not None:
                 _gpu_trace.EventDeletionCallbacks.fire_callbacks(self.cuda_event)
 

@@ -1,8 +1,7 @@
-"""Tensors of a simulated GPU: the processor's, of which PyTorch's own questions are answered as a GPU's would
-be.
+"""Tensors of a simulated GPU: tensors of the processor that answer PyTorch's questions as a GPU's would.
 
-A storage that is a device's carries what it has of the device (`allocator.Memory`). So it is the storage that
-is on a device, whichever tensors look at it, and its memory goes back when the last of them is gone.
+A storage of a device holds its memory there (`allocator.Memory`). So the storage is on the device, whichever
+tensors view it, and its memory is freed when the last of them is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 
 from sidestream._simulated.allocator import Memory, Pinned
 
-#: Where a storage carries its memory.
+#: The attribute in which a storage holds its memory.
 KEPT = "_sidestream_memory"
 
 _tensor = torch._C.TensorBase
@@ -24,22 +23,22 @@ _offset_of = _tensor.storage_offset
 
 
 def memory_of(tensor: Any) -> Memory | Pinned | None:
-    """The memory of a device, or the pinned memory, that a tensor lies in."""
+    """Return the device memory, or the pinned memory, of a tensor; None for other tensors."""
     try:
         return getattr(_storage_of(tensor), KEPT, None)
     except ValueError:
-        # Parameters that are not there yet forbid nearly everything.
+        # Uninitialized parameters forbid nearly everything.
         with torch._C.DisableTorchFunctionSubclass():
             return getattr(_storage_of(tensor), KEPT, None)
     except (RuntimeError, NotImplementedError, TypeError):
-        # Sparse tensors and wrappers have no storage: what is in them has one.
+        # Sparse tensors and wrappers have no storage: the tensors in them have one.
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
             return memory_of(tensor._values())
         return None
 
 
 def device_of(tensor: Any) -> Any:
-    """The simulated device of a tensor; none where it is the host's."""
+    """Return the simulated device of a tensor; None for a tensor of the host."""
     memory = memory_of(tensor)
     return None if memory is None else memory.device
 
@@ -61,8 +60,9 @@ class _Moved(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Crossing(threading.local):
-    """PyTorch's own code takes every tensor for the processor's and names the processor when it means the
-    tensor's device. Who means the host says so here."""
+    """Marks a copy that is meant to go to the host. PyTorch's own code takes every tensor for the
+    processor's, and names the processor when it means the tensor's device.
+    """
 
     leaves = False
 
@@ -84,7 +84,7 @@ def _moved(tensor: Any, device: Any, dtype: Any, non_blocking: bool, memory_form
 def to_device(
     tensor: Any, device: Any, dtype: Any = None, non_blocking: bool = False, memory_format: Any = None
 ) -> Any:
-    """A copy on another device."""
+    """Return a copy on another device."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return _Moved.apply(tensor, device, dtype, non_blocking, memory_format)
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
@@ -96,8 +96,9 @@ def to_device(
 def attributes(
     index_of: Callable[[Any], int], devices: list[Any], registered: Callable[[int, int], bool]
 ) -> dict[str, Any]:
-    """What takes the place of attributes of ``torch.Tensor``. ``registered`` says of bytes of the host's
-    whether they are pinned where they are."""
+    """Return the replacements for attributes of ``torch.Tensor``. ``registered`` says whether bytes of the
+    host were pinned in place.
+    """
     plain = {
         name: getattr(torch.Tensor, name)
         for name in ("to", "cpu", "numpy", "__array__", "tolist", "new_tensor", "type", "device")
@@ -108,7 +109,7 @@ def attributes(
     }
 
     def cuda_of(device: Any) -> Any:
-        """The device with its number, if it is a GPU; the device as it is if not."""
+        """Return a GPU with its number, and any other device as it is."""
         if isinstance(device, (str, int)) and not isinstance(device, bool):
             device = torch.device(device) if isinstance(device, str) else torch.device("cuda", device)
         return devices[index_of(device)] if device.type == "cuda" else device
@@ -167,7 +168,7 @@ def attributes(
                 )
         if mine is None or (target is not None and target.type not in ("cpu", "cuda")):
             return plain["to"](self, *args, **kwargs)
-        # The type is always named: without it PyTorch would name the device, which it takes for the
+        # The type is always passed: without it PyTorch would pass the device, which it takes for the
         # processor.
         options = {
             name: options[name]
@@ -248,7 +249,7 @@ def storage_attributes(
     adopt: Callable[[Any, int], None],
     registered: Callable[[int, int], bool],
 ) -> dict[str, Any]:
-    """What takes the place of attributes of ``torch.UntypedStorage``."""
+    """Return the replacements for attributes of ``torch.UntypedStorage``."""
     base = torch._C.StorageBase
     get_device, get_pointer, resize = base.device, base.data_ptr, base.resize_
 
@@ -297,14 +298,14 @@ def storage_attributes(
 
 
 def _default_device() -> Any:
-    """The device of ``with torch.device(…)`` or ``torch.set_default_device``."""
+    """Return the device of ``with torch.device(…)`` or ``torch.set_default_device``."""
     modes = torch.overrides._get_current_function_mode_stack() if torch._C._len_torch_function_stack() else ()
     named = [mode.device for mode in modes if isinstance(mode, torch.utils._device.DeviceContext)]
     return named[-1] if named else "cpu"
 
 
 def functions(to: Callable[..., Any], generator: type) -> dict[str, Any]:
-    """What takes the place of functions of ``torch`` that make tensors of data."""
+    """Return the replacements for functions of ``torch`` that make tensors from data."""
     made = {name: getattr(torch, name) for name in ("tensor", "as_tensor", "asarray")}
 
     def on_device(name: str) -> Callable[..., Any]:

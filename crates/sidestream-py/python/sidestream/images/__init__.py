@@ -1,8 +1,8 @@
-"""Pictures for training: folders, lists and shards in, batches of decoded pictures out, augmented in one
-launch a batch.
+"""Pictures for training: reads folders, lists and shards, and gives batches of decoded pictures, which are
+augmented in one launch for each batch.
 
-Files are read and decoded by threads of the package, without the interpreter.
-Importing this needs neither PyTorch nor a GPU.
+Threads of the package read and decode files without the interpreter. Importing this needs neither PyTorch nor
+a GPU.
 """
 
 from sidestream._sidestream import ImageError, image_decoder as decoder, write_sample_images as write_samples

@@ -1,4 +1,4 @@
-"""Augmentation of tensors."""
+"""``Compose``: augmentation of batches of pictures."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ if TYPE_CHECKING:
 
 
 class Compose:
-    """Operators, applied to a batch of pictures: on a GPU in one launch, on the processor on all cores.
+    """Operators that are applied to a batch of pictures: on a GPU in one launch, on the processor on all
+    cores.
 
-    Geometric operators are composed into one map that is sampled once; a blur, colours, erasing, mixing and
-    normalisation follow in the same launch. What a picture gets depends on ``seed``, ``epoch`` and its number
-    in ``samples`` alone: neither on the batch that it is in nor on who loaded it or how often the run was
-    resumed. Only what ``MixUp`` and ``CutMix`` mix in is another picture of the batch.
+    Geometric operators are composed into one map that is sampled once; blur, colours, erasing, mixing and
+    normalization follow in the same launch. The result for a picture depends only on ``seed``, ``epoch`` and
+    its number in ``samples``: not on the batch that it is in, on the process that loaded it, or on how often
+    the run was resumed. Only ``MixUp`` and ``CutMix`` mix in another picture of the batch.
 
     Args:
-        transforms: Operators of ``sidestream.images``. ``from_torchvision`` makes them of torchvision's. Of
-            none the result is a copy.
-        seed: Of the run.
-        fuse: Whether operators are composed. Without, each samples anew and rounds to levels of bytes, as
-            torchvision does on tensors of bytes: for comparisons.
-        channels_last: Whether results lie in memory as PyTorch's ``channels_last``.
+        transforms: Operators of ``sidestream.images``; ``from_torchvision`` makes them from torchvision's.
+            Without operators the result is a copy.
+        seed: The seed of the run.
+        fuse: Whether operators are composed. If not, each one samples and rounds to bytes, as torchvision
+            does on tensors of bytes: for comparisons.
+        channels_last: Whether results have PyTorch's memory format ``channels_last``.
 
     Raises:
-        TypeError: A transform is no operator.
-        ValueError: The sequence of operators means nothing.
-            What an operator refuses, it refuses where it is made.
+        TypeError: A transform is not an operator.
+        ValueError: The operators cannot follow each other in this order. An operator checks its own arguments
+            when it is made.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Compose:
             if isinstance(transform, (operators.MixUp, operators.CutMix))
         ]
         self._mixes = mixes[-1] if mixes else None
-        #: The number of the next picture that comes without one.
+        #: The number of the next picture that is given without a number.
         self._next = 0
 
     def __repr__(self) -> str:
@@ -74,24 +75,24 @@ class Compose:
     def __call__(
         self, batch: Any, labels: Any = None, *, epoch: int = 0, samples: Sequence[int] | Any = None
     ) -> Any:
-        """Return the augmented batch; with ``labels``, both.
+        """Return the augmented batch, or with ``labels`` both.
 
-        On a GPU the work is put into PyTorch's current stream, and the host does not wait.
-        The result is a new tensor.
+        On a GPU the work is submitted to PyTorch's current stream, and the host does not wait. The result is
+        a new tensor.
 
         Args:
             batch: A tensor of bytes of the shape (pictures, 3, height, width), contiguous or
                 ``channels_last``.
-            labels: Classes as whole numbers, or rows of weights.
-                With ``MixUp`` or ``CutMix`` they become rows of weights.
+            labels: Classes as whole numbers, or rows of weights. With ``MixUp`` or ``CutMix`` they become
+                rows of weights.
             epoch: How often the data has been seen before.
-            samples: For each picture its number in the data set. Without them they are counted from the first
-                call on, and a result can be repeated only with all calls before it.
+            samples: The number of each picture in the data set. By default pictures are counted from the
+                first call on, and a result can be repeated only with all calls before it.
 
         Raises:
-            TypeError: ``batch`` is no tensor of bytes.
-            ValueError: Its shape is another, ``samples`` are not as many as pictures,
-                or pictures are too small for an operator.
+            TypeError: ``batch`` is not a tensor of bytes.
+            ValueError: It has another shape, ``samples`` has not one number for each picture, or pictures are
+                too small for an operator.
         """
         import torch
 
@@ -119,24 +120,25 @@ class Compose:
         return result, labels if self._mixes is None else self._mixed(torch, drawn, labels)
 
     def of_loader(self, slab: Any, labels: Any, batch: Batch) -> tuple[Any, Any]:
-        """Return the pictures of a loader's batch, augmented where its bytes are, and their labels.
+        """Return the pictures of a loader's batch, augmented on the device that has its bytes, and their
+        labels.
 
-        Sizes of the pictures may differ, if the operators give all of them one. A picture's parameters depend
-        on the seed of this, the epoch and its number in the data.
+        The pictures may have different sizes, if the operators give all of them one. The result for a picture
+        depends on the seed of this object, the epoch and its number in the data.
 
         Args:
             slab: ``batch.slab``, or a copy of it on a device.
-            labels: The classes as a tensor, on the same device.
-                With ``MixUp`` or ``CutMix`` they become rows of weights.
-            batch: What a ``Loader`` gave.
+            labels: The classes as a tensor, on the same device. With ``MixUp`` or ``CutMix`` they become rows
+                of weights.
+            batch: The batch of a ``Loader``.
 
         Raises:
-            ValueError: Results have different sizes, or less of a picture is there than its result needs.
+            ValueError: Results have different sizes, or less of a picture was decoded than its result needs.
         """
         import torch
 
         if self._mixes is not None:
-            # On the host, where the labels are: on the device the wrong one would end the context.
+            # Checked on the host, where the labels are: on the device a wrong one would end the context.
             for sample, label in zip(batch.samples, batch.labels, strict=True):
                 self._is_class(-1 if label is None else label, f"the label of sample {sample}")
         drawn = self._plan.draw_placed(
@@ -156,8 +158,8 @@ class Compose:
     def region(
         self, height: int, width: int, *, epoch: int = 0, sample: int = 0
     ) -> tuple[int, int, int, int]:
-        """Return left, top, width and height of the part of a picture that its result depends on:
-        no more need be decoded.
+        """Return left, top, width and height of the part of a picture that its result depends on: no more
+        need be decoded.
         """
         return self._plan.region((self.seed, epoch, sample), height, width)
 
@@ -192,12 +194,12 @@ class Compose:
             tell(_NAME, [(source, True, False, None), (result, False, True, None)])
             return
         records_bytes, even, odd, statistics = drawn.needs()
-        # PyTorch keeps pinned memory, and gives it out again when the copy from it is over.
+        # PyTorch caches pinned memory, and reuses it once the copy from it is complete.
         staged = torch.empty(records_bytes, dtype=torch.uint8, pin_memory=True)
         drawn.records(_piece(staged, staged.data_ptr()))
         with torch.cuda.device(source.device):
             records = staged.to(source.device, non_blocking=True)
-            # What a plan without passes between or statistics does not need has a place, and no bytes.
+            # A plan without intermediate passes or statistics gets an address, and no bytes.
             room = (
                 torch.empty(even + odd, dtype=torch.uint8, device=source.device)
                 if even + odd
@@ -252,7 +254,7 @@ class Compose:
 
 
     def _is_class(self, label: int, what: str) -> None:
-        """Refuse what is no class."""
+        """Refuse a label that is not a class."""
         assert self._mixes is not None
         name, classes = type(self._mixes).__name__, self._mixes.num_classes
         if label < 0:
@@ -263,11 +265,11 @@ class Compose:
         if classes is not None and label >= classes:
             raise ValueError(
                 f"{what} is {label}, and {name} has num_classes={classes}; "
-                "give num_classes above all labels, or mend the label"
+                "give num_classes above all labels, or fix the label"
             )
 
     def _identity(self) -> dict[str, Any]:
-        """What a result depends on besides the picture, for a state of a loader."""
+        """Return what a result depends on besides the picture, for the state of a loader."""
         return {
             "seed": self.seed,
             "fuse": self._fuse,
@@ -276,7 +278,7 @@ class Compose:
 
 
 def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
-    """Refuse the state of a loader whose pictures were augmented otherwise.
+    """Refuse the state of a loader whose pictures were augmented in another way.
 
     Raises:
         ValueError: They were. The text names what is in the state and what is here.
@@ -328,12 +330,12 @@ def _piece(tensor: Any, address: int) -> tuple[int, int]:
     return address, tensor.numel() * tensor.element_size()
 
 
-#: What a check calls the launch.
+#: The name of the launch in a check.
 _NAME = "sidestream.images.Compose"
 
 
 def tell(name: str, given: list[tuple[Any, bool, bool, str | None]]) -> None:
-    """A check hears of a launch, if one listens: of each tensor whether it is read and written."""
+    """Record a launch in the checks that are entered: for each tensor whether it is read and written."""
     hooks = sys.modules.get("sidestream._check_hooks")
     for recorder in [] if hooks is None else hooks._listening:
         recorder.launched(name, given)
@@ -345,18 +347,18 @@ def tell(name: str, given: list[tuple[Any, bool, bool, str | None]]) -> None:
 def from_torchvision(
     transforms: Any, *, seed: int = 0, fuse: bool = True, channels_last: bool = False
 ) -> Compose:
-    """Return the same of operators of ``torchvision.transforms.v2``, or of a ``Compose`` of them.
+    """Return a ``Compose`` of operators of ``torchvision.transforms.v2``, or of a ``Compose`` of them.
 
-    Random numbers are drawn from the same distributions, and are others.
+    Random numbers come from the same distributions, but have other values.
 
     Args:
         transforms: A ``Compose``, a sequence of operators, or one.
-        seed: As of ``Compose``.
-        fuse: As of ``Compose``.
-        channels_last: As of ``Compose``.
+        seed: As for ``Compose``.
+        fuse: As for ``Compose``.
+        channels_last: As for ``Compose``.
 
     Raises:
-        ValueError: It has operators or arguments that are not known here; all of them are named.
+        ValueError: It has operators or arguments that are not supported; all of them are named.
     """
     found: list[Operator] = []
     refused: list[str] = []
@@ -369,14 +371,14 @@ def from_torchvision(
         try:
             found.append(_translated(transform))
         except (TypeError, ValueError, AttributeError) as error:
-            # An operator of this package names itself.
+            # An error of an operator of this package names it.
             refused.append(str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}")
     if refused:
         raise ValueError("sidestream.images cannot do this: " + "; ".join(refused))
     return Compose(found, seed=seed, fuse=fuse, channels_last=channels_last)
 
 
-#: They make tensors of images, which is what `Compose` takes.
+#: Operators that make tensors of images, which `Compose` takes already.
 _DROPPED = ("ToImage", "PILToTensor", "ToPureTensor", "Identity")
 
 

@@ -1,4 +1,4 @@
-"""A GPU's engines for JPEG, which decode a part of a loader's pictures into memory of the device."""
+"""A GPU's hardware engines for JPEG, which decode some of a loader's pictures into device memory."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     import torch
     from sidestream.images._loader import Batch
 
-#: More urgent than the training: behind the engines there are short kernels for colours,
-#: and the next batch waits for them.
+#: More urgent than the training: short kernels convert colours after the engines, and the next batch waits
+#: for them.
 _PRIORITY = -1
 
-#: The stream of each GPU's engines. The engines keep what they need from call to call,
-#: so that one stream has to order all of them.
+#: The stream of each GPU's engines. The engines reuse their memory in each call, so one stream has to order
+#: all calls.
 _streams: dict[int, torch.cuda.Stream] = {}
 
 
-#: How many connections to a device CUDA makes, as it reads that from the environment when it starts,
-#: and the most there are.
+#: The environment variable from which CUDA reads, when it starts, how many connections to make to a device,
+#: and the largest value.
 _CONNECTIONS, _MOST_CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS", "32"
 #: `CUDA_ERROR_NOT_INITIALIZED`.
 _NOT_INITIALIZED = 3
 
 
 def connect() -> None:
-    """Have CUDA make as many connections to the device as there can be, unless somebody has said how many.
+    """Make CUDA open as many connections to the device as possible, unless the environment sets their number.
 
-    nvJPEG has two streams for each engine, and the training has some. Where there are more streams than
-    connections, of which CUDA makes eight, some share one, and then a picture waits behind the kernels of a
-    step that has nothing to do with it. Beside a training step an H200 decoded a third less.
+    nvJPEG has two streams for each engine, and the training has some. If there are more streams than
+    connections, of which CUDA makes eight, some streams share one, and a picture waits for unrelated kernels
+    of a step. Beside a training step an H200 decoded a third less.
     """
     import torch
 
@@ -59,20 +59,20 @@ def connect() -> None:
 
 
 def _has_started() -> bool:
-    """Say whether anybody in this process has started CUDA, if it was only to ask for devices."""
+    """Return whether CUDA has been initialized in this process, even if only to count devices."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return False
     context = ctypes.c_void_p()
-    # The one call that says so and starts nothing.
+    # The one call that tells this without initializing CUDA.
     code: int = driver.cuCtxGetCurrent(ctypes.byref(context))
     return code != _NOT_INITIALIZED
 
 
 @dataclass
 class OnDevice:
-    """The pixels of a batch, and an event behind whatever writes them."""
+    """The pixels of a batch, and an event after the work that writes them."""
 
     pixels: torch.Tensor
     ready: Any
@@ -88,7 +88,7 @@ class OnDevice:
 
 
 class Engines:
-    """The engines of the GPU of this name, or what stands in for them where a check simulates one.
+    """The engines of the GPU of this name, or their replacement where a check simulates one.
 
     Raises:
         DeviceError: The GPU has no engines, or nvJPEG cannot be loaded.
@@ -116,8 +116,8 @@ class Engines:
             self._stream = _streams[ordinal]
 
     def put(self, batch: Batch) -> OnDevice | str:
-        """Upload what the processor decoded of a batch, and have the rest decoded.
-        A text says why the engines refused it.
+        """Upload the pictures that the processor decoded, and let the engines decode the rest. Return the
+        pixels, or why the engines refused the batch.
         """
         import torch
 
@@ -125,7 +125,7 @@ class Engines:
         slab, uploaded, why = batch.slab, end - start, None
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             pixels = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
-            # The engines write at once, and not behind what the stream has still to do with this memory.
+            # The engines write at once, not after the pending work of the stream on this memory.
             self.wait()
             self._read = batch
             if uploaded:
@@ -143,7 +143,7 @@ class Engines:
         return OnDevice(pixels, ready)
 
     def wait(self) -> None:
-        """Wait until the stream is through with all that it was given. The thread sleeps meanwhile."""
+        """Block until all work of the stream is complete. The thread sleeps meanwhile."""
         import torch
 
         behind = torch.cuda.Event(blocking=True)
@@ -153,8 +153,8 @@ class Engines:
 
 
 def _opened(ordinal: int, cuda: str | None) -> ImageEngines:
-    """Open the engines of a GPU, with nvJPEG of the system or of a wheel,
-    and of these that of PyTorch's CUDA first.
+    """Open the engines of a GPU, with nvJPEG of the system or of a wheel; of the wheels, that of PyTorch's
+    CUDA version is tried first.
     """
     package = importlib.util.find_spec("nvidia")
     folders = list(package.submodule_search_locations or []) if package is not None else []

@@ -1,4 +1,4 @@
-"""``Loader``: batches of pictures, decoded by threads."""
+"""``Loader``: batches of pictures, which threads decode."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = ["Batch", "Broken", "Loader", "Placed"]
 
 
 class Placed(NamedTuple):
-    """Where a picture lies in the slab: rows of red, green and blue bytes without gaps,
-    from byte ``offset`` on.
+    """Where a picture is in the slab: rows of red, green and blue bytes without gaps, from byte ``offset``
+    on.
     """
 
     offset: int
     left: int
-    """The first column that is there."""
+    """The first column of the whole picture that was decoded."""
     top: int
-    """The first row that is there."""
+    """The first row of the whole picture that was decoded."""
     width: int
     height: int
     full_width: int
@@ -50,47 +50,47 @@ class Broken(NamedTuple):
     """A picture that could not be decoded."""
 
     sample: int
-    """Its place in the unshuffled list."""
+    """The number of the picture in the unshuffled list."""
     name: str
     why: str
     replaced_by: int | None
-    """The sample that stands in for it, if one does."""
+    """The sample that replaces it, if one does."""
 
 
 class Batch:
-    """Pictures of different sizes behind each other in one slab of bytes.
+    """Pictures of different sizes, one after the other in one slab of bytes.
 
-    The slab goes back to the loader when nobody has the batch, its slab, or what was made of that, any more.
+    The slab goes back to the loader once the batch, its slab and all tensors and views of it are gone.
     """
 
     def __init__(self, batch: ImageBatch) -> None:
         self._batch = batch
         self._address, self._bytes = batch.memory()
         self._tensor: torch.Tensor | None = batch.take_tensor()
-        # What shares this memory shares the array, and the array owns the batch.
+        # Views of this memory hold the array, and the array holds the batch.
         self._array: Any = None
         if self._tensor is None:
             self._array = (ctypes.c_uint8 * self._bytes).from_address(self._address)
             self._array.owner = batch
         self.placed: list[Placed] = [Placed(*one) for one in batch.placed()]
         self.labels: list[int | None] = batch.labels()
-        """The label of each picture; ``None`` where the data has none."""
+        """The label of each picture; None where the data has none."""
         self.samples: list[int] = batch.samples()
-        """The place of each picture in the unshuffled list."""
+        """The number of each picture in the unshuffled list."""
         self.epoch: int = batch.epoch()
         self.broken: list[Broken] = [Broken(*one) for one in batch.broken()]
-        """The pictures that should have been in it."""
+        """The broken pictures that would have been in this batch."""
 
     @property
     def parts(self) -> tuple[int, int, int, int]:
-        """Where the decoded pixels of the slab begin and end, the bytes of all pixels on a device, and how
-        many pictures engines decode.
+        """The start and the end of the decoded pixels in the slab, the bytes of all pixels on a device, and
+        the number of pictures that hardware engines decode.
         """
         return self._batch.parts()
 
     def decode_by(self, engines: ImageEngines, to: int, stream: int) -> str | None:
-        """Have the files of the slab decoded to memory of a device, which begins there.
-        A text says why they were refused.
+        """Let engines decode the files of the slab into memory of a device that begins at ``to``. Return why
+        they refused, or None.
         """
         return engines.decode(self._batch, self._address, to, stream)
 
@@ -102,7 +102,7 @@ class Batch:
 
     @property
     def slab(self) -> torch.Tensor:
-        """The bytes as a tensor of uint8; page-locked if the loader pins memory. It shares the memory."""
+        """The bytes as a tensor of uint8, which shares the memory; page-locked if the loader pins memory."""
         if self._tensor is not None:
             return self._tensor[: self._bytes]
         import torch
@@ -111,20 +111,21 @@ class Batch:
 
     @property
     def view(self) -> memoryview:
-        """The bytes, without PyTorch. It shares the memory."""
+        """The bytes as a memory view, without PyTorch. It shares the memory."""
         if self._tensor is not None:
             return memoryview(self.slab.numpy())
         return memoryview(self._array).cast("B")
 
     def picture(self, index: int) -> torch.Tensor:
-        """One picture, as rows, columns and three channels of uint8. It shares the memory."""
+        """Return one picture as a tensor of rows, columns and three channels of uint8. It shares the memory.
+        """
         placed = self.placed[index]
         flat = self.slab[placed.offset : placed.offset + placed.width * placed.height * 3]
         return flat.view(placed.height, placed.width, 3)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """``slab``, ``table`` (a row of seven numbers for each picture, as ``Placed`` names them) and
-        ``labels`` (-1 for none).
+        """Return ``slab``, ``table`` (a row for each picture, with the seven numbers of ``Placed``) and
+        ``labels`` (-1 where there is none).
         """
         import torch
 
@@ -134,36 +135,50 @@ class Batch:
 
 
 class Loader:
-    """Batches of the pictures of a folder, a list or shards, decoded by threads.
+    """Batches of the pictures of a folder, a list or shards, which threads decode.
 
-    >>> for batch in Loader("train", batch_size=256, seed=1):  # doctest: +SKIP
-    ...     first, label = batch.picture(0), batch.labels[0]
+    ::
 
-    ``data`` is a folder with a sub-folder for each class (or pictures alone), a text file with a line
-    ``path`` or ``path,label`` for each picture, an archive ``.tar`` in WebDataset's layout, or a sequence of
-    such archives. JPEG and PNG are told apart by their bytes.
+        for batch in Loader("train", batch_size=256, seed=1):
+            first, label = batch.picture(0), batch.labels[0]
 
     A ``for`` loop gives the rest of the current epoch; the next loop gives the next epoch. The order, and
-    with it each batch, depends on the data, ``seed`` and the epoch alone: not on ``workers`` or ``depth``.
-    ``rank`` and ``world`` are those of ``torch.distributed`` where that is in use. All ranks get equally many
-    samples; ``uneven`` says whether the last ones of an epoch are dropped or its first ones repeated.
+    with it each batch, depends only on the data, ``seed`` and the epoch, not on ``workers`` or ``depth``. One
+    loop at a time: a new loop ends the one before.
 
-    ``broken`` says what becomes of pictures that cannot be decoded: ``"raise"`` an ``ImageError`` that names
-    the file, ``"skip"`` them, or ``"replace"`` them by the next good picture. ``faulty=True`` takes JPEGs
-    that were cut short or have other faults for what can be decoded of them. ``orientation=True`` turns
-    pictures as EXIF says.
-
-    With ``augment``, only that part of a picture is decoded that its result depends on,
-    and ``prefetch`` gives the results.
-
-    ``decode="gpu"`` leaves baseline JPEGs to the hardware engines that data-centre GPUs have since the A100,
-    beside which the threads decode the rest. It needs nvJPEG (the wheel ``nvidia-nvjpeg`` for CUDA 13,
-    ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and ``prefetch`` on a GPU. Pixels differ a little from
-    the processor's. With an ``engine_share`` below 1 the threads get a part of the baseline JPEGs too: which,
-    the number of the sample alone decides.
-
-    ``workers`` threads decode (0: one for each processor); at most ``depth`` batches are prepared ahead.
-    Slabs are page-locked if ``pin_memory``, which by default they are where PyTorch can use CUDA.
+    Args:
+        data: A folder with a sub-folder for each class (or with pictures alone), a text file with a line
+            ``path`` or ``path,label`` for each picture, an archive ``.tar`` in WebDataset's layout, or a
+            sequence of such archives. JPEG and PNG are told apart by their bytes.
+        batch_size: Number of pictures in a batch.
+        seed: The seed of the order.
+        shuffle: Whether each epoch has an order of its own.
+        drop_last: Whether a last batch with fewer pictures is left out.
+        classes: The names of the sub-folders that are classes, by number.
+        rank: The number of this process; by default that of ``torch.distributed`` where it is in use. Give
+            ``world`` with it.
+        world: Number of processes that share the data.
+        uneven: All ranks get equally many samples: ``"drop"`` drops the last ones of an epoch, ``"repeat"``
+            repeats its first ones.
+        workers: Number of threads that decode; 0 for one for each processor.
+        depth: Number of batches that are prepared ahead, at most.
+        broken: What happens to pictures that cannot be decoded: ``"raise"`` raises an ``ImageError`` that
+            names the file, ``"skip"`` leaves them out, ``"replace"`` replaces each by the next good picture.
+        faulty: Whether JPEGs that were cut short or have other faults are taken for what can be decoded of
+            them.
+        orientation: Whether pictures are turned as EXIF says.
+        max_pixels: Most pixels of a picture.
+        max_file_bytes: Most bytes of a file.
+        max_slab_bytes: Most bytes of the slab of a batch.
+        pin_memory: Whether slabs are page-locked; by default where PyTorch can use CUDA.
+        augment: With a ``Compose``, only the part of a picture is decoded that its result depends on, and
+            ``prefetch`` gives the results.
+        decode: ``"gpu"`` leaves baseline JPEGs to the hardware engines that data-centre GPUs have since the
+            A100, while the threads decode the rest. It needs nvJPEG (the wheel ``nvidia-nvjpeg`` for CUDA 13,
+            ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and ``prefetch`` on a GPU. Pixels differ a
+            little from the processor's.
+        engine_share: The share of the baseline JPEGs that engines decode; below 1 the threads decode the
+            others. Which do, depends only on the number of the sample.
     """
 
     def __init__(
@@ -214,7 +229,7 @@ class Loader:
             raise TypeError(f"augment is {type(augment).__name__}; give a Compose of sidestream.images")
         _check_decoder(decode, augment, engine_share)
         if decode == "gpu":
-            # Before anything here asks for CUDA.
+            # Before anything here initializes CUDA.
             connect()
         if (rank is None) != (world is None):
             raise ValueError("`rank` and `world` belong together: give both, or neither")
@@ -248,30 +263,30 @@ class Loader:
         self._augment = augment
         self._decode = decode
         self._refused = 0
-        #: Why engines refused the first of them, as long as nobody was told.
+        #: Why engines refused the first of them, until a warning has said so.
         self._unsaid: str | None = None
         first = repr(paths[0]) + (f" and {len(paths) - 1} more" if paths[1:] else "")
         share = f", rank {rank} of {world}" if world > 1 else ""
         count = self._loader.batches()
         batches = f"{count} batch{'es' if count != 1 else ''} of {batch_size}"
         by = image_decoder() if decode == "cpu" else f"a GPU's engines and {image_decoder()}"
-        #: For `repr`, which a closed loader answers too.
+        #: For `repr`, which works on a closed loader too.
         self._text = (
             f"Loader({first}: {self._loader.samples()} pictures{share}, {batches} an epoch, decoded by {by})"
         )
-        #: What a prefetcher has of it and nobody has taken yet, by number.
+        #: The batches that a prefetcher has read and that were not taken yet, by number.
         self._ahead: dict[int, _Ahead] = {}
-        #: Where it stood before the batch that a prefetcher is being given, which is not ahead yet.
+        #: The position before the batch that a prefetcher is reading, which is not in `_ahead` yet.
         self._before: dict[str, Any] | None = None
-        #: Which of the loops over this reads: the last that began.
+        #: The number of the loop that reads: the last that began.
         self._turn = 0
-        #: Over these three. Held for moments only; a collector may end a loop meanwhile,
-        #: which asks for it, too.
+        #: Guards these three, and is held briefly. Reentrant, since the garbage collector may end a loop
+        #: meanwhile.
         self._standing = threading.RLock()
-        #: Held by a prefetcher's thread for as long as it reads a batch.
+        #: Held by a prefetcher's thread while it reads a batch.
         self._reads = threading.Lock()
         self._numbers = itertools.count()
-        # Before the interpreter ends, since threads that need it then would never get it.
+        # Before the interpreter ends, since a thread that needs it after that would block forever.
         self._finalizer = weakref.finalize(self, self._loader.close)
 
     def __repr__(self) -> str:
@@ -294,27 +309,32 @@ class Loader:
             yield Batch(batch)
 
     def prefetch(self, device: Any = None, depth: int = 2) -> Prefetcher[tuple[torch.Tensor, torch.Tensor]]:
-        """Give augmented pictures and their labels on a device,
-        each batch uploaded and augmented beside the one in use.
+        """Return an iterable over augmented pictures and their labels on a device, each batch uploaded and
+        augmented while the one before is in use.
 
-        A slab goes up in one copy, and the operators of ``augment`` run on a stream of their own. What this
-        returns is what ``sidestream.prefetch`` returns, to be gone through once for each epoch;
-        ``state_dict`` of it counts the batches that you took. Make it once, before the first epoch: each has
-        memory on the device and streams of its own. Labels are -1 where the data has none.
+        A slab is uploaded in one copy, and the operators of ``augment`` run on a separate stream. The result
+        is that of ``sidestream.prefetch``, to be iterated once for each epoch; its ``state_dict`` counts the
+        batches that you took. Make it once, before the first epoch, since each has its own memory on the
+        device and streams. Labels are -1 where the data has none.
 
-        With ``decode="gpu"`` the thread that reads ahead also has the engines decode, which keeps it for as
-        long as they need. A batch that they refuse is decoded on the processor instead: a warning says so
-        once, and ``refused`` counts.
+        With ``decode="gpu"`` the thread that reads ahead also lets the engines decode, and blocks meanwhile.
+        A batch that they refuse is decoded on the processor instead: a warning says so once, and ``refused``
+        counts.
+
+        Args:
+            device: As for ``sidestream.prefetch``, but not simulated.
+            depth: As for ``sidestream.prefetch``.
 
         Raises:
-            ValueError: The loader was made without ``augment``, or with ``decode="gpu"`` and this is no GPU.
+            ValueError: The loader was made without ``augment``, or with ``decode="gpu"`` and this is not a
+                GPU.
             DeviceError: With ``decode="gpu"``, the GPU has no engines, or there is no nvJPEG.
         """
         if self._augment is None:
             raise ValueError(
                 "the loader has no `augment`, so its pictures have different sizes; give `Loader` a `Compose`"
             )
-        # Results are its tensors, which `prefetch` gives where it is imported.
+        # `prefetch` gives tensors only where PyTorch is imported.
         import torch  # noqa: F401
         from sidestream import prefetch
 
@@ -336,33 +356,33 @@ class Loader:
         return prefetcher
 
     def __len__(self) -> int:
-        """How many batches a whole epoch has."""
+        """Return the number of batches of a whole epoch."""
         return self._loader.batches()
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch belongs to, unless this one is over."""
+        """The epoch that the next batch belongs to, unless this epoch is complete."""
         return self._loader.epoch()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch. In that epoch already, it stays where it is,
-        so that a resumed run may call it.
+        """Go to the beginning of an epoch. A loader that is in that epoch already stays where it is, so that
+        a resumed run may call this.
         """
         whole("epoch", epoch, 0, "the number of an epoch")
         if epoch != self._loader.epoch():
             self._loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands: behind the last batch that was taken, from it or from what ``prefetch`` gave. It
-        is the same on all ranks.
+        """Return the position after the last batch that was taken, from the loader or from what ``prefetch``
+        returned. It is the same on all ranks.
         """
-        # Refused in a child of a fork, where a thread that is not there may hold the lock.
+        # Raises in a child of a fork, where a thread that does not exist may hold the lock.
         given = self._given()
         with self._standing:
             return self._untaken() or given
 
     def _untaken(self) -> dict[str, Any] | None:
-        """Where it stood before the first batch that nobody has taken yet."""
+        """Return the position before the first batch that was read ahead and not taken."""
         ahead = min(self._ahead, default=None)
         return self._before if ahead is None else self._ahead[ahead].before
 
@@ -372,7 +392,7 @@ class Loader:
         return state
 
     def _go_to(self, state: dict[str, Any]) -> None:
-        """The augmentation is Python's: the extension's loader does not know of it."""
+        """Load a state without its augmentation, which the extension's loader does not have."""
         self._loader.load_state(
             json.dumps({name: value for name, value in state.items() if name != "augment"})
         )
@@ -383,30 +403,31 @@ class Loader:
             self._unsaid = why
 
     def _warn_of_refused(self) -> None:
-        """Say once that engines refused a batch, in the thread of whoever takes them."""
+        """Warn once that engines refused a batch, in the thread that takes the batches."""
         why, self._unsaid = self._unsaid, None
         if why is not None:
             warnings.warn(
                 f"a GPU's engines refused a batch of pictures ({why}), and the processor decoded it: "
                 "that takes longer, and its pixels differ "
                 "a little. Loader.refused counts such batches",
-                # The loop over the prefetcher.
+                # The frame of the loop over the prefetcher.
                 stacklevel=5,
             )
 
     def _take_turn(self, state: dict[str, Any] | None = None) -> int:
-        """Begin a loop, where the state says or behind what was taken last: a loop that was left early had
-        batches ahead, which come again.
+        """Begin a loop at a state, or after the last batch that was taken: a loop that was left early had
+        read batches ahead, which come again.
 
-        The thread of that loop may be reading still. It has to be done with that, and keeps nothing of it.
+        The thread of that loop may still be reading. This waits until it has finished, and discards what it
+        read.
         """
         given = self._given()
         with self._standing:
             self._turn += 1
             turn, untaken = self._turn, self._untaken()
-            # Until it has gone there.
+            # Until the loader is at that position.
             self._before = untaken
-            # Now, since who reads may be waiting for a slab that one of them has.
+            # Cleared now, since the reading thread may be waiting for a slab that one of them has.
             self._ahead.clear()
         with self._reads:
             try:
@@ -415,7 +436,7 @@ class Loader:
                 elif untaken is not None:
                     self._go_to(untaken)
             except ValueError:
-                # A state of something else.
+                # The state is of other data or another order.
                 self._go_to(untaken or given)
                 raise
             finally:
@@ -424,8 +445,10 @@ class Loader:
         return turn
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go where the state says. A state of other data, another decoder, order or augmentation is a
-        ``ValueError``.
+        """Go to the position of a state.
+
+        Raises:
+            ValueError: The state is of other data, another decoder, order or augmentation.
         """
         same_augmentation(state, self._augment)
         self._take_turn(state)
@@ -437,26 +460,26 @@ class Loader:
 
     @property
     def samples(self) -> int:
-        """How many pictures there are, for all ranks together."""
+        """Number of pictures, for all ranks together."""
         return self._loader.samples()
 
     @property
     def loaded(self) -> int:
-        """How many pictures came out so far."""
+        """Number of pictures that came out so far."""
         return self._loader.counts()[0]
 
     @property
     def broken(self) -> int:
-        """How many broken pictures were skipped or replaced so far; ``Batch.broken`` names them."""
+        """Number of broken pictures that were skipped or replaced so far; ``Batch.broken`` names them."""
         return self._loader.counts()[1]
 
     @property
     def refused(self) -> int:
-        """How many batches a GPU's engines refused, so that the processor decoded them."""
+        """Number of batches that a GPU's engines refused, so that the processor decoded them."""
         return self._refused
 
     def name(self, sample: int) -> str:
-        """The path of a sample, or its archive and member."""
+        """Return the path of a sample, or its archive and member."""
         return self._loader.name(whole("sample", sample, 0, "the number of a picture"))
 
     def close(self) -> None:
@@ -481,20 +504,20 @@ _Item: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor, int]"
 
 @dataclass
 class _Ahead:
-    """What was read ahead."""
+    """A batch that was read ahead."""
 
     batch: Batch
-    #: Where the loader stood before.
+    #: The loader's position before it.
     before: dict[str, Any]
     #: Its pixels, if engines decoded some of them.
     pixels: OnDevice | None
 
 
 class _Feed:
-    """A loader's batches as what ``prefetch`` uploads: the slab and the labels, and a number, since nobody
-    can look into a ``Batch``.
+    """A loader's batches as ``prefetch`` uploads them: the slab, the labels and a number, since ``prefetch``
+    cannot look into a ``Batch``.
 
-    Where there are engines, no slab is among them: its pixels are on the device already.
+    Where engines decode, there is no slab: the pixels are on the device already.
     """
 
     def __init__(self, loader: Loader, augment: Compose) -> None:
@@ -510,7 +533,7 @@ class _Feed:
             while (item := self._next(turn)) is not None:
                 yield item
         except GeneratorExit:
-            # Nobody will take what is ahead; only where it began is still asked for.
+            # Batches that were read ahead will not be taken; only the position of the first is still needed.
             with self._loader._standing:
                 for ahead in self._loader._ahead.values():
                     ahead.pixels = None
@@ -551,7 +574,7 @@ class _Feed:
             raise RuntimeError(_ENDED)
 
     def _read(self, before: dict[str, Any]) -> _Ahead | Literal["nothing"] | None:
-        """Read a batch, of which nothing may be left where all its pictures are broken; None at the end."""
+        """Read a batch. ``"nothing"`` if all its pictures are broken; None at the end."""
         loader, pixels = self._loader, None
         batch = loader._loader.next()
         if batch is None:
@@ -586,7 +609,7 @@ class _Feed:
 
 
 def _paths(data: Any) -> list[str]:
-    """The folder, list or archive, or the archives."""
+    """Return the folder, list or archive, or the archives, as strings."""
     is_one = isinstance(data, (str, os.PathLike))
     paths = [data] if is_one else list(data) if hasattr(data, "__iter__") else []
     if not paths or any(not isinstance(path, (str, os.PathLike)) for path in paths):
@@ -618,7 +641,7 @@ def _check_decoder(decode: str, augment: Compose | None, engine_share: float) ->
 
 def _can_pin() -> bool:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    # Where a check simulates a GPU, its threads do so, and not those that decode.
+    # A check simulates a GPU on the program's threads, not on those that decode.
     return cuda is not None and cuda.is_available() and not getattr(cuda, "is_simulated", False)
 
 

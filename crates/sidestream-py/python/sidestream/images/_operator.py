@@ -1,5 +1,5 @@
-"""What operators have in common: each checks and holds its arguments,
-as the table of the extension module describes them.
+"""The base of the operators: each checks and holds its arguments, as the table of the extension module
+describes them.
 
 Their classes are in ``_operators.py``, which ``python -m sidestream.images._operator FILE`` writes from that
 table.
@@ -20,19 +20,18 @@ from sidestream._sidestream import check_operator, operators
 Pair = Sequence[float]
 Colour = float | Sequence[float]
 
-#: Of every operator its arguments in torchvision's order:
-#: the name of each, the kind of what may stand for it, and its default.
+#: The arguments of every operator in torchvision's order: name, kind of value, and default.
 ARGUMENTS = {name: arguments for name, _, arguments in operators()}
 
 
 class Operator:
-    """A step of an augmentation: its name and its arguments, which are checked where it is made."""
+    """A step of an augmentation: its name and its arguments, which are checked when it is made."""
 
     def __init__(self, *values: Any) -> None:
         """Take torchvision's arguments in its order, and hold them as the extension module takes them.
 
         Raises:
-            ValueError: One means nothing; the text names the operator and the argument.
+            ValueError: An argument is invalid; the text names the operator and the argument.
         """
         name = type(self).__name__
         self._given: dict[str, Any] = {}
@@ -40,9 +39,9 @@ class Operator:
             is_none = value is None and default == "None" and kind not in ("Padding", "Shear")
             self._given.update({argument: None} if is_none else self._held(argument, kind, value))
         if "fill" in self._given:
-            # Behind the others, as in the states that loaders have saved.
+            # After the others, as in the states that loaders have saved.
             self._given["fill"] = self._given.pop("fill")
-        # What is no matter of pictures is an attribute.
+        # Arguments that the extension does not take are attributes.
         self.__dict__.update(
             {beside: self._given.pop(beside) for beside in ("dtype", "num_classes") if beside in self._given}
         )
@@ -57,7 +56,7 @@ class Operator:
         return f"{type(self).__name__}({', '.join(words)})"
 
     def _held(self, name: str, kind: str, value: Any) -> dict[str, Any]:
-        """What is held for an argument, by the names under which it is."""
+        """Return the values that are held for an argument, by name."""
         match kind:
             case "Size" | "Places":
                 return {name: self._sides(name, value)}
@@ -143,7 +142,7 @@ class Operator:
         return self._numbers(name, value, 2, "two numbers")
 
     def _around(self, name: str, value: Any) -> tuple[float, ...]:
-        """As far to both sides, or between two."""
+        """Return two bounds: as given, or one number to both sides of 0."""
         if hasattr(value, "__len__"):
             return self._numbers(name, value, 2, "a number from 0 on, or two, the lower one first")
         most = self._number(name, value)
@@ -169,7 +168,7 @@ class Operator:
         return colour
 
     def _sides(self, name: str, value: Any) -> list[int]:
-        """Height and width."""
+        """Return height and width."""
         give = "one length, or height and width, in pixels"
         sides = list(value) if hasattr(value, "__len__") and not isinstance(value, str) else [value]
         if len(sides) not in (1, 2) or any(
@@ -181,7 +180,7 @@ class Operator:
         return [sides[0].__index__(), sides[-1].__index__()]
 
     def _padding(self, name: str, value: Any) -> list[Any]:
-        """Left, top, right and bottom."""
+        """Return left, top, right and bottom."""
         sides: list[Any] = [value or 0] if value is None or isinstance(value, int) else list(value)
         if len(sides) not in (1, 2, 4) or any(not hasattr(side, "__index__") or side < 0 for side in sides):
             give = (
@@ -198,14 +197,14 @@ class Operator:
         return name == "bilinear"
 
 
-#: What to say of some numbers of things: the least one, and what to give. The table has the bounds.
+#: For some counts: the least value, and what to give, for error texts. The table has the other bounds.
 _COUNTS: dict[str, tuple[int, str]] = {
     "num_ops": (0, "a number of operators"),
     "magnitude": (0, "a bin"),
     "num_magnitude_bins": (2, "a number of bins"),
 }
 
-#: The types of what may stand for an argument, but for those that are texts or anything.
+#: The Python types of the kinds of values; kinds that are not listed are ``Any``.
 _TYPES = {
     "int | Sequence[int]": ("Size", "Target", "Padding", "Places"),
     "float": ("Probability", "Share", "Positive"),
@@ -218,23 +217,23 @@ _TYPES = {
     "str": ("Constant",),
 }
 
-#: What is to be known of some beside torchvision's pages.
+#: Notes on kinds that differ from torchvision.
 _NOTES = {
     "Constant": '``padding_mode`` is ``"constant"``',
     "Three": "results have three channels",
-    "Value": "``value`` is no text",
-    "Ignored": "``inplace`` says nothing here",
+    "Value": "``value`` is not a string",
+    "Ignored": "``inplace`` is ignored",
     "Classes": "labels are given to ``Compose``",
-    "Dtype": "``dtype`` may be a text",
+    "Dtype": "``dtype`` may be a string",
 }
 
 
 def source() -> str:
-    """Return the classes of all operators, as ``_operators.py`` has them."""
+    """Return the source of ``_operators.py``, with the classes of all operators."""
     types = {kind: name for name, kinds in _TYPES.items() for kind in kinds}
     text = '"""The operators, with the names and the arguments of ``torchvision.transforms.v2``.\n\n'
     text += (
-        '``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a text or as a member of torchvision\'s\n'
+        '``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a string or as a member of torchvision\'s\n'
         "``InterpolationMode``. Colours (``fill``, ``value``) are one number or three. Written by\n"
         '``python -m sidestream.images._operator``: change the table in Rust.\n"""\n\n'
     )
@@ -272,7 +271,7 @@ def source() -> str:
 
 
 def _filled(parts: list[str], indent: int) -> str:
-    """Lines of whole parts."""
+    """Return lines that break between parts only."""
     unbroken = ", ".join(part.replace(" ", "\0") for part in parts)
     lines = fill(unbroken, 108, initial_indent=" " * indent, subsequent_indent=" " * indent)
     return lines.replace("\0", " ") + ","

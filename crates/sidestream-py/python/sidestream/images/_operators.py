@@ -1,6 +1,6 @@
 """The operators, with the names and the arguments of ``torchvision.transforms.v2``.
 
-``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a text or as a member of torchvision's
+``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a string or as a member of torchvision's
 ``InterpolationMode``. Colours (``fill``, ``value``) are one number or three. Written by
 ``python -m sidestream.images._operator``: change the table in Rust.
 """
@@ -26,7 +26,7 @@ class RandomResizedCrop(Operator):
 
 
 class RandomCrop(Operator):
-    """Cut out a part of this size, behind padding with one colour."""
+    """Cut out a part of this size, after padding with one colour."""
 
     def __init__(
         self, size: int | Sequence[int], padding: int | Sequence[int] | None = None,
@@ -147,7 +147,7 @@ class RandomErasing(Operator):
         self, p: float = 0.5, scale: Pair = (0.02, 0.33), ratio: Pair = (0.3, 3.3), value: Any = 0.0,
         inplace: bool = False,
     ) -> None:
-        """Take torchvision's arguments; ``value`` is no text and ``inplace`` says nothing here."""
+        """Take torchvision's arguments; ``value`` is not a string and ``inplace`` is ignored."""
         super().__init__(p, scale, ratio, value, inplace)
 
 
@@ -188,7 +188,7 @@ class ToDtype(Operator):
     dtype: str
 
     def __init__(self, dtype: Any, scale: bool = False) -> None:
-        """Take torchvision's arguments; ``dtype`` may be a text."""
+        """Take torchvision's arguments; ``dtype`` may be a string."""
         super().__init__(dtype, scale)
 
 
@@ -196,7 +196,7 @@ class Normalize(Operator):
     """Subtract ``mean`` and divide by ``std``, channel by channel."""
 
     def __init__(self, mean: Colour, std: Colour, inplace: bool = False) -> None:
-        """Take torchvision's arguments; ``inplace`` says nothing here."""
+        """Take torchvision's arguments; ``inplace`` is ignored."""
         super().__init__(mean, std, inplace)
 
 

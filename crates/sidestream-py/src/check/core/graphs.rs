@@ -1,4 +1,4 @@
-//! Captures, and the graphs that they become: what a replay touches, the workspaces of cuBLAS among it.
+//! Captures, and the graphs that they become: what a replay touches, including the workspaces of cuBLAS.
 
 use std::thread::ThreadId;
 
@@ -8,30 +8,30 @@ use sidestream::op::{Access, BufferId, GraphId, Kind, Memory, Mode, StreamId};
 use super::{Core, RawStream, Site};
 use crate::check::touch::{Touch, coalesce};
 
-/// A capture that is under way.
+/// A capture in progress.
 pub(super) struct Capture {
     key: u64,
-    /// Whose calls it records; everybody's if none. CUDA goes by streams: in its modes for one thread others work on streams of
-    /// their own meanwhile, and in the global mode they may not.
+    /// The thread whose calls are captured; `None` for those of all threads. CUDA captures by stream: in its
+    /// thread-local modes, other threads work on other streams meanwhile, and in the global mode they must not.
     by: Option<ThreadId>,
     graph: Graph,
 }
 
-/// A graph that was captured: what a replay touches.
+/// A captured graph: what a replay touches.
 pub(super) struct Graph {
     id: u32,
     pub(super) touches: Vec<Touch>,
-    /// The streams whose workspaces its products use.
+    /// The streams whose workspaces the graph's matrix products use.
     pub(super) workspaces: Vec<StreamId>,
 }
 
 impl Core {
-    /// Whether a capture records what is called.
+    /// Whether a capture records this thread's calls.
     pub fn is_capturing(&self) -> bool {
         self.captured_here().is_some()
     }
 
-    /// The capture that records what this thread calls.
+    /// The index of the capture that records this thread's calls.
     fn captured_here(&self) -> Option<usize> {
         if self.captures.is_empty() {
             return None;
@@ -48,8 +48,8 @@ impl Core {
         Some(&mut self.captures[at].graph)
     }
 
-    /// From here to the end of the capture nothing runs.
-    /// It is what this thread calls that is recorded, or what all threads call.
+    /// Begins a capture: until its end, calls are recorded and nothing runs. It records the calls of this thread, or
+    /// of all threads.
     pub fn capture_begin(&mut self, key: u64, of_all_threads: bool) {
         let id = self.graph_count;
         self.graph_count += 1;
@@ -62,11 +62,11 @@ impl Core {
         self.captures.push(Capture { key, by, graph });
     }
 
-    /// The capture has ended; a replay does what was called in it.
+    /// Ends the capture; a replay then does what was called in it.
     pub fn capture_end(&mut self) {
         if let Some(at) = self.captured_here() {
             let Capture { key, mut graph, .. } = self.captures.remove(at);
-            // From here on it matters who else uses them.
+            // From here on, other uses of these workspaces can race with the graph.
             for &stream in &graph.workspaces {
                 self.workspace(stream);
             }
@@ -75,7 +75,7 @@ impl Core {
         }
     }
 
-    /// A graph runs: all that it touches, at once.
+    /// Reports a graph launch: all that the graph touches, as one operation.
     pub fn replay(&mut self, site: Site, key: u64, stream: RawStream) -> bool {
         let Some(graph) = self.graphs.remove(&key) else {
             return false;
@@ -116,7 +116,7 @@ impl Core {
         buffer
     }
 
-    /// The stream whose workspace this is.
+    /// The stream that owns this workspace.
     pub fn workspace_of(&self, buffer: BufferId) -> Option<StreamId> {
         let mut all = self.workspaces.iter();
         all.find(|(_, known)| **known == buffer)

@@ -1,4 +1,4 @@
-//! Events, and what the host or a stream waits for.
+//! Events, and the waits of the host and of streams.
 
 use sidestream::log::Record;
 use sidestream::op::{DeviceId, EventId, Kind, OpId};
@@ -21,13 +21,13 @@ impl Core {
         id
     }
 
-    /// An event comes to be; its handle may have been another's.
+    /// Reports a new event; its handle may have been an earlier event's.
     pub fn event_created(&mut self, raw: u64, device: u32) {
         let event = self.event(raw, device);
         self.tell(Kind::CreateEvent { event }, Site::default());
     }
 
-    /// An event is gone.
+    /// Reports that an event was destroyed.
     pub fn event_deleted(&mut self, raw: u64) {
         if let Some(&(event, _)) = self.events.get(&raw) {
             self.tell(Kind::DestroyEvent { event }, Site::default());
@@ -46,7 +46,8 @@ impl Core {
         self.recorded.insert(event, (stream, self.last()));
     }
 
-    /// `stream.wait_event(event)`. An event from before the check holds nothing that the check knows.
+    /// `stream.wait_event(event)`. An event that was recorded before the check orders nothing that the check has
+    /// seen.
     pub fn event_wait(&mut self, site: Site, raw: u64, stream: RawStream) {
         let Some(&(event, _)) = self.events.get(&raw) else {
             return;
@@ -58,7 +59,7 @@ impl Core {
         self.tell(Kind::Wait { stream, event }, site);
     }
 
-    /// `event.synchronize()`, or an event that was asked and is complete.
+    /// `event.synchronize()`, or a query that found the event complete.
     pub fn event_done(&mut self, site: Site, raw: u64, waited: bool) {
         self.waited();
         let Some(&(event, _)) = self.events.get(&raw) else {
@@ -79,13 +80,13 @@ impl Core {
         }
     }
 
-    /// The call that recorded an event last.
+    /// The operation that recorded an event last.
     pub fn record_of(&self, raw: u64) -> Option<OpId> {
         let (event, _) = self.events.get(&raw)?;
         self.recorded.get(event).map(|(_, op)| *op)
     }
 
-    /// The host waited for a stream, or the stream was asked and is done.
+    /// The host waited for a stream, or a query found the stream complete.
     pub fn stream_done(&mut self, site: Site, stream: RawStream, waited: Option<How>) {
         self.waited();
         if self.is_capturing() {

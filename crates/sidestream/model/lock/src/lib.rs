@@ -1,5 +1,5 @@
-//! The part of `parking_lot` that the library uses, over Shuttle's locks: whoever takes one may be held up there, by
-//! whichever thread Shuttle lets go first.
+//! The part of `parking_lot` that the library uses, on top of Shuttle's locks: a thread that takes a lock may block there,
+//! and Shuttle chooses which thread runs next.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,36 +7,36 @@ use std::time::{Duration, Instant};
 
 use shuttle::sync;
 
-/// A lock.
+/// A mutex.
 #[derive(Default)]
 pub struct Mutex<T: ?Sized>(sync::Mutex<T>);
 
-/// A lock that is held.
+/// A locked mutex.
 pub struct MutexGuard<'a, T: ?Sized> {
     of: &'a Mutex<T>,
-    /// Absent while it waits.
+    /// `None` during a wait.
     held: Option<sync::MutexGuard<'a, T>>,
 }
 
-/// Something to wait for with a lock.
+/// A condition variable.
 #[derive(Default)]
 pub struct Condvar(sync::Condvar);
 
-/// Whether a wait gave up. Here none does: the time has no end.
+/// The result of a wait with a time limit. No wait times out here.
 pub struct WaitTimeoutResult;
 
 const POISONED: &str = "a thread that panics ends its run";
-const HELD: &str = "it is held but for the time of a wait";
+const HELD: &str = "it is locked except during a wait";
 
 impl<T> Mutex<T> {
-    /// A lock around a value.
+    /// Returns a mutex around a value.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits for the lock.
+    /// Blocks until the mutex is locked.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard {
             of: self,
@@ -44,14 +44,14 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// The value of a lock that nobody else has.
+    /// Returns the value; exclusive access makes the lock unnecessary.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().expect(POISONED)
     }
 }
 
 impl<T: ?Sized> MutexGuard<'_, T> {
-    /// Does something without the lock.
+    /// Calls a function while the mutex is unlocked.
     pub fn unlocked<R>(guard: &mut Self, act: impl FnOnce() -> R) -> R {
         guard.held = None;
         let result = act();
@@ -61,34 +61,34 @@ impl<T: ?Sized> MutexGuard<'_, T> {
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// Returns a condition variable without waiters.
     pub const fn new() -> Condvar {
         Condvar(sync::Condvar::new())
     }
 
-    /// Wakes one that waits.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all that wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 
-    /// Waits without the lock until it is woken.
+    /// Unlocks the mutex and blocks until woken.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let held = guard.held.take().expect(HELD);
         guard.held = Some(self.0.wait(held).expect(POISONED));
     }
 
-    /// Waits until it is woken: no time passes here.
+    /// Blocks until woken, whatever the time limit: no time passes here.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> WaitTimeoutResult {
         self.wait(guard);
         WaitTimeoutResult
     }
 
-    /// No time passes here, either.
+    /// Like [`Condvar::wait_until`].
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
         self.wait(guard);
         WaitTimeoutResult
@@ -96,7 +96,7 @@ impl Condvar {
 }
 
 impl WaitTimeoutResult {
-    /// It never gave up.
+    /// Returns false: no wait times out here.
     pub fn timed_out(&self) -> bool {
         false
     }

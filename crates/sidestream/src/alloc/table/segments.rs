@@ -1,4 +1,4 @@
-//! Segments: what comes from the driver and goes back to it.
+//! Segments: the units in which memory comes from the driver and returns to it.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,29 @@ use super::{NONE, Record, Table, Tenancy};
 use crate::alloc::{On, State, Uses};
 use crate::op::StreamId;
 
-/// A segment in which nothing is held.
+/// A segment in which nothing is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::alloc) struct Idle {
     pub address: u64,
     pub bytes: u64,
-    /// The size of the hole around it.
+    /// The size of the hole that contains it.
     pub hole_bytes: u64,
 }
 
-/// Where a range of addresses ends.
+/// The end of an address range.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::alloc) struct End {
     pub address: u64,
-    /// How much in front of it could be taken without a wait.
+    /// The free bytes before it that can be used without a wait.
     pub tail_bytes: u64,
-    /// How far it is to the next range.
+    /// The distance to the next range, in bytes.
     pub room_bytes: u64,
-    /// How much at the start of that range could be taken without a wait.
+    /// The free bytes at the start of that range that can be used without a wait.
     pub head_bytes: u64,
 }
 
 impl<U: Uses> Table<U> {
-    /// Takes in memory that nobody uses.
+    /// Adds free memory.
     pub(crate) fn add(&mut self, address: u64, bytes: u64, uses: U) {
         self.segments.insert(address, bytes);
         let new = self.new_record(Record {
@@ -38,7 +38,7 @@ impl<U: Uses> Table<U> {
             behind: NONE,
             other: NONE,
             tenancy: Tenancy::Stacked,
-            on: On::Nobody,
+            on: On::NoStream,
             answer: (0, false),
             uses,
         });
@@ -57,7 +57,7 @@ impl<U: Uses> Table<U> {
         self.settle(new);
     }
 
-    /// Segments in which nothing is held.
+    /// Returns the segments in which nothing is allocated.
     pub(crate) fn idle(&self) -> Vec<Idle> {
         let idle = self.holes.iter().flat_map(|&(bytes, address, _)| {
             segments_inside(&self.segments, address, address + bytes, bytes)
@@ -65,7 +65,7 @@ impl<U: Uses> Table<U> {
         idle.collect()
     }
 
-    /// Segments in which nothing is held and everything is over.
+    /// Returns the segments in which nothing is allocated and all uses are complete.
     pub(crate) fn idle_over(
         &mut self,
         state: &mut impl FnMut(&U) -> State,
@@ -78,7 +78,7 @@ impl<U: Uses> Table<U> {
             let mut at = hole;
             while start < end {
                 let record = &mut self.records[at as usize];
-                if !record.is_over(state, over_bytes) {
+                if !record.is_complete(state, over_bytes) {
                     let upto = record.address;
                     idle.extend(segments_inside(&self.segments, start, upto, hole_bytes));
                     start = record.end();
@@ -92,7 +92,7 @@ impl<U: Uses> Table<U> {
         idle
     }
 
-    /// Takes an idle segment out, and gives its uses.
+    /// Removes an idle segment, and returns its uses.
     pub(crate) fn remove(&mut self, address: u64, bytes: u64, over_bytes: &mut u64) -> U {
         self.segments.remove(&address);
         let end = address + bytes;
@@ -117,7 +117,7 @@ impl<U: Uses> Table<U> {
         }
         let gone = self.at_mut(first);
         let uses = std::mem::take(&mut gone.uses);
-        if gone.on == On::Nobody {
+        if gone.on == On::NoStream {
             *over_bytes -= bytes;
         }
         self.spare.push(first);
@@ -141,7 +141,7 @@ impl<U: Uses> Table<U> {
         uses
     }
 
-    /// The record that has this address.
+    /// Returns the record that contains this address.
     fn record_at(&self, address: u64) -> u32 {
         let range = self.firsts.range(..=address).next_back();
         let mut at = *range.expect("the address was added").1;
@@ -151,7 +151,7 @@ impl<U: Uses> Table<U> {
         at
     }
 
-    /// Where ranges end, and how much in front of the ends may be had without a wait.
+    /// Returns the ends of address ranges, with the free bytes before them that can be used without a wait.
     pub(crate) fn ends(
         &mut self,
         home: Option<StreamId>,
@@ -186,7 +186,7 @@ impl<U: Uses> Table<U> {
         ends.collect()
     }
 
-    /// The most that is free at the end of a range and in no idle segment.
+    /// Returns the largest free size at the end of a range that is not in an idle segment.
     pub(crate) fn busy_tail_bytes(&self) -> u64 {
         let tails = self.lasts.iter().map(|(&end, &last)| {
             if !self.is_free(last) {
@@ -199,16 +199,16 @@ impl<U: Uses> Table<U> {
         tails.max().unwrap_or(0)
     }
 
-    /// Notes which free records are over; how many bytes those are that were not noted before.
-    pub(crate) fn look(&mut self, is_over: &mut impl FnMut(&U) -> bool) -> u64 {
+    /// Notes which free records have only complete uses; returns the bytes of those newly noted.
+    pub(crate) fn look(&mut self, is_complete: &mut impl FnMut(&U) -> bool) -> u64 {
         let mut bytes = 0;
         for &(_, _, hole) in &self.holes {
             let last = self.records[hole as usize].other;
             let mut at = hole;
             loop {
                 let record = &mut self.records[at as usize];
-                if record.on != On::Nobody && is_over(&record.uses) {
-                    record.on = On::Nobody;
+                if record.on != On::NoStream && is_complete(&record.uses) {
+                    record.on = On::NoStream;
                     bytes += record.bytes;
                 }
                 if at == last {

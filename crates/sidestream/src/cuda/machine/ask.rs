@@ -1,4 +1,4 @@
-//! Whether something is over, and when it was.
+//! Whether work is complete, and when it ran.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -14,7 +14,7 @@ use crate::cuda::wait;
 use crate::error::{Error, Result};
 use crate::op::{Class, DeviceId, Op, OpId, Until};
 
-/// What is asked about.
+/// The object of a query or a wait.
 pub(super) enum Asked<'a> {
     Event(&'a Event),
     Stream(&'a Stream),
@@ -26,7 +26,7 @@ impl Machine {
         let (Class::Sync(until) | Class::Query(until)) = op.kind.class() else {
             return Err(Error::Invalid {
                 call: "wait",
-                why: format!("{:?} is nothing that could be over", op.kind),
+                why: format!("{:?} is not a query or a wait", op.kind),
             });
         };
         Ok(match until {
@@ -38,7 +38,7 @@ impl Machine {
         })
     }
 
-    /// Whether it is over.
+    /// Returns whether the work is complete.
     #[inline]
     pub(super) fn ask(&self, asked: &Asked<'_>) -> Result<bool> {
         let driver = self.driver();
@@ -71,9 +71,9 @@ impl Machine {
                         return Ok(false);
                     }
                 }
-                // What other libraries have put into it.
+                // Covers work that other libraries have submitted to the context.
                 let _current = self.on(*device);
-                // SAFETY: takes nothing.
+                // SAFETY: takes no arguments.
                 let code = unsafe { (driver.cuCtxSynchronize)() };
                 self.answer("synchronize", *device, code).map(|()| true)
             }
@@ -100,7 +100,7 @@ impl Machine {
 // ------------------------------------------------------------------ times
 
 impl Machine {
-    /// Puts an operation into its stream between two timed events.
+    /// Submits an operation to its stream between two timed events.
     #[cold]
     pub(super) fn put_timed(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         let work = op.kind.stream().map(|stream| self.streams.at(stream.0));
@@ -126,7 +126,7 @@ impl Machine {
         let ended = put.and_then(|()| self.behind_work(self.record_raw(end, stream)));
         match ended {
             Ok(true) => timing.note(op.id, device, call_ns, (start, end)),
-            // It has no time, and is in its stream all the same.
+            // The operation has no time, but is in its stream.
             Ok(false) | Err(_) => {
                 timing.unused(device, start);
                 timing.unused(device, end);
@@ -138,7 +138,7 @@ impl Machine {
         ended.map(|_| ())
     }
 
-    /// From an event that is recorded in a stream without work, and so is over at once.
+    /// Starts a device's clock with an event that is recorded in a stream without work, and so completes at once.
     pub(super) fn start_clock(&self, timing: &mut Timing, device: DeviceId) -> Result<()> {
         if timing.has_clock(device) {
             return Ok(());
@@ -147,7 +147,7 @@ impl Machine {
         let event = self.timed_event(device)?;
         let _current = self.on(device);
         let mut empty = 0;
-        // SAFETY: makes a stream and gives it back when the record is over.
+        // SAFETY: creates a stream and destroys it when the record is complete.
         unsafe {
             let made = (driver.cuStreamCreateWithPriority)(&mut empty, STREAM_NON_BLOCKING, 0);
             self.answer("stream", device, made)?;
@@ -178,7 +178,7 @@ impl Machine {
         self.answer("record", stream.device(), code)
     }
 
-    /// Notes how long a call of the host's lasted.
+    /// Records how long a call on the host took.
     pub(super) fn timed_call<R>(&self, op: OpId, call: impl FnOnce() -> R) -> R {
         if !self.keeps_times.load(Relaxed) {
             return call();

@@ -1,4 +1,4 @@
-//! Which context a thread has while it calls the driver.
+//! The current context of a thread while it calls the driver.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ thread_local! {
     static BOUND: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The context of a device is the current one as long as this lives.
+/// Makes a device's context current as long as this value exists.
 pub(super) struct Current<'a>(Option<&'a Driver>);
 
 impl<'a> Current<'a> {
@@ -27,13 +27,13 @@ impl Drop for Current<'_> {
     fn drop(&mut self) {
         let Some(driver) = self.0 else { return };
         let mut popped = 0;
-        // SAFETY: takes back what was pushed; writes one handle.
+        // SAFETY: pops the context that was pushed; writes one handle.
         unsafe { (driver.cuCtxPopCurrent_v2)(&mut popped) };
     }
 }
 
 impl Machine {
-    /// Sees to it that the thread has some context.
+    /// Ensures that the thread has some context.
     #[inline]
     pub(super) fn bind(&self) {
         if BOUND.get() != self.id {
@@ -58,7 +58,7 @@ impl Machine {
         Current::push(self.driver(), self.devices[device.0 as usize])
     }
 
-    /// The default streams mean those of the current context.
+    /// Makes the device current for its default streams, whose handles refer to the current context.
     #[inline]
     pub(super) fn for_default(&self, stream: &Stream) -> Option<Current<'static>> {
         (stream.handle() <= STREAM_PER_THREAD).then(|| self.on(stream.device()))

@@ -1,4 +1,4 @@
-//! What the driver answers, as results; and what was under way when a device was lost.
+//! Converts the driver's codes to results, and lists the pending work when a device is lost.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Lost, Result};
 use crate::op::{DeviceId, StreamId};
 
 impl Machine {
-    /// What a call has answered.
+    /// Converts the code of a call.
     #[inline]
     pub(super) fn answer(&self, call: &'static str, device: DeviceId, code: Answer) -> Result<()> {
         match code {
@@ -19,7 +19,7 @@ impl Machine {
         }
     }
 
-    /// The same for a question.
+    /// Converts the code of a query.
     #[inline]
     pub(super) fn is_over(
         &self,
@@ -34,8 +34,8 @@ impl Machine {
         }
     }
 
-    /// What a call has answered that comes behind work which the stream has taken already: whether it was made. To refuse
-    /// the work now would say that the device does not use its memory.
+    /// Converts the result of a call that follows work which the stream has already taken: whether the call was made.
+    /// To refuse the work now would claim that the device does not use its memory.
     ///
     /// # Errors
     /// Only that the device is lost.
@@ -62,9 +62,9 @@ impl Machine {
         Error::DeviceLost(Lost { device, code, why })
     }
 
-    /// What was put into streams and is not known to be over, in words.
+    /// Returns, as text, the work in streams that is not known to be complete.
     pub(super) fn unfinished(&self) -> String {
-        /// More is not read by anybody.
+        /// More streams would make the text too long to read.
         const STREAMS: usize = 8;
         let mut names: Vec<(StreamId, String)> = self.names.lock().clone().into_iter().collect();
         names.sort_by_key(|(id, _)| *id);

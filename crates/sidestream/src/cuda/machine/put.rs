@@ -1,4 +1,4 @@
-//! What is put into streams: one call of the driver for each.
+//! Submitting work to streams: one driver call for each.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -42,7 +42,7 @@ impl Machine {
             (Kind::Kernel { stream, .. }, Payload::Gather(pieces)) => {
                 self.gather(self.streams.at(stream.0), pieces)
             }
-            // Addresses say on which device memory lies, so the driver's copy is the same.
+            // The addresses show on which devices the memory is, so one driver call serves both kinds.
             (Kind::Copy { stream, .. } | Kind::CopyPeer { stream, .. }, Payload::Copy(copy)) => {
                 let stream = self.streams.at(stream.0);
                 let _current = self.for_default(stream);
@@ -78,7 +78,7 @@ impl Machine {
                 let device = self.current_device(op.thread);
                 let _current = self.on(device);
                 let bytes = (copy.row_bytes * copy.rows) as usize;
-                // SAFETY: the front end promises that the memory is there; a blocking copy has one row.
+                // SAFETY: the front end promises that the memory exists; a blocking copy has one row.
                 let code = unsafe { (driver.cuMemcpy)(copy.to.0, copy.from.0, bytes) };
                 self.answer("copy", device, code)
             }
@@ -113,7 +113,7 @@ impl Machine {
                 Ok(())
             }
             (kind, _) => match kind.class() {
-                // Memory is the front end's, and what threads tell each other too.
+                // The front end manages memory and the order between host threads.
                 Class::MallocAsync
                 | Class::FreeAsync
                 | Class::Malloc
@@ -133,7 +133,7 @@ impl Machine {
                 | Class::Query(_)
                 | Class::Host => Err(Error::Invalid {
                     call: "submit",
-                    why: format!("{kind:?} came in another form than streams take"),
+                    why: format!("{kind:?} has a payload of another kind than streams take"),
                 }),
             },
         }
@@ -153,8 +153,8 @@ impl Machine {
         let mut params = Params::NONE;
         let pointers = params.of(args);
         let ([x, y, z], [a, b, c]) = (grid.blocks, grid.threads);
-        // SAFETY: the function is loaded on the stream's device, and whoever made the kernel promised that these are its
-        // parameters and that it keeps to its memory; the pointers live until the call returns.
+        // SAFETY: the function is loaded on the stream's device, and the author of the kernel promised that it has
+        // these parameters and stays within its memory; the pointers are valid until the call returns.
         answer(unsafe {
             (driver.cuLaunchKernel)(
                 loaded.function,
@@ -174,7 +174,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The kernel on a device, loaded if it is not.
+    /// Returns the kernel loaded on a device, after loading it if necessary.
     #[inline]
     pub(super) fn kernel(&self, device: DeviceId, code: &Code) -> Result<Loaded> {
         match code.loaded.get(self.id, device.0 as usize) {
@@ -217,8 +217,8 @@ impl Machine {
     pub(super) fn copy(&self, copy: &Copy, stream: CuStream) -> Answer {
         let driver = self.driver();
         if copy.rows == 1 {
-            // SAFETY: the front end promises that the memory is there until the copy is over. The
-            // driver knows by the addresses where they lie.
+            // SAFETY: the front end promises that the memory exists until the copy is complete. The driver derives
+            // from the addresses on which devices they are.
             return unsafe {
                 let bytes = copy.row_bytes as usize;
                 (driver.cuMemcpyAsync)(copy.to.0, copy.from.0, bytes, stream)
@@ -258,19 +258,18 @@ impl Machine {
             return Err(Error::Refused {
                 call: "host function",
                 code: 900,
-                why:
-                    "a graph would run it again and again; put it into a stream that is not being \
+                why: "a graph would run it repeatedly; submit it to a stream that is not being \
                       captured"
-                        .into(),
+                    .into(),
             });
         }
         let _current = self.for_default(stream);
         let driver = self.driver();
         let ticket = self.waiting.keep(function);
-        // SAFETY: the driver gives the ticket to `run` once, since the stream is not being captured.
+        // SAFETY: the driver passes the ticket to `run` once, since the stream is not being captured.
         let code = unsafe { (driver.cuLaunchHostFunc)(stream.handle(), host_func::run, ticket) };
         if code != SUCCESS {
-            // SAFETY: the driver did not take it.
+            // SAFETY: the driver did not take the ticket.
             drop(unsafe { Waiting::take_back(ticket) });
         }
         self.answer("host function", stream.device(), code)?;

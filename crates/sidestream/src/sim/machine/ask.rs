@@ -1,4 +1,4 @@
-//! Asking and waiting: the only calls in which things happen.
+//! Queries and waits: the only calls in which virtual time advances.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use crate::engine::TaskId;
 use crate::error::{Error, Result};
 use crate::op::Op;
 
-/// After so many answers of "no", with nothing happening in between, something has to happen.
+/// After this many negative answers with no event in between, an event is forced.
 const PATIENCE: u32 = 16;
 
-/// The largest time that is not "never".
+/// The largest time other than "never".
 const ANY_TIME: u64 = u64::MAX - 2;
 
-/// How far the engine came.
+/// The reason why [`Machine::reach`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reached {
-    /// All that was asked for is over.
+    /// All the tasks have finished.
     All,
-    /// Nothing more happens in the given time.
+    /// No further event occurs up to the given time.
     Time,
-    /// A function on the host runs, and the caller may not wait for it.
+    /// A host function is running, and the caller may not wait for it.
     Function,
 }
 
-/// So long a call waits for a function on the host to return, in real time, whatever virtual time it
-/// was given: only functions that take longer make runs of one seed differ.
+/// The real time for which a call waits for a host function to return, whatever its virtual time limit: only
+/// functions that take longer make runs with one seed differ.
 const FUNCTION: Duration = Duration::from_secs(1);
 
 impl Machine {
@@ -39,25 +39,25 @@ impl Machine {
         patience: Option<Duration>,
     ) -> Result<bool> {
         let mut targets = state.targets(op)?;
-        let is_over = |state: &State, targets: &mut Targets| {
+        let is_done = |state: &State, targets: &mut Targets| {
             targets.retain(|task| !state.is_done(*task));
             targets.is_empty()
         };
         let all = targets.clone();
         if state.held.is_some() && patience.is_none() {
-            // Nothing can happen that would change the answer.
-            if !is_over(state, &mut targets) {
+            // A host function may not wait, so no event can change the answer.
+            if !is_done(state, &mut targets) {
                 return Ok(false);
             }
         }
         let call = state.push_ask(op)?;
         self.reach_time_of(state, call, patience);
-        let mut done = is_over(state, &mut targets);
+        let mut done = is_done(state, &mut targets);
         if !done {
             state.noes += 1;
             if state.noes >= PATIENCE {
                 self.force(state, patience);
-                done = is_over(state, &mut targets);
+                done = is_done(state, &mut targets);
             }
         }
         state.refuse_lost(state.device_of(&op.kind, op.thread)?)?;
@@ -118,15 +118,15 @@ impl Machine {
             }
             (Reached::Time, None) => Err(Error::Invalid {
                 call: "synchronize",
-                why: "what it waits for can never be over".into(),
+                why: "the work that it waits for can never complete".into(),
             }),
             (Reached::Function, _) if is_current => Err(waits_for_itself("synchronize")),
             (Reached::Function, _) => Ok(false),
         }
     }
 
-    /// Lets happen what lies before the end of a call. What is delayed until nothing else can
-    /// happen is let go only if the call stands behind it.
+    /// Processes the events before the end of a call. A task that is delayed until the engine is idle is released only if the
+    /// call is ordered after it.
     fn reach_time_of(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -139,7 +139,7 @@ impl Machine {
         }
     }
 
-    /// Something happens on a device, whatever the time.
+    /// Forces the next event on a device, whatever its time.
     fn force(&self, state: &mut MutexGuard<'_, State>, patience: Option<Duration>) {
         while state.noes > 0 {
             match state.turn(None, &self.callback) {
@@ -150,8 +150,8 @@ impl Machine {
         }
     }
 
-    /// Lets things happen until all these tasks are over, but nothing later than the given time;
-    /// without a time also what is delayed until nothing else can happen.
+    /// Processes events until all these tasks have finished, but none later than the given time; without a
+    /// time, also releases tasks that are delayed until the engine is idle.
     pub(super) fn reach(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -175,8 +175,8 @@ impl Machine {
         }
     }
 
-    /// Waits for a function on the host, without the lock and not longer than the caller has
-    /// patience; whether it has returned. A function takes real time, whatever the virtual one is.
+    /// Waits for a host function, without the lock and for at most `patience`; returns whether the function has
+    /// returned. A function takes real time, whatever the virtual time is.
     fn wait_for_function(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -199,7 +199,7 @@ pub(super) fn waits_for_itself(call: &'static str) -> Error {
     Error::Refused {
         call,
         code: 800,
-        why: "a function on the host may not wait for the device, which waits for it; wait on \
+        why: "a function on the host may not wait for the device, because the device waits for it; wait on \
               another thread"
             .into(),
     }

@@ -1,4 +1,4 @@
-//! The thread on which a machine runs functions on the host.
+//! The thread on which a machine runs host functions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// A function on the host.
+/// A host function.
 pub(super) type HostFunc = Box<dyn FnOnce() + Send>;
 
-/// Runs functions one after the other, in the order in which they are handed over. The thread
-/// starts with the first one.
+/// Runs host functions one after the other, in the order in which they are handed over. The thread
+/// is started by the first one.
 #[derive(Default)]
 pub(super) struct Callback {
     returned: Arc<Returned>,
@@ -25,7 +25,7 @@ struct Running {
     id: ThreadId,
 }
 
-/// How many functions have returned.
+/// The number of functions that have returned.
 #[derive(Default)]
 struct Returned {
     count: Mutex<u64>,
@@ -33,15 +33,15 @@ struct Returned {
 }
 
 impl Callback {
-    /// Hands a function over. Does not wait for it.
+    /// Hands a function to the thread, without waiting for it.
     pub(super) fn run(&self, function: HostFunc) {
         let mut thread = self.thread.lock();
         let running = thread.get_or_insert_with(|| start(Arc::clone(&self.returned)));
-        // The thread ends only after its sender is gone.
+        // The thread ends only after the sender is dropped, so this does not fail.
         let _ = running.functions.send(function);
     }
 
-    /// Waits until so many functions have returned, for so long at most; whether they have.
+    /// Waits until `count` functions have returned, for at most this time; returns whether they have.
     pub(super) fn wait(&self, count: u64, at_most: Duration) -> bool {
         let until = Instant::now().checked_add(at_most);
         let mut returned = self.returned.count.lock();
@@ -63,7 +63,7 @@ impl Callback {
         true
     }
 
-    /// Whether the caller is one of the functions.
+    /// Whether the caller runs inside one of the functions.
     pub(super) fn is_current(&self) -> bool {
         let thread = self.thread.lock();
         thread
@@ -73,15 +73,15 @@ impl Callback {
 }
 
 impl Drop for Callback {
-    /// What was handed over still runs. From one of the functions itself the thread is left to end
-    /// on its own.
+    /// Blocks until all functions handed over have run. If dropped inside one of the functions, detaches
+    /// the thread instead.
     fn drop(&mut self) {
         let Some(running) = self.thread.get_mut().take() else {
             return;
         };
         drop(running.functions);
         if running.id != thread::current().id() {
-            // A panic of a function was caught where it ran.
+            // A panic of a function was already caught on the thread.
             let _ = running.handle.join();
         }
     }
@@ -91,7 +91,7 @@ fn start(returned: Arc<Returned>) -> Running {
     let (functions, handed_over) = channel::<HostFunc>();
     let handle = thread::spawn(move || {
         for function in handed_over {
-            // It catches its own panics; one that does not may not stop those behind it.
+            // Functions catch their own panics; should one not, it must not stop the later ones.
             let _ = catch_unwind(AssertUnwindSafe(function));
             *returned.count.lock() += 1;
             returned.changed.notify_all();

@@ -1,10 +1,10 @@
 //! Stream captures: calls that become the nodes of a graph instead of running.
 //!
-//! The rule book says which call is captured, and refuses those that are wrong. What is kept here is
-//! only what it has no use for: the captured work, and behind which nodes each of it stands.
+//! The rule book decides which call is captured, and refuses invalid ones. This module keeps only what the rule
+//! book does not need: the captured work, and the nodes that each piece of it depends on.
 //!
-//! A capture that has ended waits for the next [`Create::Graph`](crate::backend::Create::Graph)
-//! without nodes on its device, which becomes it.
+//! The next [`Create::Graph`](crate::backend::Create::Graph) without nodes on a device makes a graph of the
+//! oldest capture that has ended there.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -14,7 +14,7 @@ use super::command::Command;
 use crate::error::{Error, Result};
 use crate::op::{Class, DeviceId, EventId, Kind, StreamId};
 
-/// The work of a capture, and the earlier nodes behind which each stands.
+/// The work of a capture, each with the earlier nodes that it depends on.
 pub(super) type Captured = Vec<(Command, Vec<u32>)>;
 
 /// All captures of a machine.
@@ -22,7 +22,7 @@ pub(super) type Captured = Vec<(Command, Vec<u32>)>;
 pub(super) struct Captures {
     open: Vec<Capture>,
     begun: u64,
-    /// What an event that was recorded in a capture stands for.
+    /// By event recorded in a capture: the capture, and the nodes that a wait for the event depends on.
     events: HashMap<EventId, (u64, Vec<u32>)>,
     ended: VecDeque<(DeviceId, Captured)>,
 }
@@ -32,12 +32,12 @@ struct Capture {
     device: DeviceId,
     origin: StreamId,
     nodes: Captured,
-    /// By member: the nodes behind which its next one stands.
+    /// By captured stream: the nodes that its next node depends on.
     ends: HashMap<StreamId, Vec<u32>>,
 }
 
 impl Captures {
-    /// What cannot be a node: a function that runs once, memory, and graphs inside graphs.
+    /// Refuses what cannot be a node: a host function that runs once, allocations, and graphs inside graphs.
     pub(super) fn refuse(&self, kind: &Kind) -> Result<()> {
         let cannot = matches!(
             kind.class(),
@@ -55,7 +55,7 @@ impl Captures {
         }
     }
 
-    /// Takes a call that the rule book let run: it may begin or end a capture.
+    /// Processes a call that was executed: it may begin or end a capture.
     pub(super) fn ran(&mut self, kind: &Kind, device: DeviceId) {
         if let Kind::BeginCapture { stream } = *kind {
             self.begun += 1;
@@ -77,7 +77,7 @@ impl Captures {
         }
     }
 
-    /// Takes a call that became part of a capture.
+    /// Processes a call that became part of a capture.
     pub(super) fn took(&mut self, kind: &Kind, command: &mut Command) {
         if let Kind::Record { event, stream } = *kind {
             if let Some(capture) = self.of(stream) {
@@ -107,7 +107,7 @@ impl Captures {
         }
     }
 
-    /// The oldest capture of a device that has ended and is no graph yet.
+    /// Removes and returns the oldest ended capture of a device of which no graph was made yet.
     pub(super) fn take_ended(&mut self, device: DeviceId) -> Option<Captured> {
         let at = self.ended.iter().position(|(of, _)| *of == device)?;
         self.ended.remove(at).map(|(_, nodes)| nodes)

@@ -1,4 +1,4 @@
-//! A call of the runtime as the machine sees it: its place in the order, its cost, its effect.
+//! A call of the runtime in the form that the machine executes: its place in the order, its cost, its effect.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use crate::engine::{KernelCost, TaskId};
 use crate::error::{Error, Result};
 use crate::op::{Access, Accesses, BufferId, Class, Kind, Memory, Mode, Op};
 
-/// A call with all that the machine has to know of it.
+/// A call with everything that the machine needs to execute it.
 pub(super) struct Command {
-    /// The op as it came, but its accesses are made from the payload: they only stand for bytes.
+    /// The operation as submitted, except that its accesses are made from the payload: they only state byte counts.
     pub op: Op,
-    /// What a kernel takes, if its maker said so.
+    /// The cost of a kernel, if its author stated it.
     pub cost: Option<KernelCost>,
-    /// What it does to memory.
+    /// Its effect on memory.
     pub effect: Effect,
 }
 
-/// What happens in a task.
+/// The effect of a task.
 #[derive(Default)]
 pub(super) enum Effect {
     #[default]
     Nothing,
     Copy(Moved),
-    /// Many copies by one kernel.
+    /// Many copies made by one kernel.
     Gather(Vec<Moved>),
-    /// The host's part of a copy from pageable memory: it reads for the task that writes.
+    /// The host's part of a copy from pageable memory: it reads the bytes that a later task writes.
     Stage {
         copy: Copy,
         host: Host,
@@ -36,23 +36,23 @@ pub(super) enum Effect {
     Fill(Fill),
     Kernel(Box<Launched>),
     HostFunc(HostFunc),
-    /// The function was handed over; its number among those that were.
+    /// A host function that was handed to the callback thread; its number among those.
     Running(u64),
-    /// The caller's event is complete when the task is over.
+    /// A record: the event is complete when the task has finished.
     Record(u32),
 }
 
-/// A copy and what it has read.
+/// A copy and the bytes that it has read.
 pub(super) struct Moved {
     pub copy: Copy,
     pub from: Host,
     pub to: Host,
-    /// Somebody else reads for it.
+    /// Whether another task, of kind [`Effect::Stage`], reads for it.
     pub is_staged: bool,
     pub bytes: Vec<u8>,
 }
 
-/// A kernel and what it has read.
+/// A kernel and the bytes that it has read.
 pub(super) struct Launched {
     pub code: Arc<Code>,
     pub grid: Grid,
@@ -61,7 +61,7 @@ pub(super) struct Launched {
 }
 
 impl Effect {
-    /// Whether it does nothing but read and write memory.
+    /// Whether it only reads and writes memory.
     pub(super) fn is_data(&self) -> bool {
         matches!(
             self,
@@ -76,7 +76,7 @@ impl Effect {
 
 impl Command {
     /// # Errors
-    /// A kernel that has no form in Rust, or a cost with which it would never run.
+    /// If a kernel has no form in Rust, or a cost with which it would never run.
     pub(super) fn new(op: &Op, payload: Payload<'_>) -> Result<Command> {
         let mut command = Command {
             op: op.clone(),
@@ -101,7 +101,7 @@ impl Command {
     }
 
     /// # Errors
-    /// As [`Command::new`].
+    /// Like [`Command::new`].
     pub(super) fn of_node(node: &Node) -> Result<Command> {
         let mut command = Command {
             op: node.op.clone(),
@@ -136,8 +136,8 @@ impl Command {
         });
     }
 
-    /// Many copies by one kernel, which is as fast as the link, and some microseconds slower than
-    /// one copy.
+    /// Makes many copies by one kernel, which runs at the speed of the link and takes some microseconds longer
+    /// than one copy.
     fn gathers(&mut self, pieces: &[Copy]) {
         let bytes: u64 = pieces.iter().map(|piece| piece.row_bytes).sum();
         self.op.accesses = [Mode::Read, Mode::Write]
@@ -190,7 +190,7 @@ impl Command {
 }
 
 impl Effect {
-    /// The same once more, for another launch of a graph. Only the works of a graph can be repeated.
+    /// Returns a copy of the effect for another launch of a graph. Only the effects of graph nodes can be repeated.
     pub(super) fn again(&self) -> Effect {
         match self {
             Effect::Copy(moved) => Effect::Copy(Moved {
@@ -208,7 +208,7 @@ impl Effect {
         }
     }
 
-    /// The first bytes that it reads and writes, to tell devices apart.
+    /// Returns its first copy, whose addresses tell the devices.
     pub(super) fn copy(&self) -> Option<&Copy> {
         match self {
             Effect::Copy(moved) => Some(&moved.copy),
@@ -217,10 +217,10 @@ impl Effect {
     }
 }
 
-/// What the simulated GPU runs of a kernel.
+/// Returns the Rust form of a kernel, which the simulated GPU runs.
 ///
 /// # Errors
-/// If there is nothing.
+/// If the kernel has none.
 pub(super) fn host_form(code: &Code) -> Result<&HostForm> {
     code.host.as_ref().ok_or_else(|| Error::NoForm {
         kernel: code.name.clone(),

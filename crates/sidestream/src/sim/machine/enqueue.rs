@@ -1,4 +1,4 @@
-//! How a call becomes tasks of the engine.
+//! Turns calls into tasks of the engine.
 
 use super::command::{Command, Effect};
 use super::state::{Part, State, Times};
@@ -10,7 +10,7 @@ use crate::sim::core::Core;
 use crate::sim::work;
 
 impl State {
-    /// One task for the call, and one for every step; a graph has one for every node.
+    /// Adds one task for the call, and one for every step; a graph has one for every node.
     pub(super) fn enqueue(
         &mut self,
         command: &mut Command,
@@ -25,7 +25,7 @@ impl State {
         self.push_timed(op, serial, device, Core::<Part>::call_work(op, steps));
         let works = |step: &Step| matches!(step.chain, Chain::Stream(_));
         let has_work = steps.iter().any(works);
-        let mut is_held_up = None;
+        let mut blocks_caller = None;
         for step in steps {
             let number = OpId(serial as u32);
             let delay = self.core.delay(number, serial, step, has_work);
@@ -46,7 +46,7 @@ impl State {
                     let weakest = self.core.schedule.weakest();
                     let waits = step.edges.iter().any(|edge| edge.force <= weakest);
                     if waits || step.performs != Performs::Nothing {
-                        is_held_up = Some(task);
+                        blocks_caller = Some(task);
                     }
                     task
                 }
@@ -66,8 +66,8 @@ impl State {
             let left = (self.core.engine.tasks() - first_task) as u64;
             self.times.insert(serial, Times { left, done });
         }
-        // Flags are passed between threads that wait for each other themselves.
-        is_held_up.filter(|_| {
+        // Threads that pass flags wait for each other outside the machine.
+        blocks_caller.filter(|_| {
             matches!(
                 op.kind,
                 Kind::Copy { .. } | Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. }
@@ -75,7 +75,7 @@ impl State {
         })
     }
 
-    /// What the step in a stream does: the effect of the call, once.
+    /// Returns the effect of a step in a stream: the effect of the call, for the first such step.
     fn effect_on_device(&mut self, effect: &mut Effect, step: &Step) -> Effect {
         match (&mut *effect, step.performs) {
             (Effect::Record(_), _) | (_, Performs::All | Performs::Reads) => std::mem::take(effect),
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// R19: the host reads, and the next task writes.
+    /// Returns the effect of a step on the host: where it stages a copy (R19), it reads, and the next task writes.
     fn effect_on_host(&mut self, effect: &mut Effect, step: &Step) -> Effect {
         match (effect, step.performs) {
             (Effect::Copy(moved), Performs::Reads) => Effect::Stage {
@@ -117,7 +117,7 @@ impl State {
             .unwrap_or_else(|| work::on_device(op, cost))
     }
 
-    /// The work of a copy between two devices.
+    /// Returns the work of a copy between two devices.
     pub(super) fn between_devices(&self, effect: &Effect, device: DeviceId) -> Option<Work> {
         let copy = effect.copy()?;
         let (from, to) = (
@@ -131,7 +131,7 @@ impl State {
         })
     }
 
-    /// A call that does nothing but take its thread's time.
+    /// Adds a call that only takes time of its thread.
     pub(super) fn push_call(&mut self, op: &Op, device: DeviceId, work: Work) -> TaskId {
         let serial = self.calls;
         self.calls += 1;
@@ -154,7 +154,7 @@ impl State {
 
     pub(super) fn part(&self, op: &Op, device: DeviceId, is_on_device: bool) -> Part {
         Part {
-            // Of no call that keeps times.
+            // No call with this number keeps times.
             serial: u64::MAX,
             op: op.id,
             call: op.kind.name(),

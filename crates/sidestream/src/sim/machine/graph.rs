@@ -1,5 +1,5 @@
-//! Executable graphs: every node is a task of its own, so that uploads, kernels and downloads of a
-//! graph run on their engines and beside the work of other streams.
+//! Executable graphs: every node is a separate task, so that the uploads, kernels and downloads of a graph run
+//! on their engines and concurrently with the work of other streams.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +18,27 @@ pub(super) struct Graph {
     pub ordered: GraphId,
     pub device: DeviceId,
     pub nodes: Vec<GraphNode>,
-    /// Its own alone, by the priority of the stream that it is launched on: launches of one graph never overlap (R49).
+    /// The lanes of this graph alone, by the priority of the launching stream: launches of one graph never overlap (R49).
     pub lanes: BTreeMap<i32, Vec<LaneId>>,
-    /// The end of its last launch.
+    /// The last task of its last launch.
     pub last: Option<TaskId>,
 }
 
-/// A node, ready to be pushed again and again.
+/// A node, prepared to be pushed at every launch.
 pub(super) struct GraphNode {
     pub effect: Effect,
     work: Work,
     call: &'static str,
     after: Vec<u32>,
-    /// Which lane of the graph.
+    /// The index of its lane in the graph.
     lane: usize,
-    /// Whether no node stands behind it.
+    /// Whether no node depends on it.
     is_last: bool,
 }
 
 impl State {
-    /// The nodes of a graph, with the lanes on which they run: a node goes on where a node before
-    /// it was the last one, so that the lanes add no order.
+    /// Returns the nodes of a graph with their lanes: a node uses a lane whose last node it depends on, so
+    /// that lanes add no order.
     pub(super) fn graph_nodes(&self, device: DeviceId, nodes: Captured) -> Vec<GraphNode> {
         let mut ready: Vec<GraphNode> = Vec::with_capacity(nodes.len());
         let mut ends: Vec<u32> = Vec::new();
@@ -68,10 +68,10 @@ impl State {
         ready
     }
 
-    /// The graph does something else from its next launch on.
+    /// Replaces the work of a graph from its next launch on.
     ///
     /// # Errors
-    /// If it is not of the same shape, as on a device; the graph stays as it was.
+    /// If the new graph has another shape, as on a device; the graph then stays unchanged.
     pub(super) fn update_graph(
         &mut self,
         id: GraphId,
@@ -79,7 +79,7 @@ impl State {
         nodes: Vec<GraphNode>,
     ) -> Result<()> {
         let difference = self.difference(&graph.nodes, &nodes);
-        // What goes is the program's: it is dropped without the lock.
+        // The replaced effects hold values of the program: they are dropped without the lock.
         let unused = match difference {
             None => std::mem::replace(&mut graph.nodes, nodes),
             Some(_) => nodes,
@@ -93,7 +93,7 @@ impl State {
                 call: "graph update",
                 code: 910,
                 why: format!(
-                    "{difference}; describe the same nodes behind the same nodes, or build another \
+                    "{difference}; describe the same nodes with the same dependencies, or build another \
                      graph"
                 ),
             }),
@@ -104,7 +104,7 @@ impl State {
         if old.len() != new.len() {
             let (old, new) = (old.len(), new.len());
             return Some(format!(
-                "the graph has {old} nodes, and its new description {new}"
+                "the graph has {old} nodes, its new description has {new}"
             ));
         }
         let ends = |node: &GraphNode| {
@@ -117,9 +117,7 @@ impl State {
                 let (old, new) = (old.call, new.call);
                 Some(format!("node {number} was a {old} and is a {new}"))
             } else if old.after != new.after {
-                Some(format!(
-                    "node {number} stands behind other nodes than before"
-                ))
+                Some(format!("node {number} depends on other nodes than before"))
             } else if ends(old) != ends(new) {
                 Some(format!(
                     "node {number} copies between other memories than before"
@@ -130,7 +128,7 @@ impl State {
         })
     }
 
-    /// A launch: a point in the stream, the nodes behind it, and a point behind all of them.
+    /// Adds a launch: a marker in the stream, the nodes after it, and a marker after all of them.
     pub(super) fn push_graph(
         &mut self,
         kind: &Kind,
@@ -153,7 +151,7 @@ impl State {
         let Kind::GraphLaunch { graph: id, .. } = *kind else {
             return entry;
         };
-        // It comes back below: nobody looks for it in between.
+        // The graph is put back below; nothing looks it up in between.
         let Some(mut graph) = self.tables.take_graph(id) else {
             return entry;
         };

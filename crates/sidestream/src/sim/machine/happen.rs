@@ -1,5 +1,4 @@
-//! What happens at the start and at the end of a task: bytes are read when it starts and written
-//! when it ends.
+//! The effects of tasks: bytes are read when a task starts and written when it ends.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,12 +12,12 @@ use crate::engine::{Event, TaskId, What};
 use crate::error::Lost;
 use crate::op::{EventId, Mode};
 
-/// The driver's code for an access outside all memory.
+/// `CUDA_ERROR_ILLEGAL_ADDRESS`: an access outside all allocated memory.
 const ILLEGAL_ADDRESS: i32 = 700;
-/// The driver's code for a kernel that traps.
+/// `CUDA_ERROR_LAUNCH_FAILED`: a kernel that traps.
 const LAUNCH_FAILURE: i32 = 719;
 
-/// Why a device was lost.
+/// The reason why a device was lost.
 struct Failure {
     code: i32,
     why: String,
@@ -34,7 +33,7 @@ impl From<Illegal> for Failure {
 }
 
 impl State {
-    /// Lets an event of the engine have its effect.
+    /// Applies the effect of an event of the engine.
     pub(super) fn happen(&mut self, event: Event, callback: &Callback) {
         let task = event.task;
         let part = self.core.part_mut(task);
@@ -42,7 +41,7 @@ impl State {
         let device = part.device.0 as usize;
         let is_lost = self.lost[device].is_some();
         let outcome = match event.what {
-            // A lost device does nothing any more.
+            // Nothing has an effect on a lost device.
             _ if is_lost => Ok(()),
             _ if !self.computes && effect.is_data() => Ok(()),
             What::Started => self.start(&mut effect, callback),
@@ -138,7 +137,7 @@ impl State {
         }
     }
 
-    /// Notes when a task of an operation ran, and reports the operation if that was its last one.
+    /// Notes when a task of an operation ran, and reports the operation after its last task.
     fn note_time(&mut self, task: TaskId, end_ns: u64) {
         let part = self.core.part(task);
         let Some(times) = self.times.get_mut(&part.serial) else {
@@ -161,7 +160,7 @@ impl State {
     }
 }
 
-/// The arguments of a kernel as they are now.
+/// Reads the arguments of a kernel from memory.
 fn sample(args: &[Arg], space: &Space) -> Result<Vec<HostArg>, Illegal> {
     let sample = |arg: &Arg| match *arg {
         Arg::Memory { at, bytes, .. } => {
@@ -174,7 +173,7 @@ fn sample(args: &[Arg], space: &Space) -> Result<Vec<HostArg>, Illegal> {
     args.iter().map(sample).collect()
 }
 
-/// Runs a kernel on its copies.
+/// Runs a kernel on the copies of its arguments.
 fn compute(launched: &mut Launched) -> Result<(), Failure> {
     let Launched {
         code, grid, copies, ..
@@ -188,7 +187,7 @@ fn compute(launched: &mut Launched) -> Result<(), Failure> {
     })
 }
 
-/// Writes back what a kernel may have written.
+/// Writes the arguments that a kernel may have changed back to memory.
 fn publish(launched: &Launched, space: &mut Space) -> Result<(), Illegal> {
     for (arg, copy) in launched.args.iter().zip(&launched.copies) {
         if let (Arg::Memory { at, mode, .. }, HostArg::Memory(copy)) = (arg, copy)
@@ -208,5 +207,5 @@ fn pattern(fill: &Fill) -> Vec<u8> {
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("it panicked without a text")
+        .unwrap_or("it panicked without a message")
 }

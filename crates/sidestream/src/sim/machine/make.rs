@@ -1,4 +1,4 @@
-//! Making streams, events and graphs.
+//! Creation of streams, events and graphs.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ impl State {
         })
     }
 
-    /// R11: what the driver refuses, and the time between two points that are over.
+    /// Returns the time between two complete events, or the error that the driver returns (R11).
     pub(super) fn elapsed_ns(&mut self, from: EventId, to: EventId) -> Result<f64> {
         let (start, end) = (*self.tables.event(from)?, *self.tables.event(to)?);
         self.refuse_lost(start.device)?;
@@ -134,12 +134,12 @@ impl State {
             _ => Err(Error::Refused {
                 call: "elapsed",
                 code: 600,
-                why: "an event is not complete; synchronise with both before".into(),
+                why: "an event is not complete; synchronize with both first".into(),
             }),
         }
     }
 
-    /// Tells the rule book of a call that has no steps.
+    /// Passes a call without steps to the rule book.
     fn tell(&mut self, kind: Kind) -> Result<()> {
         let op = Op {
             id: OpId(0),

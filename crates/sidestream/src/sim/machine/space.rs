@@ -1,7 +1,7 @@
-//! The memory of a simulated machine: addresses, and the bytes behind them.
+//! The memory of a simulated machine: addresses and their bytes.
 //!
-//! A device's memory has addresses of its own, which no host pointer can have; its bytes are taken
-//! from this machine when they are first written. Pinned memory is memory of this process.
+//! Device memory has addresses that no host pointer can have; host memory for its bytes is allocated when they
+//! are first written. Pinned memory is memory of this process.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, VecDeque};
@@ -13,30 +13,29 @@ use crate::backend::{Address, Copy};
 use crate::error::OutOfMemory;
 use crate::op::{DeviceId, Memory};
 
-/// No pointer of a process lies here.
+/// The first address of device memory, beyond every pointer of a process.
 const DEVICES: u64 = 1 << 58;
-/// The addresses that a device has: they are not given out twice, so that an access after the end
-/// of its memory is found.
+/// The size of a device's address range. Addresses are not reused, so that an access past the end of an
+/// allocation is found.
 const DEVICE_BYTES: u64 = 1 << 52;
-/// Device memory begins at a multiple of this, as on NVIDIA's.
+/// The alignment of device allocations, as on NVIDIA devices.
 const ALIGN_BYTES: u64 = 512;
-/// How much device memory is taken from this machine at once.
+/// The unit in which host memory is allocated for device memory.
 const CHUNK_BYTES: usize = 256 << 10;
-/// A cache line, and enough for any plain type.
+/// The alignment of pinned memory: a cache line, which is enough for any plain type.
 const PINNED_ALIGN: usize = 64;
 
 /// All memory of a machine.
 #[derive(Debug)]
 pub(super) struct Space {
     devices: Vec<DeviceSpace>,
-    /// By first address.
+    /// The allocations of device memory, by first address.
     segments: BTreeMap<u64, Segment>,
-    /// By first address, which lies up to an alignment behind that of the allocation.
+    /// The pinned allocations by first address, which is up to one alignment past the start of the host allocation.
     pinned: BTreeMap<u64, (u64, Layout)>,
-    /// Memory of the program that was pinned: by first address, how long.
+    /// The registered memory of the program: its size in bytes, by first address.
     registered: BTreeMap<u64, u64>,
-    /// Given back while work was unfinished: the first task that cannot be a use of it, and where
-    /// it is.
+    /// Memory freed while work was pending: the first task that cannot use it, and its address.
     leaving: VecDeque<(u64, Address)>,
 }
 
@@ -50,21 +49,21 @@ struct DeviceSpace {
 #[derive(Debug)]
 struct Segment {
     len: u64,
-    /// None of them until the first write; each absent until its own.
+    /// The chunks, each allocated at its first write; empty before the first write to any.
     chunks: Vec<Option<Box<[u8]>>>,
 }
 
-/// What host memory an operation may touch.
+/// The host memory that an operation may access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Host {
-    /// Only what was reserved as pinned.
+    /// Only pinned memory.
     Pinned,
-    /// Whatever the caller names.
+    /// Any memory that the caller names.
     Any,
 }
 
 impl Host {
-    /// What a copy may touch on a side with this memory.
+    /// Returns the host memory that a copy may access on a side with this kind of memory.
     pub(super) fn of(memory: Memory) -> Host {
         match memory {
             Memory::Pageable => Host::Any,
@@ -73,7 +72,7 @@ impl Host {
     }
 }
 
-/// An access to memory that there is not.
+/// An access outside all allocated memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Illegal {
     at: Address,
@@ -87,16 +86,16 @@ impl fmt::Display for Illegal {
         let Illegal { at, bytes, .. } = self;
         write!(
             f,
-            "illegal address: it {verb} {bytes} bytes at {:#x}, outside all memory that is reserved",
+            "illegal address: it {verb} {bytes} bytes at {:#x}, outside all allocated memory",
             at.0
         )
     }
 }
 
-// ------------------------------------------------------------------ taking and giving back
+// ------------------------------------------------------------------ allocating and freeing
 
 impl Space {
-    /// No memory yet; the most that each device has.
+    /// Returns a space without allocations; `limits` are the sizes of device memory.
     pub(super) fn new(limits: impl Iterator<Item = u64>) -> Space {
         let device = |(at, limit_bytes): (usize, u64)| DeviceSpace {
             next: DEVICES + at as u64 * DEVICE_BYTES,
@@ -112,7 +111,7 @@ impl Space {
         }
     }
 
-    /// Memory of a device, or for every other kind of memory of this process.
+    /// Allocates memory: of a device, or of this process for any other kind of memory.
     pub(super) fn reserve(
         &mut self,
         memory: Memory,
@@ -125,7 +124,7 @@ impl Space {
         }
     }
 
-    /// Whether the next memory to be reserved would start here.
+    /// Whether the next allocation would start here.
     pub(super) fn would_be_at(&self, memory: Memory, device: DeviceId, at: Address) -> bool {
         memory == Memory::Device && self.devices[device.0 as usize].next == at.0
     }
@@ -165,8 +164,8 @@ impl Space {
             limit_bytes: 0,
         };
         let size = usize::try_from(bytes.max(1)).map_err(|_| full)?;
-        // Zeros of ordinary alignment come from the system untouched; of a larger one they are
-        // written, which takes pages that may never be used.
+        // With ordinary alignment the system returns zero pages untouched; with a larger one they
+        // are written, which commits pages that may never be used.
         let room = size.checked_add(PINNED_ALIGN).ok_or(full)?;
         let layout = Layout::from_size_align(room, 1).map_err(|_| full)?;
         // SAFETY: the size is not zero.
@@ -180,7 +179,7 @@ impl Space {
         Ok(Address(start))
     }
 
-    /// Takes memory back. It stays where it is until all tasks before `unused_from` are over.
+    /// Frees memory. Its bytes stay valid until all tasks before `unused_from` have finished.
     pub(super) fn unreserve(&mut self, at: Address, unused_from: u64) {
         if let Some(segment) = self.segments.get(&at.0) {
             let device = (at.0 - DEVICES) / DEVICE_BYTES;
@@ -189,7 +188,7 @@ impl Space {
         self.leaving.push_back((unused_from, at));
     }
 
-    /// All tasks before this one are over: what only they could use goes.
+    /// Releases the memory that only tasks before this one could use; all of them have finished.
     pub(super) fn settle(&mut self, first_unfinished: u64) {
         while let Some(&(unused_from, at)) = self.leaving.front()
             && unused_from <= first_unfinished
@@ -202,7 +201,7 @@ impl Space {
         }
     }
 
-    /// Pins memory of the program. False if some of it is pinned already.
+    /// Registers memory of the program as pinned. Returns false if some of it is pinned already.
     pub(super) fn register(&mut self, at: Address, bytes: u64) -> bool {
         let end = at.0.saturating_add(bytes);
         let of_program = self.registered.range(..end).next_back();
@@ -216,12 +215,12 @@ impl Space {
         true
     }
 
-    /// Unpins it.
+    /// Unregisters memory of the program.
     pub(super) fn unregister(&mut self, at: Address) {
         self.registered.remove(&at.0);
     }
 
-    /// The device on which an address lies.
+    /// Returns the device of an address.
     pub(super) fn device_of(&self, at: Address) -> Option<DeviceId> {
         let device = at.0.checked_sub(DEVICES)? / DEVICE_BYTES;
         Some(DeviceId(device as u32))
@@ -245,7 +244,7 @@ fn free(base: u64, layout: Layout) {
 // ------------------------------------------------------------------ bytes
 
 impl Space {
-    /// What a copy reads, row after row.
+    /// Reads the source of a copy, row after row.
     pub(super) fn gather(&self, copy: &Copy, host: Host) -> Result<Vec<u8>, Illegal> {
         let row = copy.row_bytes as usize;
         let mut bytes = vec![0; row * copy.rows as usize];
@@ -255,7 +254,7 @@ impl Space {
         Ok(bytes)
     }
 
-    /// Writes what a copy has read.
+    /// Writes the destination of a copy.
     pub(super) fn scatter(&mut self, copy: &Copy, bytes: &[u8], host: Host) -> Result<(), Illegal> {
         let rows = bytes.chunks_exact((copy.row_bytes as usize).max(1));
         for (n, row) in (0..copy.rows).zip(rows) {
@@ -264,7 +263,7 @@ impl Space {
         Ok(())
     }
 
-    /// Copies bytes out.
+    /// Reads bytes.
     pub(super) fn read(&self, at: Address, into: &mut [u8], host: Host) -> Result<(), Illegal> {
         let illegal = Illegal {
             at,
@@ -288,7 +287,7 @@ impl Space {
         Ok(())
     }
 
-    /// Copies bytes in. Nothing is written if some of it cannot be.
+    /// Writes bytes: all of them, or none if some cannot be written.
     pub(super) fn write(&mut self, at: Address, bytes: &[u8], host: Host) -> Result<(), Illegal> {
         let illegal = Illegal {
             at,
@@ -320,15 +319,15 @@ impl Space {
         Ok(())
     }
 
-    /// The segment that holds an address, and where it begins.
+    /// Returns the allocation that contains an address, and its first address.
     fn segment(&self, at: Address) -> Option<(u64, &Segment)> {
         let (&start, segment) = self.segments.range(..=at.0).next_back()?;
         (at.0 - start < segment.len).then_some((start, segment))
     }
 
-    /// Whether host memory may be touched; if so it is valid. Pinned memory is in the table as long
-    /// as it is allocated, and this is asked under the lock under which it is freed. Of registered
-    /// and of pageable memory whoever submitted the operation has promised that it is there until that is over.
+    /// Returns `Some` if host memory may be accessed, and then it is valid. Pinned memory is in the table as long
+    /// as it is allocated, and this is called under the lock under which it is freed. For registered and pageable
+    /// memory, the caller who submitted the operation guarantees that it stays valid until the operation is complete.
     fn check_host(&self, at: Address, len: usize, host: Host) -> Option<()> {
         if host == Host::Any || len == 0 {
             return Some(());
@@ -342,7 +341,7 @@ impl Space {
     }
 }
 
-/// How much of an allocation can be used.
+/// Returns the usable size of an allocation.
 fn room(layout: &Layout) -> u64 {
     (layout.size() - PINNED_ALIGN) as u64
 }
@@ -372,8 +371,8 @@ impl Segment {
     }
 }
 
-/// Cuts a range into chunks: for each its number, the first byte in it, and which part of the range
-/// that is.
+/// Splits a range into chunks: calls `each` with the number of a chunk, the first byte in it, and the part of the
+/// range.
 fn each_chunk(at: usize, len: usize, mut each: impl FnMut(usize, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < len {

@@ -1,4 +1,4 @@
-//! The state of a machine: what there is, what is under way, and how a call becomes tasks.
+//! The state of a machine, and how a call becomes tasks of the engine.
 
 use std::collections::HashMap;
 
@@ -18,36 +18,37 @@ use crate::sim::core::Core;
 use crate::sim::schedule::Schedule;
 use crate::sim::work;
 
-/// Everything behind the lock of a machine.
+/// The state that the lock of a machine protects.
 pub(super) struct State {
     pub profile: Profile,
     pub core: Core<Part>,
     pub space: Space,
     pub tables: Tables,
     pub captures: Captures,
-    /// By device.
+    /// By device: why it was lost, if it was.
     pub lost: Vec<Option<Lost>>,
-    /// How many calls there were: their numbers, for the schedules.
+    /// The number of calls so far; it numbers them for the schedules.
     pub calls: u64,
-    /// How often in a row the answer was "no" while nothing else happened.
+    /// The number of negative query results in a row while nothing else happened.
     pub noes: u32,
-    /// The end of a host function that may not be over yet, and all that comes behind it.
+    /// The end of a host function that may still run; no later event is processed before it returns.
     pub held: Option<Event>,
-    /// How many functions were handed to the callback thread, and how many are known to be over.
+    /// The number of functions handed to the callback thread.
     pub handed_over: u64,
+    /// The number of those known to have returned.
     pub acknowledged: u64,
     pub keeps_times: bool,
-    /// Whether bytes are read and written at all.
+    /// Whether bytes are read and written; if not, only times are simulated.
     pub computes: bool,
-    /// By the number of the call.
+    /// By the number of the call: its times.
     pub times: HashMap<u64, Times>,
     pub done: Vec<Done>,
-    /// What belongs to the program: it is dropped without the lock.
+    /// Values of the program, to be dropped after the lock is released.
     pub dropped: Vec<Effect>,
     next_purge: u64,
 }
 
-/// What a task of the engine stands for.
+/// The meaning of a task of the engine.
 pub(super) struct Part {
     /// The number of its call.
     pub serial: u64,
@@ -60,24 +61,24 @@ pub(super) struct Part {
     pub effect: Effect,
 }
 
-/// When the tasks of a call ran, as far as they have.
+/// The times of the tasks of a call that have run.
 pub(super) struct Times {
     pub left: u64,
     pub done: Done,
 }
 
-/// Tasks that are waited for.
+/// The tasks that a call waits for.
 pub(super) type Targets = SmallVec<[TaskId; 4]>;
 
-/// What the next turn of the engine did.
+/// The result of the next step of the engine.
 pub(super) enum Turn {
     Happened,
-    /// Nothing can happen before this many host functions are over.
+    /// Nothing can happen before this many host functions have returned.
     Runs(u64),
     Nothing,
 }
 
-/// A task may stay delayed while this many others come.
+/// The largest number of later tasks that may be added while a task stays delayed.
 const LONGEST_DELAY: u64 = 1 << 16;
 
 // ------------------------------------------------------------------ calls
@@ -105,8 +106,7 @@ impl State {
         }
     }
 
-    /// Puts a call into the engine. Gives the task that the caller has to wait for, if the call
-    /// holds up its caller.
+    /// Adds a call to the engine. Returns the task that the caller must wait for, if the call blocks its caller.
     pub(super) fn submit(&mut self, mut command: Command) -> Result<Option<TaskId>> {
         let outcome = self.take(&mut command);
         self.dropped.push(command.effect);
@@ -140,19 +140,19 @@ impl State {
         outcome
     }
 
-    /// Whether what is put into a stream now would become part of a capture, or be refused beside one.
+    /// Whether work enqueued in a stream now would become part of a capture, or be refused because of one.
     pub(super) fn is_captured(&mut self, stream: StreamId) -> bool {
-        // Who names a stream that is not there is told so by the next call.
+        // If the stream does not exist, the next call that names it returns the error.
         let ordered = self.tables.stream(stream).map(|stream| stream.ordered);
         ordered.is_ok_and(|stream| self.core.order.is_captured(stream))
     }
 
-    /// What a query or a synchronisation asks for.
+    /// Returns the tasks that must finish before a query returns true or a synchronize returns.
     pub(super) fn targets(&mut self, op: &Op) -> Result<Targets> {
         let device = self.device_of(&op.kind, op.thread)?;
         self.refuse_lost(device)?;
         let kind = match self.tables.ordered(&op.kind)? {
-            // Behind what does the answer stand, if it is yes?
+            // The tasks that a positive answer is ordered after.
             Some(Kind::QueryStream { stream, .. }) => Kind::QueryStream { stream, done: true },
             Some(Kind::QueryEvent { event, .. }) => Kind::QueryEvent { event, done: true },
             Some(kind) => kind,
@@ -162,7 +162,7 @@ impl State {
         let (pushed, steps) = self.core.ordered(&ordered);
         let mut tasks = Vec::new();
         for step in &steps {
-            // A step stands behind its own thread too, which is no part of the question.
+            // A step is ordered after its own thread too, which the query does not ask about.
             let weakest = self.core.schedule.weakest();
             let order = &self.core.order;
             self.core.frontier.asked(step, weakest, order, &mut tasks);
@@ -172,13 +172,13 @@ impl State {
         Ok(tasks.into_iter().collect())
     }
 
-    /// The call of a query or of a synchronisation: time of its thread.
+    /// Adds the call of a query or a synchronize: time of its thread.
     pub(super) fn push_ask(&mut self, op: &Op) -> Result<TaskId> {
         let device = self.device_of(&op.kind, op.thread)?;
         Ok(self.push_call(op, device, work::call(op, 0)))
     }
 
-    /// The thread knows that these tasks are over.
+    /// Orders the thread after these tasks, which have finished.
     pub(super) fn push_answer(&mut self, op: &Op, targets: &Targets) -> Result<TaskId> {
         let device = self.device_of(&op.kind, op.thread)?;
         let chain = Chain::Thread(op.thread);
@@ -191,13 +191,13 @@ impl State {
         Ok(task)
     }
 
-    /// A thread lets time pass.
+    /// Advances the virtual time of a thread.
     pub(super) fn push_pause(&mut self, op: &Op, ns: u64) -> Result<TaskId> {
         let device = self.device_of(&op.kind, op.thread)?;
         Ok(self.push_call(op, device, Work::Call(Call::HostNs(ns))))
     }
 
-    /// The call of a question lasted from the start of one task to the end of another.
+    /// Notes that the call of a query lasted from the start of one task to the end of another.
     pub(super) fn note_question(&mut self, op: &Op, first: TaskId, last: TaskId) {
         let (first, last) = (
             self.core.engine.scheduled(first),
@@ -224,7 +224,7 @@ impl State {
         }
     }
 
-    /// The device that a call is for.
+    /// Returns the device of a call.
     pub(super) fn device_of(&self, kind: &Kind, thread: ThreadId) -> Result<DeviceId> {
         if let Kind::SyncEvent { event } | Kind::QueryEvent { event, .. } = kind {
             return Ok(self.tables.event(*event)?.device);
@@ -243,7 +243,7 @@ impl State {
     }
 }
 
-/// A call that the rules refuse, as the driver would say it.
+/// Returns the error of the driver for a call that the rules refuse.
 pub(super) fn refused(kind: &Kind, misuse: Misuse) -> Error {
     Error::Refused {
         call: kind.name(),
@@ -252,10 +252,10 @@ pub(super) fn refused(kind: &Kind, misuse: Misuse) -> Error {
     }
 }
 
-// ------------------------------------------------------------------ what is under way
+// ------------------------------------------------------------------ unfinished tasks
 
 impl State {
-    /// Lets the engine do one thing: no later than this time, or whatever comes next.
+    /// Processes one event of the engine, if there is one up to this time; without a time, the next one.
     pub(super) fn turn(&mut self, until_ns: Option<u64>, callback: &Callback) -> Turn {
         let next = self.held.take().or_else(|| match until_ns {
             Some(until_ns) => self.core.engine.step_to(until_ns),
@@ -280,7 +280,7 @@ impl State {
         self.core.is_forgotten(task) || self.core.part(task).is_done
     }
 
-    /// Forgets what is over.
+    /// Forgets what has finished.
     pub(super) fn settle(&mut self) {
         let unfinished = self.core.forget(|part| part.is_done);
         self.space.settle(unfinished.0);

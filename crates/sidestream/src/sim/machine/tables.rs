@@ -1,8 +1,7 @@
-//! What the runtime's ids stand for: streams, events and graphs in the rule book, lanes in the
-//! engine.
+//! Maps the runtime's ids to streams, events and graphs of the rule book and lanes of the engine.
 //!
-//! The rule book never forgets a stream or an event. So those of destroyed ones are used again for
-//! new ones of the same kind, once nothing of the old ones is left.
+//! The rule book never forgets a stream or an event. So the entries of destroyed ones are reused for new ones of
+//! the same kind, once no work of the old ones is pending.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
@@ -39,7 +38,7 @@ pub(super) struct Event {
     pub ordered: EventId,
     pub device: DeviceId,
     pub timing: bool,
-    /// Its last record, and when that was over.
+    /// The task of its last record.
     pub record: Option<TaskId>,
     pub at_ns: Option<u64>,
 }
@@ -75,20 +74,20 @@ impl Tables {
         *grow(&mut self.graphs, id.0) = Some(graph);
     }
 
-    /// The stream is destroyed.
+    /// Removes a destroyed stream.
     pub(super) fn retire_stream(&mut self, id: StreamId) {
         let stream = take(&mut self.streams, id.0);
-        // A device has one legacy stream forever.
+        // The legacy stream of a device is never destroyed.
         self.spare_streams
             .extend(stream.filter(|stream| stream.kind != StreamKind::Legacy));
     }
 
-    /// The event is destroyed. What waits for it has been told for what it waits (R12).
+    /// Removes a destroyed event. Pending waits for it refer to its record already (R12).
     pub(super) fn retire_event(&mut self, id: EventId) {
         self.spare_events.extend(take(&mut self.events, id.0));
     }
 
-    /// The graph is destroyed; gives back what the program gave.
+    /// Removes a destroyed graph; returns its effects, which hold values of the program.
     pub(super) fn retire_graph(&mut self, id: GraphId) -> Vec<super::command::Effect> {
         let Some(mut graph) = take(&mut self.graphs, id.0) else {
             return Vec::new();
@@ -98,38 +97,39 @@ impl Tables {
         effects
     }
 
-    /// A destroyed stream of this kind on which nothing is left.
+    /// Removes and returns a destroyed stream of this kind without pending work.
     pub(super) fn spare_stream(&mut self, fits: impl Fn(&Stream) -> bool) -> Option<Stream> {
         let at = self.spare_streams.iter().position(fits)?;
         Some(self.spare_streams.swap_remove(at))
     }
 
-    /// A destroyed event of this kind.
+    /// Removes and returns a destroyed event of this kind.
     pub(super) fn spare_event(&mut self, device: DeviceId, timing: bool) -> Option<Event> {
         let mut spare = self.spare_events.iter();
         let at = spare.position(|event| (event.device, event.timing) == (device, timing))?;
         Some(self.spare_events.swap_remove(at))
     }
 
-    /// A destroyed graph of this device of which no launch is left.
+    /// Removes and returns a destroyed graph of this device without pending launches.
     pub(super) fn spare_graph(&mut self, fits: impl Fn(&Graph) -> bool) -> Option<Graph> {
         let at = self.spare_graphs.iter().position(fits)?;
         Some(self.spare_graphs.swap_remove(at))
     }
 
-    /// How many graphs the rule book has met.
+    /// Returns the number of graphs declared in the rule book.
     pub(super) fn graphs_so_far(&self) -> usize {
         self.graphs.iter().flatten().count() + self.spare_graphs.len()
     }
 
-    /// The event takes a record.
+    /// Sets the last record of an event.
     pub(super) fn recorded(&mut self, id: EventId, task: TaskId) {
         if let Some(Some(event)) = self.events.get_mut(id.0 as usize) {
             (event.record, event.at_ns) = (Some(task), None);
         }
     }
 
-    /// A record is over. The event may be gone or recorded anew: then nobody asks for this time.
+    /// Sets the time of a record that has completed. If the event was destroyed or recorded again, the time is not
+    /// needed.
     pub(super) fn complete(&mut self, id: EventId, task: TaskId, now_ns: u64) {
         if let Some(Some(event)) = self.events.get_mut(id.0 as usize)
             && event.record == Some(task)
@@ -138,7 +138,7 @@ impl Tables {
         }
     }
 
-    /// A call with the ids of the rule book; none if the rule book need not hear of it.
+    /// Returns a call with the ids of the rule book; `None` if the call does not concern the rule book.
     pub(super) fn ordered(&self, kind: &Kind) -> Result<Option<Kind>> {
         if let Class::HostAccess | Class::Allocator | Class::Malloc | Class::Free | Class::Make =
             kind.class()
@@ -180,6 +180,6 @@ fn unknown(what: &'static str, id: u32) -> Error {
     Error::Refused {
         call: what,
         code: 400,
-        why: format!("there is no {what} {id}; it was never made, or is destroyed"),
+        why: format!("there is no {what} {id}; it was never created, or was destroyed"),
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a stream that others have too, which is asked of the driver, and of one that goes.
+//! The end of a shared stream, for which the driver is asked, and of a stream that is destroyed.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::error::Result;
 use crate::op::{Kind, OpId};
 
 impl Stream {
-    /// Asks the driver about the stream itself, with all that anybody has put into it. An event that is recorded for the
-    /// question would not be over when it is asked about at once: who asks again and again would never hear "yes".
+    /// Asks the driver about the stream itself, including work that other code has put into it. An event recorded for
+    /// the query would not be complete right away: a caller that polls would never get `true`.
     ///
     /// # Errors
-    /// What the back end answers.
+    /// Any error that the back end returns.
     #[track_caller]
     pub(crate) fn query_itself(&self, at: Place) -> Result<bool> {
         let runtime = &self.runtime;
@@ -23,7 +23,7 @@ impl Stream {
             stream: self.core.id,
             done,
         };
-        // What another thread submits while this one asks is not known to be over.
+        // Work that another thread submits during the query is not known to be complete.
         let point = self.core.end();
         let asked = |thread: &mut Thread| plain(thread.id, kind(false), &mut None, at);
         let op = as_thread(runtime, asked);
@@ -34,11 +34,11 @@ impl Stream {
         Ok(done)
     }
 
-    /// Records the end of a stream that goes, so that another may count on its chain. Every chain makes every clock
-    /// longer.
+    /// Records the end of a stream that is being destroyed, so that another stream can continue its chain. Every
+    /// chain makes every clock longer.
     ///
     /// # Errors
-    /// What the back end answers, or that the stream is being captured: then nobody does.
+    /// Any error that the back end returns, or that the stream is being captured: then its chain is not continued.
     pub(crate) fn ended(&self, at: Place) -> Result<Ended> {
         let event = self.runtime.event(self.core.device, false)?;
         let end = Arc::new(self.record_as(event, at)?);
@@ -46,11 +46,11 @@ impl Stream {
         Ok(Ended { clock, end })
     }
 
-    /// A new stream goes on on the chain of another one, whose end it waits for: that is over, so it holds nothing up, and
-    /// the log has it.
+    /// Makes a new stream continue the chain of a destroyed one, whose end it waits for: that end is complete, so the
+    /// wait does not delay it, and the log has the order.
     ///
     /// # Errors
-    /// What the back end answers; it has its own chain then.
+    /// Any error that the back end returns; the stream has its own chain then.
     pub(crate) fn go_on_as(&self, ended: Ended, at: Place) -> Result<()> {
         self.begin(at, |step| {
             step.submit_wait(ended.end.event.id)?;

@@ -1,4 +1,4 @@
-//! The locks of all blocks that a call touches, each taken once and in the order of their addresses.
+//! The locks of all blocks that a call touches, each taken once, in the order of their addresses.
 
 use std::cmp::Ordering;
 
@@ -10,16 +10,15 @@ use super::super::mark::Mark;
 use super::super::uses::Uses;
 use crate::op::Mode;
 
-/// The state of every touched block.
+/// The locked state of every touched block.
 pub(super) struct Held<'a> {
-    /// Sorted by where the block lies.
+    /// Sorted by the block's address.
     states: SmallVec<[(*const Block, MutexGuard<'a, BlockState>); 4]>,
-    /// Where the state of each touch is, by the number of the touch; empty for a few touches, where
-    /// to look is quicker.
+    /// Index into `states` of each touch, by the touch's number; empty for a few touches, where a search is faster.
     places: Vec<u32>,
 }
 
-/// So many touches are few.
+/// Up to this many touches are searched.
 const FEW: usize = 8;
 
 impl Default for Held<'_> {
@@ -33,7 +32,7 @@ impl Default for Held<'_> {
 }
 
 impl<'a> Held<'a> {
-    /// Locks every touched block once. Nearly every call touches one or two.
+    /// Locks every touched block once. Almost every call touches one or two.
     #[inline]
     pub(super) fn lock(touches: &[Touch<'a>]) -> Held<'a> {
         let mut held = Held::default();
@@ -80,7 +79,7 @@ impl<'a> Held<'a> {
         let touched = (0u32..).zip(touches);
         let touched = touched.map(|(number, touch)| (touch.block, number));
         let mut touched: Vec<(&'a Block, u32)> = touched.collect();
-        // Not the unstable one: blocks that were made together mostly lie in order already.
+        // A stable sort: blocks that were made together are mostly in order already.
         touched.sort_by_key(|&(block, _)| std::ptr::from_ref(block));
         self.states.reserve(touched.len());
         self.places.resize(touched.len(), 0);
@@ -90,7 +89,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Equal blocks come one after the other.
+    /// Locks the block unless the previous one was the same: equal blocks are adjacent.
     #[inline]
     fn add_once(&mut self, block: &'a Block) {
         let is_held = |&(last, _): &(*const Block, _)| std::ptr::eq(last, block);
@@ -99,7 +98,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Where the state of the block of this touch is.
+    /// Returns the index of the state of the block of this touch.
     #[inline]
     fn place(&self, number: usize, block: &Block) -> usize {
         if self.states.len() <= 2 {
@@ -113,7 +112,7 @@ impl<'a> Held<'a> {
         place.expect("every touched block was locked")
     }
 
-    /// What the block was used for.
+    /// Returns the uses of the block.
     #[inline]
     pub(super) fn uses(&self, number: usize, block: &Block) -> &Uses {
         &self.states[self.place(number, block)].1.uses
@@ -136,8 +135,8 @@ impl<'a> Held<'a> {
         let uses = &mut self.state(number, touch.block).uses;
         let bytes = touch.start..touch.end;
         match touch.mode {
-            // It need not stand behind what only its thread knows to be over, nor by itself behind
-            // an earlier launch.
+            // The write may not be ordered after uses that only its thread knows to be complete, or that an earlier
+            // launch of its graph covers.
             Mode::Write if !is_in_the_stream => uses.note_beside(bytes, &mark),
             mode => uses.note(bytes, mode, mark),
         }

@@ -1,16 +1,15 @@
-//! The one step by which anything gets into a stream.
+//! The one step by which any call enters a stream.
 //!
-//! Finding the missing waits, submitting, noting the uses and writing the log happen under the
-//! locks of the pen (if anybody listens), the stream and the touched blocks, taken in this order
-//! and the blocks by their address. So the log has the driver's sequence, no use is missed by
-//! another thread, and no two threads wait for each other.
+//! Finding the missing waits, submitting, noting the uses and writing the log happen under the locks of the pen (if a
+//! sink is attached), the stream and the touched blocks, taken in this order, and the blocks in the order of their
+//! addresses. So the log has the driver's order, no use is missed by another thread, and there is no deadlock.
 //!
-//! Every way in is one frame: a machine that is lost is refused, the calling thread is a [`Caller`], [`Stream::step`] takes
-//! the locks, the [`Step`] acts and is [closed](Step::close), and the caller leaves. [`Stream::begin`] and [`Stream::link`]
-//! write it around closures. The calls that are made most write it themselves: through a closure, or with its first two
-//! lines in a function, a result is moved that costs them up to thirty instructions.
+//! Every entry point has the same frame: a lost machine is refused, the calling thread is a [`Caller`],
+//! [`Stream::step`] takes the locks, the [`Step`] acts and is [closed](Step::close), and the caller leaves.
+//! [`Stream::begin`] and [`Stream::link`] put it around closures. The most frequent calls write it out: through a
+//! closure, or with its first two lines in a function, a result is moved that costs up to thirty instructions.
 //!
-//! [`tracker`](super::super) tells marks, links, points and epochs apart.
+//! [`tracker`](super::super) defines marks, links, points and epochs.
 
 use std::sync::atomic;
 use std::sync::{Arc, OnceLock};
@@ -33,38 +32,38 @@ use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::Epoch;
 use crate::order::live::{Point, StreamClock};
-use crate::order::may_hold_up;
+use crate::order::may_block;
 
-/// Something to be put into a stream.
+/// A call to be put into a stream.
 pub(crate) struct Call<'a> {
     pub kind: Kind,
     pub payload: Payload<'a>,
     pub touches: &'a [Touch<'a>],
-    /// What it reads besides.
+    /// Further memory that it reads.
     pub sources: &'a mut [Source<'a>],
-    /// A point behind which the call stands by itself: of a graph, its last launch (R49).
+    /// A point that the call is ordered after without a wait: for a graph, its previous launch (R49).
     pub behind: Option<&'a Point>,
-    /// Whether the caller wants to know when it is over.
+    /// Whether the caller needs a mark of the call's completion.
     pub is_awaited: bool,
     pub at: Place,
 }
 
-/// Something to be put into a stream as it is.
+/// A call of the explicit style, to be put into a stream without added waits.
 pub(crate) struct Bare<'a> {
     pub kind: Kind,
     pub payload: Payload<'a>,
-    /// Whether it runs; if not, it becomes part of a capture.
+    /// Whether it runs; otherwise it becomes part of a capture.
     pub runs: bool,
     pub at: Place,
 }
 
-/// The first bytes of a block that a call reads, and that nobody else can name: no lock is taken.
+/// The first bytes of a block that a call reads. The block has no other reference, so no lock is taken.
 pub(crate) struct Source<'a> {
     pub block: &'a mut Block,
     pub end: u64,
 }
 
-/// What a call needs all the way through.
+/// The state of a call while it holds the locks.
 pub(super) struct Step<'s> {
     stream: &'s Stream,
     pub thread: &'s mut Thread,
@@ -74,18 +73,18 @@ pub(super) struct Step<'s> {
 }
 
 impl Stream {
-    /// Puts a call into the stream, behind all that it has to stand behind. The mark says where it
-    /// is over, for those who ask ([`Call::is_awaited`]).
+    /// Puts a call into the stream, ordered after all uses that it conflicts with. Returns the mark of its completion
+    /// if [`Call::is_awaited`] is set.
     ///
     /// # Errors
-    /// What the back end answers. The call is not in the stream then; waits for it may be.
+    /// Any error that the back end returns. The call is not in the stream then; its waits may be.
     #[track_caller]
     pub(crate) fn issue(&self, mut call: Call<'_>) -> Result<Option<Mark>> {
         let (runtime, at) = (&self.runtime, call.at);
         runtime.check()?;
         let mut caller = Caller::of(runtime);
         let mut step = self.step(caller.thread(), at);
-        // Blocks are only looked at by the tracker and named by the log.
+        // Blocks are only used by the tracker and the log.
         let mut held = match runtime.is_tracking || step.pen.is_some() {
             true => Held::lock(call.touches),
             false => Held::default(),
@@ -102,13 +101,13 @@ impl Stream {
         Ok(mark)
     }
 
-    /// The end of the stream so far, as a mark.
+    /// Returns the current end of the stream as a mark.
     #[track_caller]
     pub(crate) fn mark(&self, at: Place) -> Result<Mark> {
         self.begin(at, |step| step.mark())
     }
 
-    /// Records an event of one's own at the end of the stream.
+    /// Records the caller's own event at the end of the stream.
     #[track_caller]
     pub(crate) fn record_as(&self, event: OwnEvent, at: Place) -> Result<Recorded> {
         self.begin(at, |step| {
@@ -117,24 +116,24 @@ impl Stream {
         })
     }
 
-    /// Makes the stream wait for a mark, unless it is known to stand behind it already.
+    /// Makes the stream wait for a mark, unless it is known to be ordered after it already.
     #[track_caller]
     pub(crate) fn wait_for(&self, mark: &Mark, at: Place) -> Result<()> {
-        self.begin(at, |step| step.stand_behind(mark))
+        self.begin(at, |step| step.order_after(mark))
     }
 
-    /// Makes the stream wait for the end of another one so far.
+    /// Makes the stream wait for the current end of another stream.
     #[track_caller]
     pub(crate) fn wait_for_end(&self, other: &Stream, at: Place) -> Result<()> {
         self.link(
             other,
             at,
             |step| step.mark_link(),
-            |step, event| step.stand_behind_link(event),
+            |step, event| step.order_after_link(event),
         )
     }
 
-    /// Makes the stream wait for what another one records.
+    /// Makes the stream wait for an event that the other stream records.
     #[inline(always)]
     #[track_caller]
     fn link(
@@ -161,12 +160,11 @@ impl Stream {
         state
     }
 
-    /// Puts a call of the explicit style into the stream: it waits for nothing by itself, and nothing
-    /// is noted. `accesses` is asked only if somebody listens. A call that is captured does not run, so
-    /// nothing is learned from it.
+    /// Puts a call of the explicit style into the stream: no waits are added, and no uses are noted. `accesses` is
+    /// called only if a sink is attached. A call that is captured does not run, so no order is derived from it.
     ///
     /// # Errors
-    /// What the back end answers. The call is not in the stream then.
+    /// Any error that the back end returns. The call is not in the stream then.
     #[track_caller]
     pub(crate) fn issue_bare(
         &self,
@@ -174,13 +172,14 @@ impl Stream {
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
     ) -> Result<()> {
         let runtime = &self.runtime;
-        if call.runs && may_hold_up(call.kind) && !self.is_captured_by_others() {
+        if call.runs && may_block(call.kind) && !self.is_captured_by_others() {
             self.issue_unlocked(&mut call, accesses)?;
         } else {
             self.begin(call.at, |step| {
                 let op = step.bare(call.kind, accesses);
                 let payload = std::mem::replace(&mut call.payload, Payload::None);
-                // SAFETY: what names memory in the explicit style is `unsafe`, and its caller has promised this.
+                // SAFETY: calls of the explicit style that name memory are `unsafe`, and their caller has promised
+                // this.
                 if let Err(error) = unsafe { runtime.backend.submit(&op, payload) } {
                     step.state.is_marked = false;
                     step.state.clock.unseen();
@@ -205,8 +204,8 @@ impl Stream {
         }
     }
 
-    /// For a call that may block its caller, be it for a function on the host that waits for other threads: their calls
-    /// want the locks. So it gets its place first, and is made without a lock.
+    /// Submits a call that may block its caller, for instance on a function on the host that waits for other threads,
+    /// whose calls need the locks. So the call gets its place in the order first, and is then made without a lock.
     #[cold]
     #[track_caller]
     fn issue_unlocked(
@@ -226,7 +225,7 @@ impl Stream {
         let payload = std::mem::replace(&mut call.payload, Payload::None);
         // SAFETY: as in `issue_bare`.
         let submitted = runtime.seen(unsafe { runtime.backend.submit(&op, payload) });
-        // What another thread has recorded meanwhile may stand before the call.
+        // An event that another thread recorded meanwhile may come before the call.
         let mut state = self.lock();
         state.is_marked = false;
         state.clock.unseen();
@@ -240,11 +239,11 @@ impl Stream {
         self.core.is_shared() && self.runtime.backend.is_captured(self.core.id)
     }
 
-    /// Puts a call of the explicit style into the stream that touches no memory, such as a wait for the point `behind`.
-    /// `done` is shown the clock of the stream behind the call.
+    /// Puts a call of the explicit style that touches no memory into the stream, such as a wait for the point
+    /// `behind`. `done` gets the stream's clock after the call.
     ///
     /// # Errors
-    /// As [`Stream::issue_bare`].
+    /// As for [`Stream::issue_bare`].
     #[inline]
     #[track_caller]
     pub(crate) fn link_bare(
@@ -269,12 +268,11 @@ impl Stream {
         self.wait_if_synchronous(runs, at)
     }
 
-    /// Puts a call into the stream by which it joins a capture; `joined` is called behind it, before
-    /// anything else gets into the stream. If memory was noted on the stream, those who wait for it get
-    /// an event from before.
+    /// Puts a call into the stream by which it joins a capture; `joined` runs directly after it, before anything else
+    /// enters the stream. If memory was noted on the stream, waits for that memory get an event from before the call.
     ///
     /// # Errors
-    /// As [`Stream::issue_bare`].
+    /// As for [`Stream::issue_bare`].
     #[track_caller]
     pub(crate) fn link_into_capture(
         &self,
@@ -300,14 +298,15 @@ impl Stream {
         })
     }
 
-    /// Makes the stream wait for all that another one was given, for a call of the explicit style.
+    /// Makes the stream wait for all work submitted to another stream so far, for a call of the explicit style.
     ///
     /// # Errors
-    /// As [`Stream::issue_bare`].
+    /// As for [`Stream::issue_bare`].
     #[track_caller]
     pub(crate) fn link_behind(&self, other: &Stream, runs: bool, at: Place) -> Result<()> {
-        // Also where the end of the other one has an event, because others may have put work behind that one. If another
-        // thread records it again before the wait for it is placed, that wait is for more than it has to be.
+        // An event is recorded even if the end of the other stream has one, because other code may have submitted
+        // work after that. If another thread records the event again before the wait for it is placed, the wait
+        // covers more than necessary.
         self.link(
             other,
             at,
@@ -323,8 +322,8 @@ impl Stream {
         self.wait_if_synchronous(runs, at)
     }
 
-    /// Makes the stream wait for what a use of these bytes would have to stand behind.
-    pub(crate) fn stand_behind(&self, touch: Touch<'_>, at: Place) -> Result<()> {
+    /// Makes the stream wait for all uses that an access to these bytes would have to be ordered after.
+    pub(crate) fn order_after(&self, touch: Touch<'_>, at: Place) -> Result<()> {
         let touches = [touch];
         self.begin(at, |step| {
             step.refuse_captured()?;
@@ -332,8 +331,8 @@ impl Stream {
         })
     }
 
-    /// Tells the log, unless it is not to be told, that the calling thread waits for the stream, and
-    /// gives the call and the end of the stream.
+    /// Logs, if `is_told` is set, that the calling thread waits for the stream; returns the op and the end of the
+    /// stream.
     pub(crate) fn tell_wait(&self, kind: Kind, is_told: bool, at: Place) -> Result<(Op, Point)> {
         self.begin(at, |step| {
             let op = plain(step.thread.id, kind, &mut step.pen, step.at);
@@ -344,8 +343,8 @@ impl Stream {
         })
     }
 
-    /// Takes the locks for a call that touches no memory, as the calling thread.
-    // As calls of their own these two take some fifty instructions more, in calls of three hundred.
+    /// Runs an action under the locks, for a call that touches no memory, as the calling thread.
+    // Not inlined, these two would cost some fifty more instructions, in calls of three hundred.
     #[inline(always)]
     #[track_caller]
     pub(super) fn begin<R>(
@@ -374,7 +373,7 @@ impl Stream {
                 step.close();
                 Ok(done)
             }
-            // Apart, so that nothing as large as an error is moved where there is none.
+            // A separate arm, so that the large error type is not moved in the other case.
             Err(error) => {
                 step.close();
                 Err(error)
@@ -382,7 +381,7 @@ impl Stream {
         }
     }
 
-    /// Takes the locks. It is to be [closed](Step::close) when no lock of a block is held.
+    /// Takes the locks. The step has to be [closed](Step::close) when no lock of a block is held.
     #[inline(always)]
     fn step<'s>(&'s self, thread: &'s mut Thread, at: Place) -> Step<'s> {
         Step {
@@ -396,7 +395,7 @@ impl Stream {
 }
 
 impl Step<'_> {
-    /// Gives the locks back. What a sink has to say about the call is said.
+    /// Releases the locks, and raises what the sinks report about the call.
     #[inline]
     #[track_caller]
     fn close(self) {
@@ -437,20 +436,20 @@ impl Step<'_> {
                     mode,
                 });
             }
-            // Names are records of their own; the number is taken behind them.
+            // Ids of buffers are log records of their own; the op's number is taken after them.
             op.id = pen.next_op();
         }
         let payload = std::mem::replace(&mut call.payload, Payload::None);
-        // SAFETY: the payload names the memory of `touches` and `sources`, at the ranges that were borrowed. It stands
-        // behind all uses that conflict, and this one is noted: memory goes to nobody else before it is over (I11,
-        // I14). Without tracking all of that was promised when the device was opened.
+        // SAFETY: the payload names the memory of `touches` and `sources`, at the ranges that were borrowed. The call
+        // is ordered after all conflicting uses, and is noted itself: the memory gets no other owner before the call
+        // is complete (I11, I14). Without tracking the caller promised this when the device was opened.
         let submitted = unsafe { runtime.backend.submit(&op, payload) };
         let submitted = runtime.seen(submitted);
         self.state.is_marked = false;
         match (&submitted, call.behind) {
             (Ok(()), Some(earlier)) => self.state.clock.launched(&self.thread.clock, earlier),
             (Ok(()), None) => _ = self.state.clock.submitted(&self.thread.clock),
-            // It is not in the stream, which learns nothing from it.
+            // The call is not in the stream, whose clock does not advance.
             (Err(_), _) => self.state.clock.unseen(),
         }
         if submitted.is_ok() {
@@ -460,8 +459,8 @@ impl Step<'_> {
         if !(runtime.is_tracking && touches_any || call.is_awaited) {
             return submitted.map(|()| None);
         }
-        // Also a call that failed is noted: nobody can tell how much of it the device has seen, and
-        // waiting for nothing is safe.
+        // A call that failed is noted as well: it is unknown how much of it the device has seen, and an unnecessary
+        // wait is safe.
         if self.stream.core.is_marking || matches!(call.kind, Kind::GraphLaunch { .. }) {
             let _ = self.record();
         }
@@ -479,7 +478,7 @@ impl Step<'_> {
             for (number, touch) in others.iter().enumerate() {
                 held.note(number, touch, mark.clone(), is_in_the_stream);
             }
-            // One count less to keep where nobody asked for the mark.
+            // Saves a reference count if the caller did not ask for the mark.
             if !call.is_awaited {
                 held.note(others.len(), last, mark, is_in_the_stream);
                 return submitted.map(|()| None);
@@ -526,8 +525,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Without asking whether it is over: a wait for what is over costs 0.13 µs and holds nothing up,
-    /// a question that is answered "yes" up to 1.4 µs, and one that is answered "no" gains nothing (H200).
+    /// Waits without first asking whether the mark is complete: a wait for a completed mark costs 0.13 µs and delays
+    /// nothing, a query that returns `true` costs up to 1.4 µs, and one that returns `false` gains nothing (H200).
     #[inline(never)]
     fn wait_unless_known(&mut self, mark: &Mark) -> Result<()> {
         if self.knows(mark.epoch()) {
@@ -540,8 +539,8 @@ impl Step<'_> {
         self.wait(mark)
     }
 
-    /// Other code that has the stream may have begun a capture: a call of the safe API would become part
-    /// of it instead of running.
+    /// Refuses a call of the safe API while other code captures the stream: it would become part of the capture
+    /// instead of running.
     #[cold]
     fn refuse_captured(&self) -> Result<()> {
         match self.stream.core.is_shared() {
@@ -557,7 +556,7 @@ impl Step<'_> {
     fn wait(&mut self, mark: &Mark) -> Result<()> {
         match mark {
             Mark::Recorded(recorded) => self.wait_event(recorded),
-            // An event behind all that the stream has been given by now.
+            // An event after all work that the stream has been given by now.
             Mark::Stream(mark) => {
                 let runtime = &self.stream.runtime;
                 let (thread, pen) = (self.thread.id, &mut self.pen);
@@ -576,8 +575,8 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// A call that touches no memory: the stream stands behind all that the thread knows to be over,
-    /// unless the call is refused. If it knew that before, a call that is refused is a step like any.
+    /// Runs a call that touches no memory: the stream is then ordered after all that the thread knows to be complete,
+    /// unless the call is refused. If the stream knew all of that already, a refused call counts as an ordinary step.
     #[inline]
     fn learning(&mut self, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let (clock, thread) = (&mut self.state.clock, &self.thread.clock);
@@ -593,14 +592,14 @@ impl Step<'_> {
         called
     }
 
-    /// The end of the stream so far, with an event.
+    /// Returns the current end of the stream, with an event.
     #[inline]
     fn mark(&mut self) -> Result<Mark> {
         self.recorded()?;
         Ok(self.end())
     }
 
-    /// Sees to it that the newest mark is the end of the stream.
+    /// Ensures that the newest mark is the end of the stream.
     #[inline]
     fn recorded(&mut self) -> Result<()> {
         if self.stream.core.is_shared() {
@@ -611,9 +610,9 @@ impl Step<'_> {
         self.learning(Step::record)
     }
 
-    /// The stream waits for a mark, unless it is known to be ordered after it.
+    /// Makes the stream wait for a mark, unless it is known to be ordered after it.
     #[inline]
-    fn stand_behind(&mut self, mark: &Mark) -> Result<()> {
+    fn order_after(&mut self, mark: &Mark) -> Result<()> {
         if self.knows(mark.epoch()) {
             return Ok(());
         }
@@ -623,7 +622,8 @@ impl Step<'_> {
         self.wait(mark)
     }
 
-    /// A call of the explicit style was put in that touches no memory, such as a wait for the point `behind`.
+    /// Updates the state for a call of the explicit style that touches no memory, such as a wait for the point
+    /// `behind`.
     #[inline(always)]
     fn linked(&mut self, runs: bool, behind: Option<&Point>) {
         if runs {
@@ -647,7 +647,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Records an event at the end of the stream; the thread keeps where that is ([`Thread::link`]).
+    /// Records an event at the end of the stream; the thread keeps its point ([`Thread::link`]).
     #[inline]
     fn record_link(&mut self) -> Result<EventId> {
         let event = match &self.state.link {
@@ -660,21 +660,22 @@ impl Step<'_> {
         Ok(event)
     }
 
-    /// As [`Step::record_link`], but the end of the stream may have an event. That stays the stream's: if another thread
-    /// records it again before the wait for it is placed, that wait is for more than it has to be.
+    /// Like [`Step::record_link`], but reuses an event at the end of the stream if there is one. The stream keeps
+    /// that event: if another thread records it again before the wait for it is placed, the wait covers more than
+    /// necessary.
     #[inline]
     fn mark_link(&mut self) -> Result<EventId> {
         self.recorded()?;
         let Some(mark) = self.state.marks.back() else {
-            unreachable!("one was recorded")
+            unreachable!("an event was just recorded")
         };
         self.thread.link.clone_from(&mark.point);
         Ok(mark.event.id)
     }
 
-    /// The stream waits for what the thread keeps, unless it is known to stand behind it.
+    /// Makes the stream wait for the thread's link, unless it is known to be ordered after it.
     #[inline]
-    fn stand_behind_link(&mut self, event: EventId) -> Result<()> {
+    fn order_after_link(&mut self, event: EventId) -> Result<()> {
         if self.knows(self.thread.link.epoch()) {
             return Ok(());
         }
@@ -693,7 +694,7 @@ impl Step<'_> {
         self.state.clock.waits_for(clock, link);
     }
 
-    /// Records an event that is not the stream's at its end.
+    /// Records an event that does not belong to the stream, at its end.
     fn record_own(&mut self, event: OwnEvent) -> Result<Recorded> {
         self.learning(|step| step.submit_record(event.id))?;
         Ok(Recorded {
@@ -728,7 +729,7 @@ impl Step<'_> {
         Ok(id)
     }
 
-    /// The end of the stream, whether an event was recorded there or not.
+    /// Returns the end of the stream, whether an event was recorded there or not.
     #[inline]
     fn end(&self) -> Mark {
         let unrecorded = || {
@@ -743,12 +744,12 @@ impl Step<'_> {
         self.state.end().unwrap_or_else(unrecorded)
     }
 
-    /// A call of the explicit style, as the log is told of it.
+    /// Returns the op that the log observes for a call of the explicit style.
     fn bare(&mut self, kind: Kind, accesses: impl FnOnce(&mut Pen<'_>) -> Accesses) -> Op {
         let mut op = plain(self.thread.id, kind, &mut self.pen, self.at);
         if let Some(pen) = &mut self.pen {
             op.accesses = accesses(pen);
-            // Names are records of their own; the number is taken behind them.
+            // Ids of buffers are log records of their own; the op's number is taken after them.
             op.id = pen.next_op();
         }
         op
@@ -766,12 +767,12 @@ impl Step<'_> {
         self.submit(Kind::Record { event, stream })
     }
 
-    /// Submits a call that touches no memory, and tells the log.
+    /// Submits a call that touches no memory, and logs it.
     #[inline]
     pub(super) fn submit(&mut self, kind: Kind) -> Result<()> {
         let runtime = &self.stream.runtime;
         let op = plain(self.thread.id, kind, &mut self.pen, self.at);
-        // SAFETY: it names no memory; its stream and its event are held.
+        // SAFETY: it names no memory; its stream and its event exist.
         let submitted = unsafe { runtime.backend.submit(&op, Payload::None) };
         runtime.seen(submitted)?;
         write(&mut self.pen, &op);

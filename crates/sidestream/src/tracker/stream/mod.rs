@@ -1,4 +1,4 @@
-//! Streams as handles: how one is had, and what is asked of it.
+//! Stream handles: how a stream is obtained and queried.
 
 mod ends;
 mod held;
@@ -24,18 +24,18 @@ pub(crate) use issue::{Bare, Call, Source};
 
 /// A stream of a device. Clones are the same stream.
 ///
-/// It is a non-blocking stream: it takes no part in the order of the legacy default stream. When
-/// the last clone is dropped its work still runs, and the device may give it to the next who asks
-/// for a stream of the same name and priority.
+/// It is a non-blocking stream: it is not ordered with the legacy default stream. When the last clone is dropped its
+/// submitted work still runs, and the device may return the stream for a later request with the same name and
+/// priority.
 #[derive(Clone)]
 pub struct Stream {
-    // Before the runtime: it holds marks, as an `Event` does.
+    // Dropped before the runtime: it has marks, as an `Event` does.
     pub(crate) core: Arc<Core>,
     pub(crate) runtime: Arc<Runtime>,
 }
 
 impl Core {
-    /// A stream of the driver, new or adopted.
+    /// Creates or adopts a stream of the driver.
     pub(crate) fn new(
         runtime: &Runtime,
         device: DeviceId,
@@ -48,7 +48,8 @@ impl Core {
         Core::named(runtime, id, device, kind, priority, name, made)
     }
 
-    /// The same with an id that stands for no stream yet: one that could not be made when the log was told of it.
+    /// Like [`Core::new`], with an id that is not in use yet, such as the logged id of a stream whose creation
+    /// failed.
     pub(crate) fn named(
         runtime: &Runtime,
         id: StreamId,
@@ -70,7 +71,8 @@ impl Core {
             name,
             adopt,
         };
-        // SAFETY: the id stands for nothing. For a handle of another library its caller has promised (`Stream::from_raw`).
+        // SAFETY: the id is not in use. For another library's handle the caller of `Stream::from_raw` has promised
+        // the rest.
         let created = unsafe { runtime.backend.create(create) };
         runtime.seen(created)?;
         Ok(Arc::new(Core {
@@ -95,7 +97,7 @@ impl Core {
 }
 
 impl Streams {
-    /// A stream that nobody holds and that has nothing to do, or a new one.
+    /// Returns an idle stream without handles, or a new one.
     pub(crate) fn get(
         &self,
         runtime: &Arc<Runtime>,
@@ -121,7 +123,7 @@ impl Streams {
         Ok(Stream { runtime, core })
     }
 
-    /// A handle for every stream there is.
+    /// Returns a handle of every stream.
     pub(crate) fn all(&self, runtime: &Arc<Runtime>) -> Vec<Stream> {
         let made = self.made.lock();
         let handles = made.iter().map(|core| Stream {
@@ -143,14 +145,14 @@ impl Streams {
             let unused = unused.filter(|core| Arc::strong_count(core) == 1);
             unused.cloned().collect()
         };
-        // Those that other code captures have something to do.
+        // A stream that other code captures is not idle.
         for core in (unused.into_iter()).filter(|core| core.refuse_captured(runtime).is_ok()) {
-            // Another thread may have taken it in between: it would be held by three.
+            // Another thread may have taken it meanwhile: then it has three references.
             let last = core.state.lock().end();
             let is_over = match last {
                 Some(mark) if !core.is_shared() => runtime.query(&mark, at)?,
-                // Never used, or ends with a wait, or with work of other code for all that one knows: then
-                // a mark is made for the question.
+                // The stream was never used, or it ends with a wait or possibly with work of other code: then a mark
+                // is made for the query.
                 _ => {
                     let runtime = Arc::clone(runtime);
                     let core = Arc::clone(&core);
@@ -165,14 +167,14 @@ impl Streams {
     }
 }
 
-/// Whether a call may name all these blocks: they have to belong to the stream's machine.
+/// Checks that a call may name all these blocks: they have to belong to the stream's machine.
 #[inline]
 pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>]) -> Result<()> {
     let mut blocks = touches.iter().map(|touch| touch.block);
     blocks.try_for_each(|block| is_of(stream, call, block))
 }
 
-/// Whether a call may name this block.
+/// Checks that a call may name this block.
 #[inline]
 pub(crate) fn is_of(stream: &Stream, call: &'static str, block: &Block) -> Result<()> {
     match Arc::ptr_eq(&block.runtime, &stream.runtime) {
@@ -191,7 +193,7 @@ fn foreign(call: &'static str) -> Error {
     }
 }
 
-/// Whether the device has this priority.
+/// Checks that the device has this priority.
 pub(crate) fn is_priority(runtime: &Runtime, device: DeviceId, priority: i32) -> Result<()> {
     let caps = &runtime.backend.devices()[device.0 as usize];
     let (most_urgent, least_urgent) = caps.priorities;

@@ -1,4 +1,4 @@
-//! Code of the program's that the runtime calls, and that panics there.
+//! Code of the program that the runtime calls, and that panics there.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,7 +17,7 @@ use super::super::reference;
 use super::values::{clone_at, take_at};
 use super::{GRID, Line, World};
 
-/// What all of them say.
+/// Message of all these panics.
 pub const SAID: &str = "the test said so";
 
 /// Not `panic!`, whose hook would print it.
@@ -47,7 +47,7 @@ impl World {
             }
             Called::File(after) => {
                 let recording = caught(|| self.device(0).record(Bomb(after)));
-                // A file that panics at once is no recording.
+                // A file that panics at once makes no recording.
                 self.recordings
                     .lock()
                     .extend(recording.and_then(Result::ok));
@@ -61,7 +61,7 @@ impl World {
                 let Line { stream, .. } = self.stream(stream);
                 let given = caught(|| stream.host_func(Fuse, |_| ()));
                 if let Some(pending) = given.and_then(|given| self.issued(given)) {
-                    // It goes on a thread of the runtime's own.
+                    // It is dropped on a thread of the runtime.
                     drop(pending);
                 }
             }
@@ -70,7 +70,7 @@ impl World {
                     return;
                 };
                 if !other.is_captured() && self.plan.threads == 1 && !self.captures() {
-                    // SAFETY: the function calls nothing, and touches nothing.
+                    // SAFETY: the function makes no calls and touches no memory.
                     let given = unsafe { other.stream().host_func(&[], &[], || panic_quietly()) };
                     self.issued(given);
                 }
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Nothing is queued: the buffer stays as it was.
+    /// Nothing is submitted: the buffer is unchanged.
     fn cost(&self, at: Place) {
         let kernel = Kernel::<(Write<u32>,)>::on_host("dear", |_, (y,)| reference::one(y));
         let kernel = kernel.with_cost(|_| panic_quietly());
@@ -138,14 +138,14 @@ impl World {
         });
     }
 
-    /// The sinks are told nothing more, and the recordings end. What a sink had to say is said to somebody.
+    /// Detaches the sinks and ends the recordings. A remaining panic of a sink is taken out here.
     pub(super) fn stop_listening(&self) {
         let device = &self.all[0];
         for sink in self.sinks.lock().drain(..) {
             device.stop_listening(sink);
         }
         for recording in self.recordings.lock().drain(..) {
-            // The test's own file: some were cut.
+            // The file is the test's own: some recordings were cut.
             drop(recording.finish());
         }
         for _ in 0..64 {
@@ -154,10 +154,10 @@ impl World {
     }
 }
 
-/// What a call gives, unless code of the test panics in it.
+/// Returns the result of a call, unless code of the test panics in it.
 ///
 /// # Panics
-/// If anything else does.
+/// If any other code panics.
 pub(super) fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(value) => Some(value),
@@ -166,14 +166,14 @@ pub(super) fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-/// Whether code of the test has panicked.
+/// Returns whether code of the test has panicked.
 pub(super) fn is_ours(panic: &(dyn std::any::Any + Send)) -> bool {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.is_some_and(|text| text.contains(SAID))
 }
 
-/// A sink that panics when it has been told so many things.
+/// A sink that panics after this many records.
 struct Fragile(u32);
 
 impl Fragile {
@@ -195,10 +195,10 @@ impl Sink for Fragile {
     }
 }
 
-/// A file that panics behind so many writes.
+/// A file that panics after this many writes.
 pub(super) struct Bomb(u32);
 
-/// How often this process has written or flushed one.
+/// How often this process has written or flushed such a file.
 pub(super) static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
 impl io::Write for Bomb {

@@ -1,4 +1,4 @@
-//! A fork in the middle of a program: the child is refused everything, and takes nothing away.
+//! A fork in the middle of a program: every call of the child is refused, and its drops have no effect.
 
 use super::World;
 
@@ -18,8 +18,8 @@ impl World {
         }
     }
 
-    /// What a child of a fork finds: 0 if all is as it should be, and else what is not. Locks of the test's own may be
-    /// held forever there.
+    /// Runs in the child and returns 0 if all is as expected, otherwise a number that identifies the failure. Locks
+    /// of the test itself may stay locked forever there.
     fn is_refused(&self) -> i32 {
         use std::sync::atomic::Ordering::Relaxed;
 
@@ -82,7 +82,7 @@ impl World {
     }
 }
 
-/// Drops all that is in a list, unless somebody had its lock.
+/// Drops the contents of a list, unless its lock was taken.
 #[cfg(all(unix, not(miri)))]
 fn empty<T>(list: &parking_lot::Mutex<Vec<T>>) {
     if let Some(mut list) = list.try_lock() {
@@ -105,8 +105,8 @@ mod forks {
     }
 
     pub fn child(act: impl FnOnce() -> c_int) -> c_int {
-        // SAFETY: as in the tests of `fork`: the child calls what is tested, and ends without running anything of its
-        // parent's.
+        // SAFETY: as in the tests of `fork`: the child calls only what is tested, and exits without running anything
+        // of its parent's.
         unsafe {
             let process = fork();
             if process == 0 {

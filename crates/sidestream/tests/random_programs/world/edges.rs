@@ -1,4 +1,4 @@
-//! Other code beside the safe API: it has streams of the program and works there, and it captures them.
+//! Other code beside the safe API: it uses and captures streams of the program.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,29 +21,29 @@ use super::{GRID, Line, Slot, World};
 /// A stream that code beside the safe API uses.
 pub(super) struct Other {
     stream: explicit::Stream,
-    /// The same one, if it is a stream of the safe API.
+    /// The stream in the safe API, if it is one of its streams.
     safe: Option<Stream>,
     device: Device,
-    /// What it is to other code; none if that does not know it.
+    /// Its id for other code; none if other code does not know it.
     id: Option<StreamId>,
     is_legacy: bool,
     /// Locked before everything else of the world.
     capture: Mutex<Option<Open>>,
 }
 
-/// A capture that somebody has begun.
+/// An open capture.
 struct Open {
     by: By,
-    /// It has to end there, if the program began it.
+    /// The thread in which it must end, if the program began it.
     thread: usize,
     out: DeviceMemory,
     expected: [u8; OUT],
 }
 
-/// Bytes that a capture writes, eight by each of its nodes.
+/// Number of bytes that a capture writes, eight by each of its nodes.
 const OUT: usize = 64;
 
-/// So many streams are used at a time.
+/// Maximum number of streams at a time.
 const OTHERS: usize = 4;
 
 impl World {
@@ -85,7 +85,7 @@ impl World {
             Known::Adopted(which) => {
                 let device = self.device(which);
                 let (handle, kind) = (self.faults.new_handle(), StreamKind::NonBlocking);
-                // SAFETY: the back end makes the stream when it hears of the handle.
+                // SAFETY: the back end creates the stream when it first gets the handle.
                 let adopted =
                     unsafe { explicit::Stream::from_raw(&device, handle, kind, "adopted") };
                 let adopted = self.tried(adopted);
@@ -119,7 +119,7 @@ impl World {
             others.push(Arc::new(other));
             return;
         }
-        // One that nobody uses now goes.
+        // A stream without other users is removed.
         let unused = others
             .iter()
             .position(|other| Arc::strong_count(other) == 1);
@@ -172,26 +172,27 @@ impl World {
             drop(guard);
             return self.next_owner(&next, len, work);
         }
-        let is_over = kept.is_some() || self.waits_anyhow(&other, is_told);
+        let is_complete = kept.is_some() || self.waits_anyhow(&other, is_told);
         let Some(slot) = guard.as_mut() else { return };
-        // What this thread has waited for, no other thread knows. So it goes on, and from then on the use is tracked.
+        // Other threads do not know what this thread has waited for. So the stream continues with another use, which
+        // is tracked.
         let is_known =
             kept.is_none() || matches!(work.settles, Settles::Synchronize | Settles::Query);
         let goes_on = match is_known && self.plan.threads == 1 {
             true => Some(()),
             false => self.goes_on(&next, slot, range),
         };
-        if !is_over
+        if !is_complete
             || goes_on.is_none() && !(self.plan.threads == 1 && self.waits_anyhow(&other, is_told))
         {
-            // The promise cannot be kept: nobody uses it any more.
+            // The promise cannot be kept: the buffer is not used any more.
             self.forgotten
                 .lock()
                 .extend(guard.take().map(|slot| Box::new(slot) as _));
         }
     }
 
-    /// Somebody else gets memory of this size, which likely is that of a buffer that has just gone.
+    /// Allocates memory of this size, which is likely that of a buffer that was just dropped.
     fn next_owner(&self, stream: &Stream, len: usize, work: Work) {
         let Some(mut buffer) = self.tried(stream.alloc::<u32>(len)) else {
             return;
@@ -228,10 +229,10 @@ impl World {
         } = slot;
         let buffer: &mut DeviceBuf<u32> = buffer;
         let view = buffer.slice_mut(*first + range.start..*first + range.end);
-        // SAFETY: nobody else uses it before the promise is kept, since the slot is locked.
+        // SAFETY: nothing else uses it before the promise is kept, since the slot is locked.
         let region = self.beside(other, unsafe { other.stream.lend_mut(view) })?;
         if work.value.is_multiple_of(2) {
-            // From here on all that the runtime knows of the stream is over.
+            // From here on all known work of the stream is complete.
             self.beside(other, other.synchronize());
         }
         for n in 0..work.count {
@@ -253,7 +254,7 @@ impl World {
         Some(())
     }
 
-    /// Asks until it is over.
+    /// Polls until the stream is idle.
     fn asks(&self, other: &Other) -> Option<()> {
         for _ in 0..5_000 {
             let asked = match &other.safe {
@@ -268,7 +269,7 @@ impl World {
         None
     }
 
-    /// The next use by the safe API, from which on it tracks the memory again.
+    /// Makes the next use by the safe API, which tracks the memory again from there on.
     fn goes_on(&self, next: &Stream, slot: &mut Slot, range: Range<usize>) -> Option<()> {
         let launched = next.launch(&self.kernels.one, GRID, (slot.view_mut(&range),));
         self.launched(launched, next, &[slot])?;
@@ -276,16 +277,16 @@ impl World {
         Some(())
     }
 
-    /// Whoever worked there waits for the end of it, whatever the runtime refuses.
+    /// Waits for the end of the work there, even if the runtime refuses calls.
     fn waits_anyhow(&self, other: &Other, is_told: bool) -> bool {
         match other.id {
             Some(id) if !is_told => self.faults.others_wait(id),
-            // The log has to be told.
+            // The log must record the wait.
             _ => (0..200).any(|_| other.stream.synchronize().is_ok()),
         }
     }
 
-    /// A call that panicked may have left work in lent memory, for which nobody has waited.
+    /// A call that panicked may have left work in lent memory that was not waited for.
     pub(super) fn keep_promises(&self) {
         let others = self.others.lock().clone();
         for other in others.iter().filter(|other| !other.is_captured()) {
@@ -294,8 +295,8 @@ impl World {
         }
     }
 
-    /// The value of a call, unless it failed in a way that this plan has. The legacy stream is refused beside captures of
-    /// blocking ones, and so is a wait of the explicit style on a stream that others capture.
+    /// Returns the value of a call, unless it failed in a way that this plan has. The legacy stream is refused during
+    /// captures of blocking ones, and so is a wait of the explicit style on a stream that other code captures.
     fn beside<T>(&self, other: &Other, result: Result<T>) -> Option<T> {
         match result {
             Err(Error::Refused { code: 906, .. }) if other.is_legacy && self.captures() => None,
@@ -306,7 +307,7 @@ impl World {
 
     // -------------------------------------------------------------- captures
 
-    /// Whether somebody may be capturing now.
+    /// Returns whether a capture may be open now.
     pub(super) fn captures(&self) -> bool {
         let may = self.plan.edges.as_ref().is_some_and(|edges| edges.captures);
         may && (self.plan.threads > 1 || self.capturing.load(Ordering::Relaxed) > 0)
@@ -317,7 +318,7 @@ impl World {
             return;
         };
         let mut capture = other.capture.lock();
-        // Of a stream that other threads use meanwhile nobody can say which of their calls it captures.
+        // If other threads use the stream meanwhile, it is unknown which of their calls it captures.
         let is_used = other.safe.is_some() && self.plan.threads > 1;
         if capture.is_some() || other.is_legacy || is_used {
             return;
@@ -332,7 +333,7 @@ impl World {
         }
         let out = self.tried(DeviceMemory::malloc(&other.device, OUT as u64));
         let Some(out) = out else { return };
-        // SAFETY: the memory stays until it was waited for.
+        // SAFETY: the memory lives until it was waited for.
         let zeroed = unsafe { other.stream.memset(out.all(), 0) };
         let zeroed = self.tried(zeroed.and_then(|()| other.stream.synchronize()));
         if zeroed.is_none() {
@@ -367,7 +368,7 @@ impl World {
         let region = open.out.bytes(first as u64..first as u64 + 8);
         let is_in = match (open.by, other.id) {
             (By::Others, Some(id)) => self.faults.others_fill(id, region.address(), 8, value),
-            // SAFETY: the memory stays as long as the graph.
+            // SAFETY: the memory lives as long as the graph.
             _ => self
                 .tried(unsafe { other.stream.memset(region, value) })
                 .is_some(),
@@ -377,7 +378,7 @@ impl World {
         }
     }
 
-    /// Ends it, and looks whether a launch does what was captured and nothing else.
+    /// Ends the capture, and checks that a launch performs exactly what was captured.
     fn end(&self, thread: usize, other: &Other) {
         let mut capture = other.capture.lock();
         let is_here = |open: &mut Open| open.by == By::Others || open.thread == thread;
@@ -404,20 +405,20 @@ impl World {
         drop(capture);
     }
 
-    /// Ends a capture of the program's and launches it; false if the driver refused to, so that nothing runs.
+    /// Ends a capture of the program and launches it; returns false if the driver refused, so that nothing runs.
     fn end_ours(&self, other: &Other) -> bool {
         let graph = loop {
             match other.stream.end_capture() {
                 Ok(graph) => break graph,
                 Err(error) => {
-                    let is_over = !other.stream.is_captured();
-                    if self.tried::<()>(Err(error)).is_none() && (is_over || !self.is_right()) {
+                    let has_ended = !other.stream.is_captured();
+                    if self.tried::<()>(Err(error)).is_none() && (has_ended || !self.is_right()) {
                         return false;
                     }
                 }
             }
         };
-        // SAFETY: the memory stays until the stream was waited for.
+        // SAFETY: the memory lives until the stream was waited for.
         let launched = unsafe { other.stream.launch_graph(&graph) };
         self.tried(launched).is_some()
     }
@@ -428,7 +429,7 @@ impl World {
             self.waits_anyhow(other, true);
             return;
         };
-        // SAFETY: the stream is waited for before anybody else uses the memory.
+        // SAFETY: the stream is waited for before the memory is used again.
         let copied = unsafe { other.stream.memcpy(open.out.all(), host.all()) };
         let copied = self.tried(copied);
         if !self.waits_anyhow(other, true) {
@@ -442,7 +443,7 @@ impl World {
         }
     }
 
-    /// The thread ends: so do its captures.
+    /// Ends the captures of a thread that ends.
     pub fn end_captures(&self, thread: usize) {
         let others = self.others.lock().clone();
         for other in others {

@@ -1,4 +1,4 @@
-//! Graphs, each beside a list of what its nodes do: every launch repeats it on the plain vectors.
+//! Graphs, each with a list of what its nodes do: every launch repeats it on the plain vectors.
 
 use sidestream::error::{Error, Result};
 use sidestream::graph::{Graph, GraphBuilder};
@@ -11,7 +11,7 @@ use super::holds::{Buffer, Holds};
 use super::values::{keep, pattern};
 use super::{GRID, Slot, World};
 
-/// A graph that is being built, or one that is launched.
+/// A graph that is being built, or one that can be launched.
 pub enum Stage {
     Draft(GraphBuilder, Holds),
     Built(Graph, Holds),
@@ -22,7 +22,7 @@ impl World {
         let mut place = self.graphs[at].lock();
         match (act, &mut *place) {
             (GraphAct::Open(device), stage) => {
-                // What is not to be dropped stays.
+                // A graph that may not be dropped is kept.
                 if stage.is_none() || self.plan.drops {
                     let device = self.device(device);
                     let draft = Stage::Draft(device.graph(), Holds::new(device.id()));
@@ -58,7 +58,7 @@ impl World {
             }
             (GraphAct::Build, stage @ Some(Stage::Draft(..))) => {
                 if let Some(Stage::Draft(nodes, holds)) = stage.take() {
-                    // Its memory is dropped if it fails.
+                    // Its memory is dropped if building fails.
                     let graph = self.tried(nodes.build());
                     *stage = graph.map(|graph| Stage::Built(graph, holds));
                 }
@@ -213,13 +213,13 @@ impl World {
         }
     }
 
-    /// Gives a graph up and takes so much of its memory back; drops the rest.
+    /// Drops a graph and takes this much of its memory back.
     pub(super) fn take_back(&self, graph: Graph, holds: Holds, most: usize) {
         let mut left = graph.into_buffers();
         let Holds {
             buffers, pinned, ..
         } = holds;
-        // Pinned memory comes back to who waits for it.
+        // Pinned memory comes back only to a caller that waits for it.
         let waits = self.plan.waits || most == usize::MAX;
         let most_pinned = if waits { most } else { 0 };
         for (key, model) in pinned.into_iter().take(most_pinned) {
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// In the end everything that graphs hold is looked at.
+    /// In the end, compares everything that graphs own.
     pub(super) fn finish_graphs(&self) {
         for place in &self.graphs {
             let stage = place.lock().take();

@@ -1,4 +1,4 @@
-//! What a graph holds, beside plain vectors, and what its nodes do to them.
+//! The memory of a graph, with plain vectors, and the effect of its nodes on them.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use sidestream::op::DeviceId;
 
 use super::super::graph_act::Part;
 
-/// What a graph holds, and what it has to hold; and what its nodes do to that.
+/// The memory of a graph, its expected contents, and the effect of its nodes.
 pub struct Holds {
     pub(super) device: DeviceId,
     pub(super) buffers: Vec<Buffer>,
@@ -23,7 +23,7 @@ pub(super) struct Buffer {
     pub(super) model: Vec<u32>,
 }
 
-/// What a node does, on the plain vectors.
+/// The effect of a node on the plain vectors.
 pub(super) type Step = Box<dyn Fn(&mut Holds) + Send + Sync>;
 
 /// Values of a buffer, or of pinned memory, counted from the first that is used.
@@ -44,7 +44,7 @@ impl Holds {
         }
     }
 
-    /// A launch: all nodes, one after the other.
+    /// Performs a launch: all nodes, one after another.
     pub(super) fn step(&mut self) {
         let steps = std::mem::take(&mut self.steps);
         steps.iter().for_each(|step| step(self));
@@ -65,7 +65,7 @@ impl Holds {
         self.buffers[part.at].key
     }
 
-    /// Where the values are in their buffer.
+    /// Returns where the values are in their buffer.
     pub(super) fn bounds(&self, part: &Values) -> Range<usize> {
         let first = self.buffers[part.at].first;
         first + part.range.start..first + part.range.end

@@ -1,4 +1,4 @@
-//! Calls that move bytes to and from the host, and functions that run there.
+//! Calls that copy to and from the host, and host functions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -89,7 +89,7 @@ impl World {
         let Line { stream, ran } = self.stream(stream);
         let number = self.functions.fetch_add(1, Ordering::Relaxed);
         let (returned, wrong) = (Arc::clone(&self.returned), Arc::clone(&self.wrong));
-        // Every function counts itself, and sees whether those before it have run.
+        // Every function counts itself, and checks whether those before it have run.
         let enter = move || {
             returned.fetch_add(1, Ordering::Relaxed);
             if ran[thread].swap(number, Ordering::Relaxed) >= number {

@@ -1,4 +1,4 @@
-//! What is wrong: values that differ, errors that nothing explains.
+//! Detects failures: wrong values, and unexplained errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ impl World {
         self.wrong.lock().is_empty()
     }
 
-    /// Whether a call did something and gave nothing.
+    /// Returns whether a call had an effect but returned no result.
     pub fn was_torn(&self) -> bool {
         self.was_torn.load(Ordering::Relaxed)
     }
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// The value of a call, unless it failed in a way that this plan has.
+    /// Returns the value of a call, unless it failed in a way that this plan has.
     pub fn tried<T>(&self, result: Result<T>) -> Option<T> {
         let error = match result {
             Ok(value) => return Some(value),
@@ -49,7 +49,7 @@ impl World {
                 self.tear();
                 *code == MADE_UP
             }
-            // A stream that somebody captures takes no calls of the safe API, and no memory goes back beside a capture.
+            // A captured stream refuses calls of the safe API, and no memory is freed during a capture.
             Error::Invalid { why, .. } => why.contains("capture") && self.captures(),
             Error::OutOfMemory(_) => plan.memory_bytes.min(plan.pinned_bytes) < 1 << 30,
             Error::DeviceLost(lost) => {
@@ -64,7 +64,7 @@ impl World {
         None
     }
 
-    /// The same of a call that gives a device something to do: a lost device takes nothing.
+    /// Like [`World::tried`], for a call that submits work: a lost device accepts none.
     pub(super) fn issued<T>(&self, result: Result<T>) -> Option<T> {
         if self.plan.threads == 1 && result.is_ok() && self.lost.lock().is_some() {
             self.wrong("a lost device took a call".into());
@@ -72,7 +72,7 @@ impl World {
         self.tried(result)
     }
 
-    /// The same of a launch, whose buffers have to lie on the device of the stream.
+    /// Like [`World::issued`], for a launch, whose buffers must be on the device of the stream.
     pub(super) fn launched<T>(
         &self,
         result: Result<T>,
@@ -86,7 +86,8 @@ impl World {
         }
     }
 
-    /// The same of a call that takes pinned memory: an error gives it back, if the device lives.
+    /// Like [`World::issued`], for a call that takes pinned memory: an error gives it back, unless the device is
+    /// lost.
     pub(super) fn accepted<T>(&self, result: Result<T, Refused<Pinned<u32>>>) -> Option<T> {
         match result {
             Ok(value) => self.issued(Ok(value)),
@@ -128,7 +129,7 @@ impl World {
         }
     }
 
-    /// Everything comes back and is compared. Nothing fails any more.
+    /// Waits for everything and compares it. Nothing fails any more.
     pub fn finish(&self) {
         self.stop_listening();
         self.idle.lock().clear();
@@ -150,7 +151,7 @@ impl World {
         }
     }
 
-    /// How many functions on the host were accepted, and how many have run.
+    /// Returns the number of accepted host functions, and of those that have run.
     pub fn functions(&self) -> (u64, Arc<AtomicU64>) {
         let accepted = self.accepted.load(Ordering::Relaxed);
         (accepted, Arc::clone(&self.returned))
@@ -161,7 +162,7 @@ impl World {
     }
 }
 
-/// Stands for a failure that was looked at already.
+/// Returns an error for a failure that was handled already.
 pub(super) fn made_up() -> Error {
     Error::Refused {
         call: "test",

@@ -1,4 +1,4 @@
-//! Calls that write buffers, and the same on plain vectors.
+//! Calls that write buffers, and their effect on plain vectors.
 
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ impl World {
         };
         let at = filled;
         let range = 0..used;
-        // Written on another stream than the one that it was asked on, if there is one.
+        // Written on another stream than the one that it was allocated on, if there is one.
         let Line { stream, .. } = self.stream(at + 1);
         let written = match start {
             Start::Zeros | Start::Fill => {
@@ -79,13 +79,13 @@ impl World {
                 Some(())
             }),
         };
-        // What was never written has no value that could be compared.
+        // A value that was never written cannot be compared.
         if written.is_some() {
             self.put(at, slot);
         }
     }
 
-    /// A call that writes a part of a slot: what it does to the model if it was accepted.
+    /// Makes a call that writes a part of a slot, and updates the model if the call was accepted.
     pub(super) fn write<M: FnOnce(&mut [u32])>(
         &self,
         at: Place,
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// A call that reads two slots, which may be one, and writes a third.
+    /// Makes a call that reads two slots, which may be the same, and writes a third.
     pub(super) fn kernel<M: FnOnce(&[u32], &[u32], &mut [u32])>(
         &self,
         x: usize,
@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    /// Both halves of a buffer at once, on two streams, and on two threads if there are several.
+    /// Writes both halves of a buffer at the same time, on two streams, and on two threads if there are several.
     pub(super) fn halves(&self, at: Place, other: usize, value: u32) {
         let mut guard = self.slots[at.slot].write();
         let Some(slot) = guard.as_mut() else { return };
@@ -246,7 +246,7 @@ impl World {
         let mut guard = self.slots[at.slot].write();
         let Some(slot) = guard.as_mut() else { return };
         let range = slot.range(at);
-        // The same bytes again, so that it does not matter how many of the calls are refused.
+        // Equal bytes, so that it does not matter how many of the calls are refused.
         let bytes = u32::from_ne_bytes([7; 4]);
         if slot.model[range.clone()]
             .iter()

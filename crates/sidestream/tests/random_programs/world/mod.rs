@@ -1,4 +1,4 @@
-//! What a program works on: every buffer beside a plain vector that goes through the same.
+//! The objects of a program: every buffer with a plain vector that undergoes the same calls.
 
 mod callbacks;
 mod child;
@@ -41,8 +41,8 @@ use edges::Other;
 use graphs::Stage;
 use values::{clone_at, keep, pattern, take_at};
 
-/// A buffer, and what it has to hold from `first` on. The lock that guards both makes their
-/// sequence one.
+/// A buffer, and its expected contents from `first` on. The lock guards both, so that their calls have the same
+/// order.
 pub struct Slot {
     buffer: DeviceBuf<u32>,
     device: DeviceId,
@@ -50,7 +50,7 @@ pub struct Slot {
     model: Vec<u32>,
 }
 
-/// A stream, and for each thread the number of its last function on the host that ran there.
+/// A stream, and for each thread the number of its last host function that ran there.
 #[derive(Clone)]
 struct Line {
     stream: Stream,
@@ -59,10 +59,10 @@ struct Line {
 
 pub struct World {
     pub plan: Plan,
-    /// What the program has not dropped.
+    /// Devices that the program has not dropped.
     devices: Mutex<Vec<Option<Device>>>,
-    /// The simulated machine goes on only while somebody asks it, so that in the end all are asked:
-    /// a function that never runs would keep what it owns.
+    /// The simulated machine advances only while it is queried, so at the end all devices are queried: a function
+    /// that never runs would keep what it owns.
     all: Vec<Device>,
     lines: Mutex<Vec<Line>>,
     slots: Vec<RwLock<Option<Slot>>>,
@@ -72,8 +72,7 @@ pub struct World {
     timed: Mutex<Vec<TimedEvent>>,
     pub flying: Mutex<Vec<Flying>>,
     pub idle: Mutex<Vec<Pinned<u32>>>,
-    /// Neither used nor dropped before the end, which is all that the runtime sees of a value that
-    /// was forgotten.
+    /// Neither used nor dropped before the end, which for the runtime equals a forgotten value.
     pub forgotten: Mutex<Vec<Box<dyn Any + Send>>>,
     kernels: Kernels,
     pub lost: Mutex<Option<Lost>>,
@@ -84,14 +83,14 @@ pub struct World {
     faults: Arc<Faults>,
     /// Streams that are used beside the safe API.
     others: Mutex<Vec<Arc<Other>>>,
-    /// How many of them are captured.
+    /// Number of captured streams.
     capturing: AtomicUsize,
     ends: Mutex<()>,
     sinks: Mutex<Vec<SinkId>>,
     recordings: Mutex<Vec<Recording<Bomb>>>,
-    /// Whether a call did what it does and gave nothing: nobody can tell what the buffers hold.
+    /// Whether a call had an effect but returned no result: the contents of the buffers are unknown.
     is_torn: AtomicBool,
-    /// Whether that ever was so.
+    /// Whether that was ever true.
     was_torn: AtomicBool,
 }
 
@@ -150,7 +149,7 @@ impl World {
         }
     }
 
-    /// The streams that a program starts with; refused as often as they like.
+    /// Opens the streams that a program starts with, and repeats refused calls.
     pub fn open_streams(&self) {
         for n in 0..self.plan.streams {
             let line = loop {
@@ -162,7 +161,7 @@ impl World {
         }
     }
 
-    /// One call, which may end with a panic of code of the test's.
+    /// Makes one call, in which code of the test may panic.
     pub fn try_act(&self, thread: usize, act: Act) {
         let acted = catch_unwind(AssertUnwindSafe(|| self.act(thread, act)));
         match acted {
@@ -179,7 +178,7 @@ impl World {
         }
     }
 
-    /// A call did something and gave nothing.
+    /// Marks that a call had an effect but returned no result.
     fn tear(&self) {
         self.is_torn.store(true, Ordering::Relaxed);
         self.was_torn.store(true, Ordering::Relaxed);
@@ -250,7 +249,7 @@ impl World {
         }
     }
 
-    /// Calls that touch no memory.
+    /// Makes calls that touch no memory.
     fn order(&self, act: Act) {
         match act {
             Act::Record(stream) => {
@@ -265,7 +264,7 @@ impl World {
                 if let (Some(end), Some(start)) = (take_at(&self.timed, 1), take_at(&self.timed, 0))
                 {
                     match end.elapsed_since(&start) {
-                        // Of two devices, whose clocks cannot be compared.
+                        // Events of two devices, whose clocks cannot be compared.
                         Err(Error::Invalid { .. }) if self.plan.devices > 1 => {}
                         elapsed => drop(self.tried(elapsed)),
                     }

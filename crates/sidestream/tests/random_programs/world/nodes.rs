@@ -1,4 +1,4 @@
-//! Nodes as the builder takes them, and as they are on the plain vectors.
+//! Nodes as they are passed to the builder, and on the plain vectors.
 
 use sidestream::error::{Error, Result};
 use sidestream::graph::{GraphBuilder, NodeId};
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// The node as the builder took it, and whether it should have refused it.
+    /// Checks whether the builder accepted the node, and whether it should have refused it.
     fn added(
         &self,
         nodes: &mut GraphBuilder,

@@ -1,4 +1,4 @@
-//! What there is: streams, devices, and places for buffers with their locks.
+//! The existing streams and devices, and places for buffers with their locks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl World {
         lines[at % lines.len()].clone()
     }
 
-    /// This stream, or the next that belongs to the device of the buffer.
+    /// Returns this stream, or the next that belongs to the device of the buffer.
     pub(super) fn stream_near(&self, at: usize, slot: &Slot) -> Stream {
         self.stream_of(at, slot.device)
     }
@@ -43,7 +43,7 @@ impl World {
             true => self.devices.lock()[0].clone()?,
             false => self.device(which),
         };
-        // A few names, so that a stream that nobody holds is found again.
+        // Few names, so that a dropped stream is reused.
         let name = ["a", "b", "c"][at % 3];
         let stream = self.tried(device.stream_with_priority(name, -(at as i32 % 2)))?;
         let ran = Arc::default();
@@ -64,7 +64,7 @@ impl World {
         drop(old);
     }
 
-    /// Puts a buffer where none is; drops it if there is no such place.
+    /// Puts a buffer into an empty place; drops it if there is none.
     pub fn put_anywhere(&self, slot: Slot) {
         for place in &self.slots {
             let mut place = place.write();
@@ -94,7 +94,7 @@ impl World {
     }
 }
 
-/// Locked slots, by their number.
+/// Locked slots by number.
 pub(super) struct Held<'a>(BTreeMap<usize, Guard<'a>>);
 
 pub(super) enum Guard<'a> {

@@ -1,4 +1,4 @@
-//! Values and rows of them, and lists that give what they hold by any number.
+//! Values and rows of them, and lists that can be indexed by any number.
 
 use parking_lot::Mutex;
 use sidestream::stream::Rows;
@@ -13,7 +13,7 @@ pub(super) fn pattern(seed: u32, len: usize) -> Vec<u32> {
 }
 
 impl Table {
-    /// Tight rows, and the same with gaps.
+    /// Returns tight rows, and rows with gaps.
     pub(super) fn rows(self) -> (Rows, Rows) {
         let Table { len, count, gap } = self;
         let rows = |pitch| Rows { len, count, pitch };
@@ -21,7 +21,7 @@ impl Table {
     }
 }
 
-/// How many values rows reach over.
+/// Returns how many values rows extend over.
 pub(super) fn needs(rows: Rows) -> usize {
     match rows.count {
         0 => 0,
@@ -29,7 +29,7 @@ pub(super) fn needs(rows: Rows) -> usize {
     }
 }
 
-/// Whether there is room for rows.
+/// Returns whether there is room for rows.
 pub(super) fn fits(rows: Rows, len: usize) -> bool {
     needs(rows) <= len
 }
@@ -55,7 +55,7 @@ pub(super) fn clone_at<T: Clone>(from: &Mutex<Vec<T>>, at: usize) -> Option<T> {
     from.get(at.checked_rem(from.len())?).cloned()
 }
 
-/// Keeps the last eight.
+/// Keeps the last eight values.
 pub(super) fn keep<T>(into: &Mutex<Vec<T>>, value: Option<T>) {
     let mut into = into.lock();
     into.extend(value);

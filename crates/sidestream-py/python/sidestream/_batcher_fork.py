@@ -1,0 +1,38 @@
+"""What a fork does to batchers: a child has neither their threads nor their device."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any, NoReturn
+
+from sidestream._sidestream import DeviceError
+
+#: The batchers that a child of a fork must not use.
+MADE: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Forked:
+    """Takes the place of `Requests` in a child of a fork, which has neither the threads nor the device of its
+    parent.
+    """
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DeviceError(
+            "the Batcher was made before the fork, and a child has neither the threads nor the device of its "
+            "parent; use it in the process that made it, or start this one anew instead of forking it"
+            ' (multiprocessing\'s method "spawn")'
+        )
+
+
+def _in_child() -> None:
+    for one in MADE:
+        one._requests = Forked()
+        # Its lock may be held by a thread that does not exist in the child.
+        one._lock = threading.Lock()
+        one._end.detach()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
