@@ -30,7 +30,6 @@ PAGES = sorted(
 NOT_YET = {
     "README.md",
     "crates/sidestream-py/README.md",
-    "docs/guide/diagnose.md",
     "docs/guide/python.md",
 }
 #: What a block may need beside PyTorch. A block that needs a library runs where the library is installed.
