@@ -62,7 +62,7 @@ def main() -> None:
     if not isinstance(report, sidestream.Diagnosis):
         return  # A folder: the summary of its traces was printed.
 
-    # The same results as values, for a program to use.
+    # These results as values, for a program to use.
     for finding in report.findings:
         print(f"{finding.code}: worth {finding.saving_ns.likely / 1e6:.2f} ms of a step")
     for guess in report.what_if:

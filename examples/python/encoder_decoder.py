@@ -88,7 +88,7 @@ def main() -> None:
         optimizer.step()
         return loss.detach()
 
-    # Captured stages run their Python once. SGD can be captured unchanged; see docs/guide/python.md.
+    # Captured stages run their Python once. SGD can be captured unchanged; see docs/guide/pipelines.md.
     pipe = sidestream.Pipeline([encode, train], device=args.device, capture=on_gpu)
     start = time.perf_counter()
     losses = torch.stack(list(pipe(batches(steps, args.batch, size)))).cpu()

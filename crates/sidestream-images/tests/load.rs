@@ -153,7 +153,7 @@ fn a_slab_has_the_regions_one_after_another() {
         let key = batch.keys()[picture];
         assert_eq!((key.seed, key.epoch), (9, 0));
         assert_eq!(placed.held, part(key, placed.full));
-        // The same region, decoded by itself.
+        // That region, decoded by itself.
         let bytes = &files[key.sample as usize].1;
         let mut decoder = decode::Decoder::new(decode::Options::default());
         let header = decoder.look(bytes).unwrap();

@@ -62,7 +62,7 @@ def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, 
     ran = command("--suppress", known, racy, "--mine", "--simulate")
     assert ran.returncode == 1
     # A program may have such an option itself.
-    assert ran.stderr.startswith(f"--simulate stands behind {racy}")
+    assert ran.stderr.startswith(f"--simulate comes after {racy}")
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ def test_pinned_memory_is_shown_and_limited() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            r"a batch of 1000 bytes does not fit into 999 bytes of pinned memory \(max_pinned, limit_pinned\); "
+            r"a batch of 1000 bytes does not fit into 999 bytes of pinned memory "
+            r"\(max_pinned, limit_pinned\); "
             "raise the limit, give more, smaller"
         ),
     ):

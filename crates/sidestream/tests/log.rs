@@ -181,7 +181,7 @@ fn flipped_bits_do_no_harm() {
             }
             Ok(replayed) => partial += u32::from(replayed.cut.is_some()),
         }
-        // The same bytes as a trace: an error, or a trace that can be written.
+        // As a trace these bytes are an error, or a trace that can be written.
         let traced = Reader::new(&bytes[..]).and_then(|reader| recorded(reader, ROOM));
         if let Ok(run) = traced {
             run.trace.write_json(std::io::sink()).unwrap();

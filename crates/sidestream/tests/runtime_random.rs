@@ -43,7 +43,7 @@ fn without_tracking_results_are_wrong_and_the_checker_finds_races() {
         assert_eq!(outcome.waits_inserted, 0);
         wrong += u64::from(!outcome.wrong.is_empty());
         racy += u64::from(!outcome.races.is_empty());
-        // The same program with tracking is right, so the waits make it right.
+        // With tracking that program is right, so the waits make it right.
         let tracked = run_plan(&Plan::plain(seed));
         assert_eq!(is_wrong(&tracked), None, "seed {seed}");
     }

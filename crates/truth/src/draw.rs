@@ -48,6 +48,15 @@ impl Draw {
         these[self.below(these.len())]
     }
 
+    /// Draws a value with this probability, and otherwise returns the default one.
+    pub fn maybe<T: Default>(&mut self, chance: f64, value: impl FnOnce(&mut Self) -> T) -> T {
+        if self.happens(chance) {
+            value(self)
+        } else {
+            T::default()
+        }
+    }
+
     /// Returns true with this probability.
     pub fn happens(&mut self, chance: f64) -> bool {
         self.unit() < chance

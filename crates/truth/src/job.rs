@@ -237,11 +237,7 @@ impl Job {
             kernels,
             beside,
             has_graphs: !kinds.contains(&8) && draw.happens(0.15),
-            long_every: if draw.happens(0.25) {
-                2 + draw.below(4)
-            } else {
-                0
-            },
+            long_every: draw.maybe(0.25, |draw| 2 + draw.below(4)),
             prefetched_bytes: if !has_upload && !has_loader && draw.happens(0.3) {
                 (draw.between(0.1, 0.7) * device_ns * profile.link_gb_s) as u64
             } else {
@@ -257,16 +253,8 @@ impl Job {
             } else {
                 0.0
             },
-            logs_every: if draw.happens(0.2) {
-                5 + draw.below(6)
-            } else {
-                0
-            },
-            set_up_ns: if draw.happens(0.3) {
-                draw.sized(1e6, 4e8)
-            } else {
-                0.0
-            },
+            logs_every: draw.maybe(0.2, |draw| 5 + draw.below(6)),
+            set_up_ns: draw.maybe(0.3, |draw| draw.sized(1e6, 4e8)),
             recorder,
             take_over_ns: draw.sized(4e4, 2e5),
             take_over_gb_s,

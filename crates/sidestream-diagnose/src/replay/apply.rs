@@ -294,11 +294,8 @@ impl Item {
         if !self.submits.is_empty() {
             return;
         }
-        if self.kind.is_sync() {
-            self.call_ns = 0
-        } else {
-            self.call_ns = self.call_ns.min(TAKEN_NS)
-        }
+        let most_ns = if self.kind.is_sync() { 0 } else { TAKEN_NS };
+        self.call_ns = self.call_ns.min(most_ns);
         if is_python && self.operators == 0 && self.kind.is_sync() {
             let kept_ns = self
                 .loading_ns
@@ -779,11 +776,8 @@ fn second_stream(program: &mut Program) -> bool {
         for at in of_step {
             let node = &mut program.nodes[at];
             let is_second = so_far.saturating_add(node.duration_ns / 2) > all_ns / 2;
-            let is_first = if is_second {
-                last_second.is_none()
-            } else {
-                last_main.is_none()
-            };
+            let last = if is_second { last_second } else { last_main };
+            let is_first = last.is_none();
             // A step begins when both halves of the previous one are complete.
             if let (Some((main, second)), true) = (joins, is_first) {
                 node.after.push(main);

@@ -77,7 +77,7 @@ fn results_are_the_same_bit_for_bit(target: Target) {
         );
     }
     let mut sum = stream.alloc::<f32>(LEN).unwrap();
-    // The same view twice, for reading.
+    // One view twice, for reading.
     let args = (a.view(), a.view(), sum.view_mut(), LEN as u64);
     stream.launch(&ADD, Grid::cover(LEN, 256), args).unwrap();
     let mut found = [0.0; LEN];
