@@ -28,6 +28,8 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["conf.py"]
 html_theme = "furo"
 html_title = f"Sidestream {release}"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 # Anchors are those of GitHub, so that a link works in both places.

@@ -396,8 +396,8 @@ fn a_full_disk_is_named_and_nothing_is_taken_for_whole() {
 }
 
 #[test]
-fn the_readme_shows_what_is_printed() {
-    let page = include_str!("../../../README.md");
+fn the_guide_shows_what_is_printed() {
+    let page = include_str!("../../../docs/guide/images.md");
     let block = page.split("\n```").find_map(|block| {
         let (command, shown) = block.trim_start().split_once('\n')?;
         Some((command.strip_prefix("$ sidestream-augment ")?, shown))

@@ -11,7 +11,7 @@
 //! let data = Dataset::memory(pictures.collect())?;
 //!
 //! let options = Options { batch: 16, ..Options::default() };
-//! The upper left quarter of each picture: only that has to be decoded.
+//! // The upper left quarter of each picture: only that has to be decoded.
 //! let quarter = |_key, size: Size| Region {
 //!     left: 0,
 //!     top: 0,

@@ -113,7 +113,7 @@ mod tests {
             ("docs/explanation/order.md", ""),
             ("docs/a/b.md", ""),
         ]);
-        let good = "[a](order.md#r14) [b](../README.md) [c](a/) [d](https://x.org/y) [e](#top)\n`[f](gone)`\n```\n[g](gone)\n```\n[h]: a/b.md\n";
+        let good = "[a](explanation/order.md#r14) [b](../README.md) [c](a/) [d](https://x.org/y) [e](#top)\n`[f](gone)`\n```\n[g](gone)\n```\n[h]: a/b.md\n";
         assert_eq!(lines(links("docs/x.md", good, &tree)), [""; 0]);
         let bad = "[a](gone.md)\n![b](../docs/gone.png \"title\")\n[c]: ../../out.md\n";
         assert_eq!(
