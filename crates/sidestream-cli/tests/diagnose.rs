@@ -301,6 +301,22 @@ fn changes_that_gain_nothing_are_named_in_one_line() {
         (vec!["pinned,graphs".to_owned()], 0)
     );
     assert!(!ran.out.contains("the others"), "{}", ran.out);
+    // What the trace has nothing of is said, so that a mistyped range is noticed.
+    for (set, says) in [
+        ("fused=nope", "this"),
+        ("pipeline=a,b", "this"),
+        ("pinned,fused=nope", "one of these"),
+    ] {
+        let ran = sidestream(&[
+            "diagnose",
+            "--what-if",
+            set,
+            &trace("infer_pageable.before"),
+        ]);
+        let end = format!("; the trace has nothing that {says} would change");
+        let row = ran.out.lines().find(|line| line.starts_with("what-if "));
+        assert!(row.is_some_and(|row| row.ends_with(&end)), "{}", ran.out);
+    }
 }
 
 /// Checks that arguments are refused with a text that has this part.

@@ -351,10 +351,14 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     Ok(())
 }
 
-/// Returns the condition of a prediction that no trace shows.
+/// Returns the condition of a prediction that no trace shows, or that there is nothing to change.
 fn condition(prediction: &Prediction) -> &'static str {
     let has = |test: fn(&Change) -> bool| prediction.changes.iter().any(test);
     match () {
+        () if !prediction.is_effective && prediction.changes.len() == 1 => {
+            "; the trace has nothing that this would change"
+        }
+        () if !prediction.is_effective => "; the trace has nothing that one of these would change",
         () if has(|c| matches!(c, Change::SecondStream)) => {
             ", if the kernels do not depend on each other"
         }
