@@ -160,6 +160,8 @@ pub struct Prediction {
     /// The least and the most time given the other unknowns: the speed of the link, the cost of a batch from a worker, the time
     /// of the host's work.
     pub(crate) unknown_ns: (u64, u64),
+    /// By which part of a step the changed one may be slower than predicted, where copies in both directions run at once.
+    pub(crate) slower: f64,
     /// The activity in the step nearest to the median.
     pub timeline: Timeline,
 }
@@ -178,7 +180,8 @@ impl Prediction {
         if self.changes.iter().any(Change::is_of_the_host) {
             off_ns += likely as f64 * HOST_OFF;
         }
-        let low = least.saturating_sub(off_ns as u64);
+        let slower_ns = off_ns.max(self.likely_ns as f64 * self.slower);
+        let low = least.saturating_sub(slower_ns as u64);
         let high = most.saturating_add(off_ns as u64);
         (low.min(likely), likely, high.max(likely))
     }
@@ -435,15 +438,16 @@ impl Model<'_> {
         let moves = |change: &Change| matches!(change, Change::Prefetch(_) | Change::AsyncOutput);
         let are_beside =
             changes.iter().any(moves) && downloads_ns >= BESIDE_FROM * likely_ns as f64;
-        let slower = if are_beside { BESIDE } else { MODEL.1 };
+        let factor = if are_beside { BESIDE } else { MODEL.1 };
         Some(Prediction {
             changes: changes.to_vec(),
             low_ns: of(least_ns, MODEL.0 - self.error).min(likely_ns),
             likely_ns,
-            high_ns: of(most_ns, slower + self.error),
+            high_ns: of(most_ns, factor + self.error),
             is_effective: effective == changes.len(),
             by_profiler_ns,
             unknown_ns,
+            slower: if are_beside { BESIDE - 1.0 } else { 0.0 },
             timeline,
         })
     }
