@@ -11,7 +11,6 @@ mod diagnose;
 #[doc(hidden)]
 pub mod failure;
 mod input;
-mod interrupt;
 #[doc(hidden)]
 pub mod measure;
 mod output;
@@ -20,6 +19,9 @@ pub mod overlap;
 mod reduce;
 mod roofline;
 mod run;
+#[cfg_attr(unix, path = "system/unix.rs")]
+#[cfg_attr(not(unix), path = "system/elsewhere.rs")]
+mod system;
 mod text;
 mod width;
 

@@ -2,7 +2,7 @@
 //!
 //! Stream programs are checked here. Python programs are run by the Python package, on simulated GPUs.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,6 +14,7 @@ use sidestream_program::{Limits, bad_json, check, checked_json, parse, unreadabl
 use crate::check::{Outcome, outcome};
 use crate::failure::{Failure, print, shown};
 use crate::input;
+use crate::system::create_private;
 
 /// Returns whether the name of a file says that it is a text.
 pub fn is_text(path: &Path) -> bool {
@@ -247,13 +248,8 @@ impl Folder {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sidestream-text-{}-{count}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let mut builder = DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         // A folder that already exists belongs to another process.
-        builder
-            .create(&path)
-            .map_err(|e| Failure::file("create", &path, &e))?;
+        create_private(&path).map_err(|e| Failure::file("create", &path, &e))?;
         Ok(Folder(path))
     }
 }

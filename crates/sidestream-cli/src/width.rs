@@ -66,9 +66,8 @@ impl Lines {
 
 /// Returns the columns of the terminal to which the output goes.
 pub fn terminal() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     // Some terminals report their columns but no rows. A terminal with no columns is not one that a person looks at.
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    crate::system::terminal_columns().filter(|columns| *columns > 0)
 }
 
 /// Returns one line broken to this width; the continuation lines are indented by two more columns.

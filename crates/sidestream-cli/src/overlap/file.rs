@@ -15,7 +15,7 @@ use sidestream::pipeline::{BoxError, Pipeline, per_item, per_row};
 use super::job::Job;
 use super::pipeline::{SLOTS, machine};
 use crate::failure::{Failure, shown};
-use crate::interrupt;
+use crate::system;
 
 /// The result of streaming a file.
 pub struct Streamed {
@@ -79,7 +79,7 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
     let running = running.map_err(Failure::input)?;
     let is_ended = Arc::new(AtomicBool::new(false));
     let (cancel, ended) = (running.cancel(), Arc::clone(&is_ended));
-    let caught = interrupt::on_signal(move |_| {
+    let caught = system::on_signal(move |_| {
         ended.store(true, Ordering::Relaxed);
         cancel.cancel();
     });

@@ -6,6 +6,7 @@
 
 mod folder;
 mod list;
+mod place;
 mod samples;
 mod shards;
 
@@ -13,7 +14,6 @@ pub use samples::{Sample, samples, write_samples};
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -278,7 +278,7 @@ impl Dataset {
                 let (file, at, length) = shards.member(sample);
                 self.allow(length)?;
                 into.resize(length as usize, 0);
-                file.read_exact_at(into, at).map_err(unreadable)
+                place::read_exact_at(file, into, at).map_err(unreadable)
             }
             Place::Memory(all) => {
                 let bytes = &all[sample as usize];

@@ -60,14 +60,14 @@ mod bytes {
 mod bytes {
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    pub unsafe fn load(from: *mut u8, into: &mut [u8]) {
+    pub(super) unsafe fn load(from: *mut u8, into: &mut [u8]) {
         for (at, byte) in into.iter_mut().enumerate() {
             // SAFETY: the caller promises that the byte is allocated. The access is atomic.
             *byte = unsafe { AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed) };
         }
     }
 
-    pub unsafe fn store(to: *mut u8, bytes: &[u8]) {
+    pub(super) unsafe fn store(to: *mut u8, bytes: &[u8]) {
         for (at, &byte) in bytes.iter().enumerate() {
             // SAFETY: as above.
             unsafe { AtomicU8::from_ptr(to.add(at)).store(byte, Ordering::Relaxed) };

@@ -46,6 +46,8 @@ pub(super) use {answer, functions};
 /// Why a library cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotLoaded {
+    /// The program is linked statically, and has no loader.
+    Static,
     /// None of the files could be loaded.
     NoFile {
         /// Each file with the system's error message.
@@ -65,6 +67,9 @@ pub enum NotLoaded {
 /// # Safety
 /// Each file that exists may be loaded into this process.
 pub(super) unsafe fn open(files: &[&str]) -> Result<(Library, String), NotLoaded> {
+    if cfg!(all(target_env = "musl", target_feature = "crt-static")) {
+        return Err(NotLoaded::Static);
+    }
     let mut tried = Vec::new();
     for &file in files {
         // SAFETY: loading a library runs its initializers; the caller promises that this is allowed.
@@ -105,6 +110,10 @@ fn reason(error: &libloading::Error) -> String {
 impl fmt::Display for NotLoaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            NotLoaded::Static => f.write_str(
+                "this program is linked statically and cannot load NVIDIA's driver; use the command of the Python \
+                 package, or one that is built for the GNU C library",
+            ),
             NotLoaded::NoFile { tried } => {
                 write!(f, "no library could be loaded; tried")?;
                 for (at, (file, why)) in tried.iter().enumerate() {

@@ -101,7 +101,9 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
         }
         Err(why) => {
             let text = match why {
-                cuda::Unusable::Absent(cuda::Absent::NotLoaded(_)) if options.driver.is_none() => {
+                cuda::Unusable::Absent(cuda::Absent::NotLoaded(why))
+                    if options.driver.is_none() && why != cuda::NotLoaded::Static =>
+                {
                     "sidestream: `auto` is the simulated sim:h200; there is no NVIDIA driver"
                         .to_owned()
                 }

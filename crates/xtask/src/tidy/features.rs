@@ -20,15 +20,15 @@ pub fn read() -> Result<(String, String)> {
         "sidestream-stand-in",
     ];
     Ok((
-        tree(&TESTED, "normal,build,dev")?,
-        tree(&package, "normal,build")?,
+        tree("{p} {f}", "normal,build,dev", &TESTED)?,
+        tree("{p} {f}", "normal,build", &package)?,
     ))
 }
 
-/// A line for each crate: name, version and features.
-fn tree(selection: &[&str], edges: &str) -> Result<String> {
+/// A line of this format for each crate.
+pub fn tree(format: &str, edges: &str, selection: &[&str]) -> Result<String> {
     let asked = [
-        "tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--edges", edges,
+        "tree", "--locked", "--prefix", "none", "--format", format, "--edges", edges,
     ];
     let output = cargo::command(&[&asked[..], selection].concat())
         .output()

@@ -75,14 +75,6 @@ pub fn page() -> usize {
     }
 }
 
-/// The whole pages in a range; start and end are equal if there are none.
-pub fn whole_pages(start: usize, end: usize) -> (usize, usize) {
-    let page = page();
-    let first = start.div_ceil(page) * page;
-    let last = end / page * page;
-    (first, last.max(first))
-}
-
 /// The number of ranges that may be protected at once.
 fn bound() -> usize {
     static BOUND: AtomicUsize = AtomicUsize::new(0);
