@@ -268,8 +268,8 @@ fn write_files(args: &Args, program: &Program, trace: &mut Trace) -> Result<(), 
     Ok(())
 }
 
-/// Which of a program's expectations hold: about the allocator, about which call fails and, at the runtime level, about what a
-/// checker finds.
+/// The result of judging a program's expectations: about the allocator, about the call that fails and, at the runtime level,
+/// about the findings of a checker.
 struct Judged {
     unmet: Vec<String>,
     /// Whether the program has an expectation that this command can judge.

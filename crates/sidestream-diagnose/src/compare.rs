@@ -16,7 +16,7 @@ use crate::sort::order_by;
 /// The version of the JSON of a comparison.
 pub const COMPARE_SCHEMA: &str = "sidestream.diagnose.compare/1";
 
-/// The least number of steps that says anything about their spread.
+/// The minimum number of steps that show their spread.
 const LEAST_STEPS: usize = 4;
 
 /// A trace compared with a baseline.

@@ -344,8 +344,8 @@ impl<'t> Scene<'t> {
         self.regions.are_captured()
     }
 
-    /// Returns whether a graph would gain nothing, since launches are already batched: most are launches of graphs or in
-    /// compiled code, or made to capture a graph.
+    /// Returns whether a graph would gain nothing, since launches are already batched: most are graph launches or in compiled
+    /// code, or made to capture a graph.
     pub fn submits_at_once(&self) -> bool {
         self.regions.are_at_once() || self.captures()
     }
@@ -472,8 +472,8 @@ impl<'t> Scene<'t> {
         once_ns.saturating_add(own_ns).min(start.abs_diff(end))
     }
 
-    /// Returns the wait that delays submitted work, as far as calls show it: the last one of its thread before it. If earlier
-    /// work of its stream followed the wait, the wait was complete by then.
+    /// Returns the wait that delays submitted work, as far as calls show it: the last wait that the submitting thread placed
+    /// before the call. If earlier work of the stream followed that wait, the wait was complete by then.
     fn wait_before(&self, work: usize, call: usize) -> Option<Because> {
         let trace = self.trace;
         let (thread, stream) = (trace.calls[call].thread, trace.work[work].stream);
@@ -639,7 +639,7 @@ impl Because {
     }
 }
 
-/// Returns the host's memory of a copy between host and device.
+/// Returns the kind of host memory in a copy between host and device.
 pub fn host_memory(work: &Work) -> Option<Memory> {
     match work.what {
         What::Copy {

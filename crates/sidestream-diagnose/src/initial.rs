@@ -14,11 +14,11 @@ use crate::model::{ApiKind, Call, Name, Range, RangeKind, Trace};
 const LEAST_CALL_NS: u64 = 100_000;
 /// A shorter operator does not matter either.
 const LEAST_OPERATOR_NS: u64 = 1_000_000;
-/// The least time of a call that loads code.
+/// The minimum time of a call that loads code.
 const LEAST_LOADING_NS: u64 = 20_000;
 /// The first call of a name is one-time work if it takes this many times as long as the median.
 const FIRST: u64 = 5;
-/// A later call, if it takes this many times as long.
+/// A later call is one-time work if it takes this many times as long as the median.
 const LATER: u64 = 50;
 
 /// How long calls and operators of each name took.
@@ -152,7 +152,7 @@ impl Lengths {
         1 << at.unwrap_or(0).min(62)
     }
 
-    /// Returns how many are certainly longer than this.
+    /// Returns the number of durations that are certainly longer than this.
     fn longer(&self, than_ns: u64) -> u32 {
         let from = power(than_ns) + 1;
         self.by_power[from.min(63)..].iter().sum()

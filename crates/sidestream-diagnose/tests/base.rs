@@ -82,7 +82,7 @@ fn a_step_that_was_timed_makes_predictions_nearer_and_narrower() {
             let replay = replay.expect("a replay");
             assert_eq!(matches!(replay.base, Base::Measured(_)), at == 1, "{name}");
             if at == 1 {
-                // It is the timed step, whatever the trace would have shown.
+                // The time without the profiler is the timed one, regardless of the estimate from the trace.
                 let off_ns = replay.unprofiled_ns.abs_diff(before_ns as u64);
                 assert!(off_ns <= 1, "{name}: {}", replay.unprofiled_ns);
             }
@@ -137,7 +137,7 @@ fn the_report_says_which_step_predictions_start_from() {
     let json = own.json();
     assert_eq!(json["unprofiled"], windows(673_200.0));
     assert_eq!(json["replay"]["base"], "measured");
-    // Of a trace without a measurement it is an estimate, with a range.
+    // In a trace without a measurement, the time without the profiler is an estimate with a range.
     let others = report(&with("mask.before", ""), "");
     let said = text("mask.json", &others, 80);
     assert!(
@@ -189,7 +189,7 @@ fn steps_that_drifted_are_a_range() {
     assert!(width(&drifted) > width(&steady));
 }
 
-/// A time that the recorded steps cannot have had without the profiler.
+/// The trace states a time that its recorded steps cannot have had without the profiler.
 #[test]
 fn a_time_that_the_recorded_steps_contradict_is_left_out() {
     for (median_ns, is_used) in [(13e6, true), (6e6, false), (30e6, false)] {

@@ -15,7 +15,7 @@ pub struct OverlapLimit {
     parts: Limit,
 }
 
-/// What one batch takes on a real device, in nanoseconds.
+/// The times of one batch on a real device, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub upload_ns: f64,
@@ -59,7 +59,7 @@ impl OverlapLimit {
         };
         let both_ways_ns = match (up, down) {
             (0, _) | (_, 0) => one_way_ns,
-            // The pairs between the first upload and the last download.
+            // The first upload and the last download are alone; the copies between them form pairs.
             _ if n > 1.0 => (parts.copies_ns - one_way_ns) / (n - 1.0),
             _ => profile.both_ways_ns(up.max(down)),
         };

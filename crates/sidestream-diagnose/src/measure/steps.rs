@@ -306,7 +306,7 @@ fn without_numbers(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// The most names that are tried as the start of a step.
+/// The maximum number of names that are tried as the start of a step.
 const MOST_MARKERS: usize = 64;
 
 /// Finds steps where the work repeats itself: some name starts spans of equal length. Of several such names, it chooses the one

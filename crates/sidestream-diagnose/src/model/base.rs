@@ -24,7 +24,8 @@ pub struct Unprofiled {
     pub mean_ns: u64,
     /// First and third quartile of the windows.
     pub quartiles_ns: (u64, u64),
-    /// The most by which a step may have been measured too long, since the devices were waited for at the edges of the windows.
+    /// The upper bound of the measurement error: a step may have been measured this much too long, since the host waited for
+    /// the devices at the edges of the windows.
     pub edge_ns: u64,
     /// How much longer a step was in the second half of the windows, relative to the median.
     pub drift: f64,

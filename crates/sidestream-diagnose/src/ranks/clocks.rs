@@ -181,8 +181,8 @@ impl Clocks {
             .all(|member| part(member) == part(&members[0]))
     }
 
-    /// Measures how far apart the exchanges of each group end. Those of a real group end together; those that were only assumed
-    /// to be one do not.
+    /// Measures how far apart the exchanges of each group end. The exchanges of a real group end together; those of a wrongly
+    /// assumed group do not.
     fn judge(&mut self, ranks: &[(u32, &Digest)], joined: &mut Joined) {
         let mut apart: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for instance in joined.instances.iter().filter(|i| i.bond == Bond::Together) {

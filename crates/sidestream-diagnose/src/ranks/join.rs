@@ -194,7 +194,7 @@ fn kind<'a>(ranks: &[(u32, &'a Digest)], keyed: &Keyed) -> &'a ExchangeKind {
     &digest.kinds[digest.rows[keyed.row as usize].kind as usize]
 }
 
-/// Returns the groups of the run, and for each rank which of its own groups are which of these.
+/// Adds the groups of all ranks to `joined`. Returns, for each rank, the index in `joined.groups` of each of its groups.
 fn groups(ranks: &[(u32, &Digest)], joined: &mut Joined) -> Vec<Vec<u32>> {
     let mut known: HashMap<(String, String), u32> = HashMap::new();
     let mut of_rank = Vec::new();

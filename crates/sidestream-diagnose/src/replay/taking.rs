@@ -22,11 +22,11 @@ const LITTLE_WORK: usize = 20_000;
 const ENOUGH_WORK: usize = 60_000;
 /// The number of steps that are taken if they are longer than that.
 const ENOUGH_STEPS: usize = 8;
-/// The most calls or operations that are taken, whatever the steps.
+/// The maximum number of calls, and of operations, that are taken, however many steps that is.
 const MOST_WORK: usize = 400_000;
 /// The greatest latency of a device between one stream and another.
 const HOP_NS: i64 = 20_000;
-/// The most time until a host notices that something is complete.
+/// The maximum time until a host notices that something is complete.
 const NOTICED_NS: i64 = 30_000;
 
 impl Program {
@@ -434,7 +434,7 @@ impl<'t> Making<'t> {
             ends.get(over.checked_sub(1)?)
         });
         let (end, node) = last_over.max()?;
-        // Copies of one direction take turns by themselves, whatever their streams.
+        // Copies of one direction take turns by themselves, regardless of their streams.
         let direction = |job: &Job| match job {
             Job::HostCopy { direction, .. } => Some(*direction),
             _ => None,

@@ -52,7 +52,7 @@ pub struct Report {
     pub streams: Vec<Stream>,
     /// The threads, for their names.
     pub threads: Vec<Thread>,
-    /// The texts of all names.
+    /// The strings of all names.
     pub names: Names,
     /// The steps.
     pub steps: Steps,

@@ -19,9 +19,9 @@ use crate::sort::order_by;
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
-/// Idle time outside of the steps is reported from this part of the trace on.
+/// Idle time outside of the steps is reported if it is at least this part of the trace.
 const OUTSIDE: f64 = 0.05;
-/// The most devices that are shown; further ones are only counted.
+/// The maximum number of devices that are shown; further ones are only counted.
 const MOST_DEVICES: usize = 16;
 /// A change that gains less is not drawn.
 const DRAWN: f64 = 0.05;
@@ -368,7 +368,7 @@ fn condition(prediction: &Prediction) -> &'static str {
         () if has(|c| matches!(c, Change::DropWait(..))) => {
             ", if the wait is not needed, which no trace shows"
         }
-        () if has(Change::is_of_the_host) => ", if there are processors for the workers",
+        () if has(Change::is_of_the_host) => ", if there are CPU cores for the workers",
         () => "",
     }
 }

@@ -298,7 +298,8 @@ impl Running<'_> {
             rank.comm.insert(exchange.lane(), end);
             rank.stream = rank.stream.max(end);
         } else {
-            // An exchange without a wait is also examined again when it is complete.
+            // The rank is blocked even if its stream does not wait for the exchange: it continues when the exchange is
+            // complete.
             rank.blocked = true;
             return false;
         }
@@ -321,7 +322,7 @@ impl Running<'_> {
             let row = &mut rank.rows[one.row];
             let mut waited = last - one.start;
             let end = match sent {
-                // It continued long ago, and may be in another exchange by now.
+                // The sender continued long ago, and may be in another exchange by now.
                 Some(_) if !row.end_ns.is_nan() => continue,
                 Some(sent) => {
                     waited = (sent - exchange.ns - one.start).max(0.0);
@@ -337,7 +338,7 @@ impl Running<'_> {
             if one.waits {
                 rank.stream = rank.stream.max(end);
             }
-            // The last one to arrive did not stop.
+            // The rank that arrived last was not blocked.
             if std::mem::take(&mut rank.blocked) {
                 self.ready.push(one.rank);
             }

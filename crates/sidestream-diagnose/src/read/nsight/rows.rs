@@ -86,7 +86,7 @@ pub(super) const OVERHEAD: [Column; 4] = [
 /// Shorter operating system calls are left out: there may be millions.
 const LEAST_OF_SYSTEM_NS: u64 = 100_000;
 
-/// What PyTorch's wrappers append to a name, with numbers that differ for every range.
+/// The suffixes that PyTorch's wrappers append to a name, each followed by a number that differs for every range.
 const NUMBERED: [&str; 2] = [", seq = ", ", op_id = "];
 
 impl Reader<'_> {

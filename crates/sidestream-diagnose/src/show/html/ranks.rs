@@ -14,9 +14,9 @@ use crate::show::together::{chosen, group_line, pipeline, verdict};
 const CELL: (usize, usize) = (10, 6);
 /// A cell below this part of the longest wait is drawn empty.
 const DRAWN: f64 = 0.01;
-/// The most ranks that are listed; of more, those that matter most.
+/// The maximum number of ranks that are listed; of more, those that matter most.
 const LISTED: usize = 256;
-/// The most kinds of groups that are listed.
+/// The maximum number of kinds of groups that are listed.
 const GROUPS: usize = 40;
 
 /// Returns the ranks of one run as an HTML page, under a title such as the name of their folder.

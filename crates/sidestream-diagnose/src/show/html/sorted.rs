@@ -1,6 +1,6 @@
 //! Tables that a reader sorts by picking a column: ranges, operators, kernels; and the memory of devices.
 //!
-//! Each cell has its value beside its text, and each row its depth: inner rows stay below the outer one.
+//! Each cell has its value in addition to its text, and each row its depth: inner rows stay below the outer one.
 
 use std::fmt::{self, Write};
 
@@ -16,7 +16,7 @@ use crate::show::table::{
     range_name, ranges as range_rows,
 };
 
-/// The most rows of ranges and of operators.
+/// The maximum number of rows of ranges, and of operators.
 const MOST_LONG: usize = 100;
 
 /// Writes the head of a table.

@@ -13,7 +13,7 @@ use crate::show::worth::{has_share, is_open, is_worth_nothing, range};
 
 use super::steps::best;
 
-/// The most characters of a sentence.
+/// The maximum number of characters in a sentence.
 const TEXT_LETTERS: usize = 600;
 
 /// Writes the findings, the worst first.
