@@ -214,7 +214,7 @@ fn source(start: &[u8]) -> Source {
     }
 }
 
-/// The formats that are read, for the error about any other.
+/// The formats that this command reads, for the error message about any other format.
 const READ: &str = "stream programs (YAML, docs/reference/stream-programs.md), op logs, traces that carry one, and Markdown files (.md)";
 
 fn no_text(path: &Path) -> Failure {

@@ -70,7 +70,7 @@ pub struct Args {
     /// that work, they share connections in turn and may wait for each other without need; 8 by default
     #[arg(long, value_name = "N", conflicts_with = "explore", value_parser = clap::value_parser!(u32).range(1..=32))]
     connections: Option<u32>,
-    /// Run the program under this many legal schedules, and show two with different results
+    /// Run the program under this many legal schedules, and show two schedules with different results
     #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace", "log"],
           value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     explore: Option<u32>,

@@ -1,4 +1,4 @@
-//! Tests `sidestream overlap` against measurements, and the verdicts on them.
+//! Tests the times of `sidestream overlap` against measurements, and its verdicts.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -454,7 +454,8 @@ fn an_empty_file_and_a_path_that_is_not_a_file_are_reported() {
     }
 }
 
-/// A priority saves all but the rest of a block: half of one at the median, all of it at worst, and never the whole queue.
+/// With a priority, the kernel waits only for the rest of a running block (half a block at the median, a whole one at worst),
+/// and never for the whole queue.
 #[test]
 fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
     let json = overlap("--background");

@@ -169,7 +169,7 @@ fn exploring_shows_a_race_as_two_results() {
         (&difference["op"], &difference["buffer"]),
         (&1.into(), &"A".into())
     );
-    // One of the two finds what op 0 wrote, the other what was there before.
+    // One of the two results is what op 0 wrote, the other what was there before.
     let writers = difference["written_by"].as_array().expect("two");
     assert!(
         writers.contains(&0.into()) && writers.contains(&Value::Null),

@@ -484,7 +484,8 @@ ops:
             json!(["Stream Wait Event", 0, 14, 14, 3, 2]),
             json!(["Stream Wait Event", 0, 14, 14, 4, 4]),
             json!(["Event Sync", 0, -1, -1, 6, 2]),
-            // The host's wait has a separate lane next to that of its stream, as in Kineto since 2026: it overlaps the work.
+            // The host's wait has a separate lane next to that of its stream, as in Kineto since 2026, since it overlaps the
+            // work of the stream.
             json!(["Stream Sync", 0, 1_000_014, 14, 7, -1]),
             json!(["Context Sync", 1, -1, -1, 8, -1]),
         ]

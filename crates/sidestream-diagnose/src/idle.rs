@@ -103,7 +103,7 @@ impl Cause {
 pub struct Idle {
     /// Idle time of each cause, in nanoseconds. The sum is the idle time.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// The part of that within the steps; all of it, where there are no steps.
+    /// The part of this idle time that lies within the steps; all of it if there are no steps.
     pub in_steps: BTreeMap<Cause, u64>,
     /// Idle time by cause and by the call or range that caused it, with the number of spans.
     pub reasons: BTreeMap<(Cause, Because), (usize, u64)>,
@@ -111,7 +111,7 @@ pub struct Idle {
     pub longest: BTreeMap<Cause, Vec<Stretch>>,
     /// The longest span of each cause, inside or outside the steps.
     pub longest_of_all: BTreeMap<Cause, Stretch>,
-    /// All spans, where they are asked for.
+    /// All spans, if the caller asks for them.
     all: Option<Vec<(Cause, Stretch)>>,
 }
 
@@ -424,8 +424,8 @@ impl<'t> Scene<'t> {
         }
     }
 
-    /// Returns the spans of a thread's own work in some time: those without any call for half a millisecond or more, as far as
-    /// they lie in it, each with the range around it. One-time work does not count.
+    /// Returns the spans of a thread's own work between `start` and `end`, clipped to that time, each with the range around it.
+    /// Own work is a span without any call for half a millisecond or more. One-time work does not count.
     pub fn own(&self, thread: ThreadIndex, start: i64, end: i64) -> Vec<(u64, Option<Because>)> {
         if start >= end {
             return Vec::new();
@@ -656,8 +656,8 @@ pub fn host_memory(work: &Work) -> Option<Memory> {
     }
 }
 
-/// Returns whether a call that blocked the host waited for earlier work than its own: then its length is that of the awaited
-/// work, and does not show one-time work.
+/// Returns whether a call that blocked the host waited for work submitted before its own. Then its length is that of the
+/// awaited work, and does not show one-time work.
 fn waited(trace: &Trace, at: usize, work: Option<usize>) -> bool {
     let Some(work) = work else { return false };
     let call = &trace.calls[at];

@@ -79,7 +79,7 @@ impl Initial {
         }
     }
 
-    /// Returns whether a call is one-time work. Must be asked in the order of the calls.
+    /// Returns whether a call is one-time work. The calls must be passed in their order.
     pub fn is_call(&mut self, call: &Call, name: &str) -> bool {
         let (half_ns, steps) = (self.half_ns, self.steps);
         let Some(lengths) = self.names.get_mut(&(call.name, true)) else {
@@ -103,7 +103,7 @@ impl Initial {
             && lengths.stands_out(call.duration_ns, is_first)
     }
 
-    /// Returns whether an operator is one-time work. Must be asked in the order of the operators.
+    /// Returns whether an operator is one-time work. The operators must be passed in their order.
     pub fn is_operator(&mut self, range: &Range) -> bool {
         let Some(lengths) = self.names.get_mut(&(range.name, false)) else {
             return false;

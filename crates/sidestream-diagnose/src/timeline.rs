@@ -37,13 +37,13 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Returns its spans, with those shorter than this merged with their neighbours.
+    /// Returns the spans of the lane, with spans shorter than `finest_ns` merged with their neighbours.
     pub fn coarser(&self, finest_ns: u64) -> Vec<Drawn> {
         let mut coarse: Vec<Drawn> = Vec::new();
         let mut layer = Vec::new();
         let mut last_start_ns = 0;
         for span in &self.spans {
-            // Where the starts go back, the spans that are drawn above begin.
+            // Where a span starts before the previous one, the next layer begins, which is drawn above.
             if span.start_ns < last_start_ns {
                 coarse.append(&mut layer);
             }
@@ -354,8 +354,9 @@ impl Drawing {
         }
     }
 
-    /// Draws a span below all that are added otherwise, ranges of the program lowest. A span inside another one is not drawn,
-    /// as they nest, except a range of the program: the innermost is the most informative.
+    /// Draws a span below all spans that [`Drawing::add`] draws; ranges of the program are drawn lowest. These spans nest. Of
+    /// those that are not ranges, only the outer ones are drawn; of ranges, also the inner ones, since the innermost is the
+    /// most informative.
     fn add_below(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Name) {
         let finest_ns = self.finest_ns;
         if let Some(drawn) = self.clipped(span, shade, Some(name)) {

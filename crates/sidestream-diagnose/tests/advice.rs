@@ -64,7 +64,7 @@ fn pages_that_migrate_under_a_kernel_are_found_and_are_not_copies() {
     let found = &report.findings[0];
     assert_eq!(found.code, Code::UnifiedMemory, "{:#?}", report.findings);
     assert_eq!(found.code.as_str(), "UNIFIED_MEMORY");
-    // The kernel may have been stalled from the first to the last of them: 89 ms of its 100.
+    // The kernel may have been stalled from the first migration to the last: 89 ms of its 100.
     assert_eq!(found.saving_ns.high, 89_004_000, "{found:?}");
     assert_eq!(found.evidence[0].what, "touch");
     assert!(

@@ -55,7 +55,7 @@ fn windows(median_ns: f64) -> Value {
            "edge_ns": 0, "drift": 0.004, "agreed": true, "window_steps": 20, "dropped": 3, "taken": 5, "after_profiler": false})
 }
 
-/// Returns the windows with another value in one place.
+/// Returns the windows with another value for one key.
 fn but(key: &str, value: Value) -> String {
     let mut windows = windows(12_950_000.0);
     windows[key] = value;
@@ -131,9 +131,16 @@ fn the_report_says_which_step_predictions_start_from() {
     let said = text("mask.json", &own, 80);
     let measured = "measured without the profiler: median 673.2 µs, quartiles 669.8 µs and 676.6 µs (5 windows of 20 steps)";
     assert!(said.contains(&format!("        {measured}\n")), "{said}");
-    assert!(said.contains("what follows is of the step as it was measured without the profiler\n"));
+    assert!(
+        said.contains(
+            "the figures below refer to the step as it was measured without the profiler\n"
+        )
+    );
     assert!(!said.contains("an estimate"), "{said}");
-    assert!(html("mask.json", &own).contains(&format!("What follows is of the step {measured}.")));
+    assert!(
+        html("mask.json", &own)
+            .contains(&format!("The figures below refer to the step {measured}."))
+    );
     let json = own.json();
     assert_eq!(json["unprofiled"], windows(673_200.0));
     assert_eq!(json["replay"]["base"], "measured");
@@ -141,7 +148,7 @@ fn the_report_says_which_step_predictions_start_from() {
     let others = report(&with("mask.before", ""), "");
     let said = text("mask.json", &others, 80);
     assert!(
-        said.contains("and so is what follows: an estimate, from "),
+        said.contains("to which the figures below refer: an estimate, from "),
         "{said}"
     );
     assert_eq!(others.json()["unprofiled"], Value::Null);

@@ -213,7 +213,7 @@ fn waits_have_rows_where_the_profiler_was_asked_for_them() {
     let scenario = Scenario::training(3);
     for form in [Form::Y2023, Form::Y2024, Form::Y2026] {
         let trace = json(&pytorch::write(&scenario, form, options));
-        // Two waits for a stream, one for the device and one of a stream in each step.
+        // Each step has two host waits for a stream, one for the device, and one wait of a stream for an event.
         assert_eq!(trace.syncs.len(), 12, "{form:?}");
         // The lanes of waits are not streams.
         let streams: BTreeSet<(i64, i64)> = (trace.streams.iter())

@@ -69,7 +69,7 @@ fn one_copy_engine_copies_in_one_direction_at_a_time() {
         let of = |ns: u64| ns as f64 / replay.unprofiled_ns as f64;
         (of(prediction.likely_ns), of(prediction.high_ns))
     };
-    // Work in one stream cannot show how many engines there are: the model is known to have two, or it is not.
+    // Work in one stream does not show how many copy engines the device has. Only some device models are known to have two.
     let (known, _) = ratio(&on(&both_ways([7, 7]), "NVIDIA H200"));
     let (unknown, most) = ratio(&on(&both_ways([7, 7]), "NVIDIA GeForce RTX 4060 Ti"));
     assert!(

@@ -233,7 +233,7 @@ fn long_steps_are_replayed_as_well_as_short_ones() {
 
 #[test]
 fn steps_that_are_slower_at_first_do_not_spoil_the_replay() {
-    // Eight of the 24 are replayed, all of them slow ones; the median is one of the others.
+    // Eight of the 24 steps are replayed, all of them slow; the median step is one of the others.
     let replay = replay_of(&kernels(24, 8_000, 10), "graphs").expect("a replay");
     assert!(replay.is_ok(), "{}", replay.error());
     let measured = replay.measured_ns as f64;

@@ -292,7 +292,7 @@ fn an_operator_that_calls_nothing_is_the_hosts_own_work() {
     let found = &slow.findings[0];
     assert_eq!(found.code, Code::HostWork, "{:#?}", slow.findings);
     assert!(found.text.contains("aten::normal_"), "{}", found.text);
-    // Four workers would take 2.5 ms a step, longer than the rest of it.
+    // Four workers would take 2.5 ms a step, longer than the rest of the step.
     assert_eq!(found.changes, [Change::HostWork(8)]);
     assert!(part(&slow, found.saving_ns.likely) > 0.6, "{found:?}");
     assert!(!codes(&report(&make(100))).contains(&Code::HostWork));

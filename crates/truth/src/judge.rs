@@ -16,9 +16,9 @@ const TIE: f64 = 0.9;
 pub struct Truth {
     /// The step of the unmodified job, without the profiler.
     pub step_ns: f64,
-    /// The gain without one fault.
+    /// The gain of removing one fault.
     pub gains: Vec<(Cause, f64)>,
-    /// The gain without any of them.
+    /// The gain of removing all faults.
     pub all_ns: f64,
     /// The gain with its kernels as graphs, also where no launches were planted.
     pub graphs_ns: f64,
@@ -90,7 +90,7 @@ fn is_supposed(change: &Change) -> bool {
 }
 
 impl Said {
-    /// Extracts what is judged from a report; no other function reads reports. `ran` is the recorded run: where the report
+    /// Extracts the judged parts of a report; no other function reads reports. `ran` is the recorded run: where the report
     /// found other steps than those of the job, or none, its times are scaled as parts of the whole time.
     pub fn of(report: &Report, job: &Job, ran: &Ran) -> Said {
         let step_ns = ran.step_ns;

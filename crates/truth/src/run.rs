@@ -45,7 +45,7 @@ pub(crate) enum What {
         is_pinned: bool,
         bytes: u64,
     },
-    /// A wait of a stream, with the call of the record.
+    /// A stream wait, with the call that recorded the event.
     Wait {
         stream: u32,
         record: u32,
@@ -95,8 +95,8 @@ const QUEUE: usize = 1_000;
 /// Number of batches that each worker loads ahead.
 const AHEAD: usize = 2;
 
-/// Returns the number of workers: four for slow work in one of `every` steps, or five where one or two of four would get all of
-/// it: they take turns.
+/// Returns the number of workers: four for slow work in one of `every` steps, or five where one or two of four, which take
+/// turns, would get all of that work.
 fn workers(every: usize) -> usize {
     match every {
         2 | 4 => 5,
@@ -477,7 +477,7 @@ impl Running<'_> {
         planted + self.job.prefetched_bytes + self.job.small_bytes
     }
 
-    /// Takes over what a worker did ahead.
+    /// Takes over the result of a worker that worked ahead.
     fn take_over(&mut self, fault: usize, every: usize, ns: f64, bytes: u64) {
         let count = workers(every);
         if !self.workers.contains_key(&fault) {

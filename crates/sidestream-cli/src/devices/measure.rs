@@ -110,7 +110,7 @@ struct Bench {
     full: Grid,
     a: Stream,
     b: Stream,
-    /// A stream with no work but its events, so that they complete as soon as they are recorded.
+    /// A stream in which only events are recorded, so that they complete at once.
     idle: Stream,
     start: Event,
     end: Event,
@@ -314,7 +314,7 @@ impl Bench {
 
     // ---------------------------------------------------------------- how it is measured
 
-    /// Returns the median of some tries, after a first one that does not count.
+    /// Returns the median of several tries, after a first one that does not count.
     fn tries(&self, mut once: impl FnMut() -> Ran<f64>) -> Ran<f64> {
         once()?;
         let times = (0..ROUNDS).map(|_| once()).collect::<Ran<Vec<f64>>>()?;

@@ -362,7 +362,7 @@ fn what_if(text: &str) -> Result<WhatIf, String> {
     }
 }
 
-/// Returns the sets of changes that were asked for; `None` for the usual ones.
+/// Returns the requested sets of changes; `None` for the usual ones.
 fn sets(asked: &[WhatIf]) -> Result<Option<Vec<Vec<Change>>>, Failure> {
     let mut sets = Vec::new();
     for one in asked {

@@ -69,7 +69,7 @@ fn step() -> Kernel<OverlapStep> {
     unsafe { library::overlap_step() }
 }
 
-/// The source of the items, and when the first measured one was asked for.
+/// The source of the items, and the time at which the first measured item was requested.
 struct Source {
     items: u64,
     start_ns: Arc<AtomicU64>,

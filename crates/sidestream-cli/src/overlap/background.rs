@@ -23,7 +23,7 @@ const BLOCKS_US: [u64; 3] = [20, 200, 1000];
 const KERNELS_US: [u64; 2] = [10, 100];
 /// Streams with background work.
 const STREAMS: [usize; 2] = [1, 4];
-/// Kernels on each of these streams, and how often each kernel fills the device.
+/// Number of kernels on each of these streams, and number of waves of blocks in each kernel.
 const KERNELS: usize = 4;
 const WAVES: u32 = 4;
 /// Threads of a background block: a divisor of the threads of every multiprocessor, so that no threads are left idle.

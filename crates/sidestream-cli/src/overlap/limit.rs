@@ -132,7 +132,7 @@ impl OverlapLimit {
         }
     }
 
-    /// Returns whether a kernel alone leaves so much of the device unused that several side by side are much faster.
+    /// Returns whether one kernel leaves so much of the device unused that several concurrent kernels are much faster.
     pub fn leaves_device_empty(&self) -> bool {
         let rest_ns = (self.upload_ns + self.download_ns) as f64;
         let alone_ns = self.kernel_ns as f64;

@@ -181,7 +181,7 @@ impl View<'_> {
         let advice = "into pinned memory with `non_blocking=True` the host continues, and waits for an event where it reads the \
                       result, a step later";
         let text = match idle {
-            // Its cost is attributed to other causes, those of the host's next actions.
+            // The cost of the blocking is attributed to other causes: those of the host's next actions.
             0 => format!("copies block the host, which cannot run ahead; {advice}"),
             idle => format!(
                 "after copies that block the host the device does nothing for {} of {} of {}, since the host could \

@@ -21,7 +21,7 @@ impl View<'_> {
             reasons
         };
         let text = match idle {
-            // Its cost is attributed to other causes, those of the host's next actions.
+            // The cost of the waits is attributed to other causes: those of the host's next actions.
             0 => "the host waits in synchronisations and cannot run ahead, so its work after them is delayed"
                 .to_owned(),
             idle => format!(

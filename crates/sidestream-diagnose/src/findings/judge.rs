@@ -30,11 +30,11 @@ pub struct Judged {
     pub code: Code,
     /// The changes, made together.
     pub changes: Vec<Change>,
-    /// Those of the changes that are assumed to be made already; the gain is relative to them.
+    /// The changes among these that are assumed to be made already; the gain is relative to them.
     pub on_top_of: Vec<Change>,
     /// Time by which it shortens a step.
     pub gain_ns: Saving,
-    /// Whether it helps only if work does not depend on other work, which no trace shows.
+    /// Whether the change helps only if work does not depend on other work, which no trace shows.
     pub is_conditional: bool,
 }
 
@@ -125,7 +125,7 @@ pub fn judge(
             is_conditional,
         };
         match judged.iter_mut().find(|known| known.code == one.code) {
-            // A change that gains by itself says more than one on top of others.
+            // A change that gains by itself is better evidence than one that gains only on top of others.
             Some(known) if known.worth() >= one.worth() => {}
             Some(known) if known.on_top_of.is_empty() && is_worth(known, replay) => {}
             Some(known) => *known = one,
@@ -174,8 +174,8 @@ fn is_worth(judged: &Judged, replay: &Replay) -> bool {
     judged.worth().0 as f64 >= WORTH * replay.unprofiled_ns as f64
 }
 
-/// Returns the largest subset of a set of changes that was tried too, the best if there are several, and the time of a step
-/// with it.
+/// Returns the largest tried subset of a set of changes, and the time of a step with it. Of several such subsets, it takes the
+/// best.
 fn part_of(of: &Prediction, tried: &[Prediction], base: [u64; 3]) -> (Vec<Change>, [u64; 3]) {
     let is_part = |p: &&Prediction| {
         p.changes.len() < of.changes.len() && p.changes.iter().all(|c| of.changes.contains(c))
@@ -256,7 +256,7 @@ pub fn findings(
         }
         let ground = match ground {
             Some(ground) => ground,
-            // No trace shows whether it helps, and the replay shows that it hardly can.
+            // No trace shows whether the change helps, and the replay shows that it hardly can.
             None if one.is_conditional => continue,
             None => bare(&view, one),
         };
@@ -363,7 +363,7 @@ fn finding(ground: Ground, judged: &Judged, step_ns: u64) -> Finding {
     found
 }
 
-/// Returns the text about a change that gains though nothing in the trace stands out for it.
+/// Returns the evidence for a change that gains although no single stretch of idle time stands out for it.
 fn bare(view: &View, judged: &Judged) -> Ground {
     let text = format!(
         "the replay with {} is faster, though no single stretch of idle time stands out for it",

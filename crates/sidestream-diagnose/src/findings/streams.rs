@@ -126,7 +126,7 @@ impl View<'_> {
         ))
     }
 
-    /// Returns how the default stream and each of these take turns.
+    /// Returns how the default stream takes turns with each of these streams.
     fn turns(&self, null: StreamIndex, others: &[StreamIndex]) -> BTreeMap<StreamIndex, Turns> {
         let (trace, links) = (self.grounds.trace, self.grounds.links);
         // Counts the waits for events placed before each call.
@@ -222,7 +222,7 @@ impl View<'_> {
             self.whole(),
             time(self.step_ns)
         );
-        // No trace shows whether they depend on each other.
+        // No trace shows whether the kernels depend on each other.
         Some(self.ground(
             Code::SerialBranches,
             narrow_ns,

@@ -45,7 +45,7 @@ impl DeviceTime {
         self.busy.total_ns()
     }
 
-    /// Returns the rest of the span.
+    /// Returns the total idle time: the span without the busy time.
     pub fn idle_ns(&self) -> u64 {
         self.span_ns - self.busy_ns()
     }
@@ -99,8 +99,8 @@ pub fn devices(trace: &Trace, collectives: &Collectives) -> Vec<DeviceTime> {
         .collect()
 }
 
-/// The work of one device, in the order of its starts. What need not be looked up later is only summed: spans of every class
-/// and stream would take more memory than the rows themselves.
+/// The work of one device, in the order of its starts. Where later look-ups are not needed, only sums are kept: spans of every
+/// class and stream would take more memory than the rows themselves.
 #[derive(Default)]
 struct Gathered {
     gpu_ops: usize,

@@ -26,7 +26,7 @@ pub struct DeviceMemory {
     pub peak_ns: i64,
     /// Bytes whose allocation the trace does not show: they were allocated before it began.
     pub before_bytes: u64,
-    /// Where the rest was allocated, the largest first.
+    /// The places where the other memory was allocated, the largest first.
     pub holders: Vec<Holder>,
     /// Bytes allocated over time.
     pub points: Vec<(i64, u64)>,

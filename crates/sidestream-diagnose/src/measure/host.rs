@@ -20,8 +20,8 @@ pub struct Launches {
     pub latency_ns: u64,
     /// Median number of operations that were submitted and had not started when another started.
     pub queue_depth: u64,
-    /// The share of operations with a call that started with nothing else queued: the device took them as soon as they came. In
-    /// thousandths.
+    /// The share, in thousandths, of operations with a known call that started while nothing else was queued: the device
+    /// started them as soon as they were submitted.
     pub launch_bound_per_mille: u64,
 }
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use super::links::Links;
 use crate::model::{ApiKind, Name, RangeKind, Source, Trace};
 
-/// Programs make up to some twenty calls for each that PyTorch's profiler keeps, and CUDA counts all of them. Beyond this
-/// ratio, most of what the profiler kept is not in the file.
+/// Programs make at most about twenty calls for each call that PyTorch's profiler keeps, and CUDA counts all of them. Beyond
+/// this ratio, most of what the profiler kept is not in the file.
 const MOST_UNSEEN: u64 = 100;
-/// Fewer calls than these say nothing about the others.
+/// With fewer calls, the ratio means nothing.
 const LEAST_CALLS: u64 = 100;
 /// The minimum number of launches of a graph from which the usual number of its operations is derived.
 const LEAST_LAUNCHES: usize = 3;

@@ -84,7 +84,7 @@ const NONE: u32 = u32::MAX;
 struct Line {
     points: Vec<(i64, u32)>,
     open: Vec<(u32, i64)>,
-    /// Number of idle spans that cover each of these pieces completely, as differences.
+    /// Number of idle spans that cover each piece between two points completely, stored as differences from the previous piece.
     cover: Vec<i32>,
 }
 

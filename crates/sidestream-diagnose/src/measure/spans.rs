@@ -30,7 +30,7 @@ impl Spans {
         self.spans.iter().copied()
     }
 
-    /// Returns how much time they cover.
+    /// Returns how much time the spans cover.
     pub fn total_ns(&self) -> u64 {
         self.first_ns(self.spans.len())
     }

@@ -18,7 +18,7 @@ use crate::words::words;
 pub struct Steps {
     /// How the steps were found.
     pub by: StepsBy,
-    /// The steps in order. None begins before the one before it.
+    /// The steps in order. No step begins before the previous one.
     pub steps: Vec<Step>,
 }
 
@@ -164,7 +164,8 @@ impl Steps {
         (all, count)
     }
 
-    /// Returns the mean time of all steps, if there are two or more: the total time of a run is made of it.
+    /// Returns the mean time of all steps, if there are two or more. The total time of a run is this mean times the number of
+    /// steps.
     pub fn mean_ns(&self) -> Option<u64> {
         let periods = self.periods_ns();
         let sum: u128 = periods.iter().map(|ns| u128::from(*ns)).sum();

@@ -33,7 +33,7 @@ pub struct Unprofiled {
     pub agreed: bool,
     /// Number of steps in a window.
     pub window_steps: u32,
-    /// Number of windows before those that were taken.
+    /// Number of windows before the first that was taken.
     pub dropped: u32,
     /// Number of windows that were taken.
     pub taken: u32,

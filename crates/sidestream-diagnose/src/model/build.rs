@@ -392,8 +392,8 @@ impl Builder {
         sort(&mut trace.work, |w| {
             (w.start_ns, w.duration_ns, w.stream.0.into(), w.correlation)
         });
-        // Calls of one thread to which whole microseconds give the same time were made in the order of their numbers; one
-        // inside another has the later number.
+        // If whole microseconds give two calls of one thread the same time, the calls were made in the order of their numbers.
+        // A call inside another one has the later number.
         sort(&mut trace.calls, |c| {
             let number = (u64::from(c.thread.0) << 32) | u64::from(c.correlation);
             let longer = longer_first(c.duration_ns);

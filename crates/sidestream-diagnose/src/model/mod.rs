@@ -362,7 +362,7 @@ pub struct Sync {
     pub record_correlation: u32,
 }
 
-/// What waited for what.
+/// Which side waited, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SyncKind {
     /// The host waited for an event.

@@ -22,7 +22,7 @@ impl Part for Name {
 #[derive(Debug)]
 pub struct Names {
     text: String,
-    /// Where each name ends; it starts where the one before ends.
+    /// The end of each name; it starts at the end of the previous name.
     ends: Vec<u32>,
     /// Names by their hash. Names with equal hashes are linked in `next`.
     by_hash: HashMap<u64, Name>,

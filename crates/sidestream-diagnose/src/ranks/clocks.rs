@@ -66,7 +66,7 @@ impl Differences {
         }
     }
 
-    /// Returns what must be added to a time of the second rank to get the clock of the first.
+    /// Returns the offset that converts a time of the second rank to the clock of the first.
     fn clock(&mut self) -> Clock {
         self.samples.sort_unstable();
         let half = self.samples.len() / 2;

@@ -116,7 +116,7 @@ pub struct Groups {
     pub exchanges: u64,
     /// Whether they were joined by their sequence numbers.
     pub is_numbered: bool,
-    /// Mean time that a rank waited in them in a step.
+    /// Mean time that a rank waited in these groups in a step.
     pub waits_ns: u64,
     /// The rank that waited most in a step, and its time.
     pub most: (usize, u64),
@@ -137,7 +137,7 @@ pub struct Ranks {
     pub spread: f64,
     /// Whether a rank is slow, which one, and why.
     pub search: Search,
-    /// Indices in `ranks` of those that wait for others, the longest wait first.
+    /// Indices in `ranks` of the ranks that wait for others, the longest wait first.
     pub waiting: Vec<usize>,
     /// Time that each rank waits for others in a step, in exchanges of data.
     pub waits_ns: Vec<u64>,

@@ -30,17 +30,17 @@ pub struct Slow {
     pub at: usize,
     /// The part of its step that exceeds that of the others most.
     pub cause: Part,
-    /// By how much it exceeds theirs.
+    /// The time by which this part exceeds theirs.
     pub cause_ns: u64,
     /// The name with most of that time, where the trace has one.
     pub name: Option<String>,
-    /// How much longer its own work in a step is.
+    /// The time by which the own work of the rank in a step is longer.
     pub excess_ns: u64,
     /// Number of ranks with which it is compared.
     pub compared: usize,
-    /// Whether those have the same exchanges as this rank; otherwise they are all others.
+    /// Whether the compared ranks have the same exchanges as this rank; otherwise they are all other ranks.
     pub is_alike: bool,
-    /// Time of a step in the replay, and in the replay with this rank as fast as the median of those.
+    /// Time of a step in the replay, and in the replay with this rank as fast as the median of the compared ranks.
     pub step_ns: (u64, u64),
 }
 

@@ -481,7 +481,7 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
                 let node = &mut program.nodes[at];
                 node.stream = uploads;
                 node.moved = true;
-                // The copy waits for its slot only, and not for what the program made it wait for.
+                // The copy waits for its slot only, and no longer for the work that the program made it wait for.
                 node.legacy.clear();
                 node.after.clear();
                 node.after.extend(fed.get(&at).copied().or(slot));
@@ -542,7 +542,7 @@ fn graphs(program: &mut Program) -> bool {
 }
 
 /// A fused optimizer, or one call instead of a loop, still takes a fifth of the host time that it saves: it examines each
-/// tensor. An assumption; predictions are also made for a quarter of it and for twice as much.
+/// tensor. The fifth is an assumption; predictions are also made for a quarter of it and for twice as much.
 const FUSED: u64 = 5;
 
 /// Replaces the calls inside ranges of a name by a few launches, step by step.

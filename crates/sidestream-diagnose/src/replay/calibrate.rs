@@ -64,7 +64,7 @@ fn profile(
             let before_ns = called_ns(before).unwrap_or(i64::MAX);
             (&trace.work[before], before_ns)
         });
-        // Up to here the device had other work, in this stream or another.
+        // The time until which the device had other work, in this stream or another.
         let device = trace.streams[work.stream.0 as usize].device;
         let over_ns = over_ns.entry(device).or_insert(i64::MIN);
         let busy_until_ns = std::mem::replace(over_ns, work.end_ns().max(*over_ns));
@@ -193,8 +193,8 @@ pub struct Profiler {
     pub submission_ns: u64,
     /// Nanoseconds for any other CUDA call.
     pub call_ns: u64,
-    /// How much longer the mean step of the host is than expected from the fastest one, in hundredths, where all steps do the
-    /// same: the profiler empties its buffers now and then, which takes the host longer than any step.
+    /// The excess of the mean step of the host over the time expected from the fastest one, in hundredths, where all steps do
+    /// the same. The profiler empties its buffers now and then, which takes the host longer than any step.
     pub unsteady_percent: u64,
 }
 

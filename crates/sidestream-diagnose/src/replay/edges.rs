@@ -65,8 +65,8 @@ impl Edges {
         self.push(Kind::Wait { stream, event }, None);
     }
 
-    /// Submits an operation; returns what it is ordered after. An operation that the rule book refuses orders nothing, since
-    /// the traced program ran nevertheless.
+    /// Submits an operation; returns the nodes after which it is ordered. An operation that the rule book refuses orders
+    /// nothing, since the traced program ran nevertheless.
     fn push(&mut self, kind: Kind, node: Option<usize>) -> Vec<usize> {
         let op = Op {
             id: OpId(self.ops),

@@ -99,7 +99,7 @@ impl Fit {
             return (ns * left.powf(kept)) as u64;
         }
         let all = ns * self.factors[at];
-        // All of the remainder may lie in what the change removes, but not more than there is.
+        // All of the remainder may lie in the time that the change removes, but it cannot exceed that time.
         let elsewhere = ((1.0 - left) * ns)
             .abs()
             .min((self.unmodified_ns - ns).max(0.0));

@@ -1,4 +1,4 @@
-//! Selects the steps to replay in a trace with too many: consecutive ones that are representative of all.
+//! Selects the steps to replay in a trace with too many steps: consecutive ones that are representative of all.
 
 use std::collections::BTreeMap;
 

@@ -349,7 +349,7 @@ struct Model<'t> {
     error: f64,
     /// Time of a step in the trace.
     measured_ns: u64,
-    /// Lower bounds of a step: the time of its kernels as they ran, and if they may run concurrently.
+    /// Two lower bounds of a step: the time of its kernels as they ran, and the time that they would take concurrently.
     floors_ns: (u64, u64),
     /// The number of steps in which workers determined the speed, and the least time of these.
     delivered: Option<(usize, u64)>,
@@ -389,7 +389,7 @@ impl Model<'_> {
             }
         }
         let step_ns = |changed: &Program, at| run(changed, at).map(|(step_ns, ..)| step_ns);
-        // If nothing is removed, there is no uncertainty about it.
+        // If no profiler cost is removed, there is no uncertainty about that cost.
         let by_profiler_ns = if self.profiler == Profiler::default() {
             [likely_ns; 3]
         } else {
@@ -448,8 +448,7 @@ impl Model<'_> {
         })
     }
 
-    /// Returns the time of the step if kernels of graphs follow each other as closely as they do without the profiler's
-    /// additions.
+    /// Returns the time of the step if graph kernels follow each other as closely as they do without the profiler.
     fn graphs_close_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
         let mut profiles = self.profiles.to_vec();
         for profile in &mut profiles {
@@ -460,8 +459,8 @@ impl Model<'_> {
         self.usual_ns(changed, changes, &profiles)
     }
 
-    /// Returns the time of the step with graphs if their kernels are as far apart as others. Only a trace with graphs shows how
-    /// close they come to each other: where that is most of a graph's gain, it is not counted on.
+    /// Returns the time of the step with graphs if graph kernels have the same gaps between them as other kernels. Only a trace
+    /// with graphs shows how small their gaps are: a gain that consists mostly of smaller gaps is not predicted.
     fn graphs_apart_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
         let mut profiles = self.profiles.to_vec();
         for profile in &mut profiles {
@@ -470,7 +469,7 @@ impl Model<'_> {
         self.usual_ns(changed, changes, &profiles)
     }
 
-    /// Returns the time of a step of a changed program on such devices, without what the profiler usually adds.
+    /// Returns the time of a step of a changed program on such devices, without the usual cost of the profiler.
     fn usual_ns(&self, changed: &Program, changes: &[Change], profiles: &[Profile]) -> Option<u64> {
         let mut program = changed.clone();
         apply::without_profiler(&mut program, self.profiler, self.fit.shares[Fit::USUAL]);
@@ -565,7 +564,7 @@ fn has_graphs(program: &Program) -> bool {
 }
 
 /// Returns the time of the copies of all steps except the first, on the busiest engine: at the end of the replayed steps no
-/// more copies are made ahead, as if there were fewer of them.
+/// more copies are made ahead, so they have fewer copies than usual.
 fn copies_ns(program: &Program, profiles: &[Profile]) -> u64 {
     let mut busy_ns = vec![[0u64; 2]; profiles.len()];
     for node in program.nodes.iter().filter(|node| node.step > 0) {

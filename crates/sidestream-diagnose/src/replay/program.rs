@@ -40,7 +40,7 @@ pub struct Program {
     pub numbers: Vec<i64>,
 }
 
-/// Consecutive elements of a list. There are as many of these as calls: hence the small integers.
+/// Consecutive elements of a list. A program has as many stretches as calls, hence the small integers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stretch {
     first: u32,

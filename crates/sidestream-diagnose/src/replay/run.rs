@@ -67,7 +67,7 @@ struct Crew {
     are_in_turn: bool,
     /// Their mean time for a step.
     share_ns: u64,
-    /// When each of them is free, as far as that is known before the run.
+    /// The time at which each worker is free, as far as it is known before the run.
     free_ns: Vec<u64>,
     /// The most recent batch, and the task that took over each batch.
     batch: Option<u32>,
@@ -127,7 +127,7 @@ impl Crew {
 }
 
 impl Run {
-    /// Returns how many of the periods end with a step up to this one.
+    /// Returns the number of periods that end with this step or an earlier one.
     pub fn periods_up_to(&self, step: usize) -> usize {
         let ends = self.ends.iter().skip(1);
         ends.take_while(|(_, of)| *of <= step).count()

@@ -106,8 +106,8 @@ fn loading_floor_ns(source: &Source, program: &Program, change: Change) -> u64 {
     changed.loading_floor_ns()
 }
 
-/// Returns waits that may be in the wrong place: of uploads for kernels, and of kernels for downloads. Waits the other way
-/// round bring the data that is worked on.
+/// Returns waits that may be in the wrong place: waits of uploads for kernels, and of kernels for downloads. Waits in the
+/// opposite direction are needed: the waiting operation uses the result of the other one.
 fn waits(program: &Program) -> Vec<Change> {
     let mut pairs: BTreeMap<(i64, i64), usize> = BTreeMap::new();
     for node in program.nodes.iter().filter(|node| !node.is_inferred) {

@@ -192,7 +192,7 @@ impl<W: Write> Viewer<'_, W> {
                 let Some(correlation) = args["correlation"].as_u64() else {
                     continue;
                 };
-                // Two processes may use the same number: then the work cannot be assigned to either.
+                // If two processes use the same number, the work cannot be assigned to either.
                 let entry = callers.entry(correlation as u32);
                 entry
                     .and_modify(|caller| *caller = None)

@@ -227,7 +227,7 @@ pub const KERNELS: [Column<Line>; 10] = [
     Column { head: "occupancy", page: "*occupancy", key: "occupancy_percent", sort: None,         of: |report, row| launched(report, row, |l| l.occupancy.map(Cell::Percent)) },
 ];
 
-/// Returns the total time of the kernel name with the longest one.
+/// Returns the longest total time of any kernel name.
 fn longest(report: &Report) -> u64 {
     report
         .kernels

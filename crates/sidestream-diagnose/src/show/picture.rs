@@ -15,7 +15,7 @@ const COLOURS: [&str; Shade::ALL.len()] = [
     "#7a5cc0", "#dfe3e7",
 ];
 
-/// On these colours white letters could not be read.
+/// The colours on which white letters would be hard to read.
 const DARK_LABELS: [Shade; 5] = [
     Shade::Host,
     Shade::Loading,

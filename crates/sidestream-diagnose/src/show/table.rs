@@ -177,7 +177,7 @@ pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
     chosen.iter().map(|at| &nodes[*at as usize]).collect()
 }
 
-/// Returns these places, each after the one around it, otherwise in their order.
+/// Sorts the chosen places so that each comes after the place around it; otherwise their order is kept.
 fn nested(nodes: &[Node], chosen: &[u32]) -> Vec<u32> {
     let mut inner: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
     for at in chosen {
@@ -430,7 +430,7 @@ fn write_memory(
         let step = step.map_or(String::new(), |step| format!(", in step {step}"));
         writeln!(
             out,
-            "{}: {} at the most, at {}{step}; allocated {}, freed {}",
+            "{}: peak {} at {}{step}; allocated {}, freed {}",
             memory_name(of),
             size(of.peak_bytes),
             time(offset_ns),

@@ -279,7 +279,7 @@ fn percent_of_step(report: &Report, ns: u64) -> String {
     }
 }
 
-/// Returns what figures refer to.
+/// Returns the base of the figures: a step or the trace.
 fn whole(report: &Report) -> &'static str {
     match report.steps.mean_ns() {
         Some(_) => "a step",
@@ -310,13 +310,13 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     if let Base::Measured(_) = replay.base {
         writeln!(
             out,
-            "        what follows is of the step as it was measured without the profiler"
+            "        the figures below refer to the step as it was measured without the profiler"
         )?;
     } else if replay.is_slowed_by_profiler() {
         let (low, high) = replay.unprofiled_between_ns;
         writeln!(
             out,
-            "        {} without the profiler and one-time work, and so is what follows: an estimate, from {} to {}",
+            "        {} without the profiler and one-time work, to which the figures below refer: an estimate, from {} to {}",
             time(replay.unprofiled_ns),
             time(low),
             time(high)
@@ -351,7 +351,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     Ok(())
 }
 
-/// Returns the condition of a prediction that no trace shows, or that there is nothing to change.
+/// Returns the condition on which a prediction depends and which no trace shows, or a note that there is nothing to change.
 fn condition(prediction: &Prediction) -> &'static str {
     let has = |test: fn(&Change) -> bool| prediction.changes.iter().any(test);
     match () {

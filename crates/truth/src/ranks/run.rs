@@ -89,12 +89,13 @@ struct Exchange {
     operation: &'static str,
     peer: Option<usize>,
     ns: f64,
-    /// Whether the stream of kernels waits for it.
+    /// Whether the stream of kernels waits for the exchange.
     waits: bool,
 }
 
 impl Exchange {
-    /// Returns the stream in which it runs: a group has one for the whole group, and one for pairs.
+    /// Returns the stream in which the exchange runs: each group has one stream for exchanges of all members, and one for
+    /// pairs.
     fn lane(&self) -> usize {
         2 * self.group + usize::from(self.peer.is_some())
     }
@@ -306,7 +307,7 @@ impl Running<'_> {
         true
     }
 
-    /// Completes a meeting of all its members: sets when each is done, and lets them continue.
+    /// Completes a meeting of all its members: sets the end of each member's exchange, and lets the members continue.
     fn meet(&mut self, exchange: &Exchange) {
         let came = &self.meetings[&(exchange.group, exchange.key)];
         let last = came.iter().map(|one| one.start).fold(f64::MIN, f64::max);

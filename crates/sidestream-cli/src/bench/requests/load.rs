@@ -16,7 +16,7 @@ pub const MOST: u64 = 10_000_000;
 pub enum Load {
     /// Requests arrive at these moments, in nanoseconds, whether earlier ones have been answered or not.
     Open { arrivals: Vec<u64>, from: From },
-    /// This number of callers, each of which sends its next request as soon as the last one is answered.
+    /// A fixed number of callers, each of which sends its next request as soon as the previous one is answered.
     Closed { callers: u32, until: Until },
 }
 

@@ -115,7 +115,7 @@ enum Way {
     Both,
 }
 
-/// The settings of a way.
+/// The settings of one of the ways.
 #[derive(Clone, Debug)]
 struct Setup {
     slots: usize,

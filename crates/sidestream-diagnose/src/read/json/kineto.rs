@@ -33,9 +33,9 @@ pub struct Kineto {
     /// The thread and the stream of the previous event: the next one usually has the same.
     last_thread: Option<((i64, i64), ThreadIndex)>,
     last_stream: Option<((i64, i64, i64), StreamIndex)>,
-    /// The meaning of each name of a copy; there are few such names.
+    /// The meaning of each copy name; there are few such names.
     copies: HashMap<Name, Copied>,
-    /// What operators state about their exchanges, by the number that they share with their kernels.
+    /// The statements of operators about their exchanges, by the number that an operator shares with its kernels.
     exchanged: HashMap<i64, (u32, Option<u32>)>,
     /// Exchanges that do not state everything, with that number.
     unsaid: Vec<(usize, i64)>,

@@ -183,7 +183,7 @@ impl<R: Read> Reading<'_, R> {
                     return Ok(());
                 }
                 Err(_) => {
-                    // Its value is skipped like that of any other member.
+                    // A damaged value is skipped like that of any other member.
                     let mut cursor = Cursor::new(self.window.bytes());
                     let _ = cursor.key();
                     let used = cursor.at();

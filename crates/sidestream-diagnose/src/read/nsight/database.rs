@@ -22,7 +22,7 @@ use super::super::error::Problem;
 /// The first bytes of every database.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// The longest text that is read. Longer ones are treated as absent: logs of programs are in the same table as names.
+/// The longest string that is read. Longer ones are treated as absent: logs of programs are in the same table as names.
 const LONGEST_TEXT_BYTES: u32 = 64 << 10;
 /// The largest value or row that SQLite may build at all.
 const LARGEST_VALUE_BYTES: i32 = 1 << 20;
@@ -319,7 +319,7 @@ pub struct TextsByNumber<'a> {
 }
 
 impl TextsByNumber<'_> {
-    /// Passes the text to `use_it`, if there is one.
+    /// Passes the string with this number to `use_it`, if there is one.
     pub fn find<R>(&mut self, number: i64, use_it: impl FnOnce(&str) -> R) -> Option<R> {
         let mut rows = self.statement.query([number]).ok()?;
         let row = rows.next().ok()??;

@@ -13,7 +13,7 @@ const LONGEST_COMPLAINT: usize = 200;
 const ERROR: i64 = 3;
 
 impl Reader<'_> {
-    /// Adds what the file states besides its rows of activity.
+    /// Adds the statements of the file besides its rows of activity.
     pub(super) fn describe(&mut self) {
         self.streams_by(STREAMS, "streamId", |kinds, row| {
             kinds.stream(row.integer(4))

@@ -342,7 +342,7 @@ pub(super) fn times(row: &Row) -> Option<(i64, u64)> {
     Some((start, u64::try_from(duration).ok()?))
 }
 
-/// Returns a number that fits; 0 for any other.
+/// Returns a number that fits into 32 bits; 0 for any other.
 pub(super) fn small(number: Option<i64>) -> u32 {
     number.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }

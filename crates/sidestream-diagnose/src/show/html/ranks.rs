@@ -222,8 +222,8 @@ fn groups(out: &mut String, ranks: &Ranks) -> fmt::Result {
 fn table(out: &mut String, ranks: &Ranks) -> fmt::Result {
     write!(
         out,
-        "<section id=\"ranks\"><h2>Ranks</h2><p class=\"sub\">A step of each: what its devices did in the median, what it waited \
-         for others, what others waited for it, and what its own time consists of in the mean.</p><table><thead><tr><th \
+        "<section id=\"ranks\"><h2>Ranks</h2><p class=\"sub\">A step of each rank: the median activity of its devices, the time \
+         for which it waited for others and others waited for it, and the mean parts of its own time.</p><table><thead><tr><th \
          class=\"n\">rank<th class=\"n\">step<th class=\"n\">busy<th class=\"n\">exchanging<th class=\"n\">waits<th \
          class=\"n\">waited for"
     )?;

@@ -88,7 +88,7 @@ pub fn strip(out: &mut String, report: &Report) -> fmt::Result {
         // The script draws the picked step into this figure.
         write!(
             out,
-            "<p class=\"sub script\">{}. Pick a place in it to come nearer.</p><figure id=\"zoom\" hidden><figcaption><b></b> <span></span> \
+            "<p class=\"sub script\">{}. Pick a place in the picture to zoom in.</p><figure id=\"zoom\" hidden><figcaption><b></b> <span></span> \
              <button type=\"button\" class=\"whole\">whole step</button></figcaption><div></div></figure>",
             if report.zooms.len() == periods.len() {
                 "Pick a bar to see its step"
@@ -415,7 +415,7 @@ impl<'p> Drawing<'p> {
         )
     }
 
-    /// Writes what the script draws when a step is picked: for each lane a line of spans.
+    /// Writes the spans that the script draws when a step is picked: one line for each lane.
     fn zooms(&mut self, zooms: &[Timeline]) -> fmt::Result {
         let mut part = MOST_ZOOM_PARTS;
         let count = |part: u64| -> usize {
