@@ -38,8 +38,8 @@ pub enum Fault {
         /// Size of the batch.
         bytes: u64,
     },
-    /// A batch is uploaded in a separate stream, but each stream waits for all earlier work of the other. The fix: the waits
-    /// are placed before that work.
+    /// A batch is uploaded in a separate stream, but each stream waits for all earlier work of the other. The fix: the kernels
+    /// wait for the upload of the previous step only, and the next upload runs concurrently with them.
     MisplacedWaits {
         /// Size of the batch.
         bytes: u64,
