@@ -24,8 +24,9 @@ pub struct Streamed {
     /// Simulated time on the device, without reading and verifying the file.
     pub time_ns: u64,
     pub checksum: u64,
-    /// The most memory in use on the device and pinned on the host, in bytes.
+    /// The peak of device memory in use, in bytes.
     pub device_bytes: u64,
+    /// The peak of pinned host memory, in bytes.
     pub pinned_bytes: u64,
     /// Whether a signal ended the run before the end of the file.
     pub is_cut_short: bool,
