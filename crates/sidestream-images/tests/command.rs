@@ -204,7 +204,7 @@ fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
     assert!(npy(&file("share.rank1.npy")).0.contains("(13, 3, 8, 8)"));
     let mean = said["statistics"]["mean"][0].as_f64().expect("a number");
     assert!(mean > 0.1 && mean < 0.9, "{mean}");
-    // Of several ranks the first writes it.
+    // Of several ranks, only the first writes the sheet.
     assert!(!sheet.exists());
     let ran = augment(&["--ops", SMALL, "--sheet", shown(&sheet)]);
     assert_eq!(&fs::read(sheet).expect("a sheet")[1..4], b"PNG");

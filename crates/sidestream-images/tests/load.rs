@@ -1,4 +1,4 @@
-//! Data in, batches out: equal batches whatever the workers do.
+//! Data in, batches out: equal batches regardless of the workers.
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -310,7 +310,7 @@ fn a_state_of_something_else_is_refused() {
         assert_eq!(
             why(files(10), small(), &late),
             format!(
-                "the state has epoch {epoch}, and no run has more than 4294967296; give what was saved, as it was"
+                "the state has epoch {epoch}, and no run has more than 4294967296; give the saved text unchanged"
             )
         );
     }
@@ -327,7 +327,7 @@ fn a_state_of_something_else_is_refused() {
     );
     assert_eq!(
         State::from_json("{}").unwrap_err().to_string(),
-        "this is not the state of a loader: missing field `version`; give what was saved, as it was"
+        "this is not the state of a loader: missing field `version`; give the saved text unchanged"
     );
 }
 

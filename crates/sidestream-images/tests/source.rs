@@ -83,7 +83,7 @@ fn a_folder_gives_a_class_for_each_sub_folder() {
     assert!(refused(Dataset::folder_of_classes(&root, &["cat", "cat"])).contains("named twice"));
 
     put(&root, "lost.jpg", b"");
-    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` is beside the folders"));
+    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` is outside the folders"));
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn bad_archives_are_refused_with_the_member() {
     of_label(
         "a.json",
         b"{\n  label: 3}",
-        "`a.json` is not a label: it is not JSON, from line 2, column 3 on; write an object such as {\"label\": 3}",
+        "`a.json` is not a label: it is not JSON: there is an error at line 2, column 3; write an object such as {\"label\": 3}",
     );
     of_label(
         "a.json",

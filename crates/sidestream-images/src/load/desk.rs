@@ -81,7 +81,7 @@ pub(super) enum Picture<S> {
     Failed(Error),
 }
 
-/// A file that was read, and the region that is wanted of it.
+/// A file that was read, and the region of the picture to decode.
 pub(super) struct Read {
     pub key: Key,
     pub bytes: Vec<u8>,
