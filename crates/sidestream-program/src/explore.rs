@@ -31,7 +31,7 @@ pub struct Difference {
     pub op: OpId,
     /// The buffer in which it found them.
     pub buffer: BufferId,
-    /// Whether the op overwrote those bytes (or read them).
+    /// Whether the op overwrote those bytes; otherwise it read them.
     pub wrote: bool,
     /// Range of the bytes in the buffer.
     pub range: (u64, u64),

@@ -157,7 +157,7 @@ impl<'a> Lowering<'a> {
             buffers: vec![Tenancy::default(); program.buffers.len()],
             pools: HashMap::new(),
         };
-        // A device has one legacy stream, whatever number of names it has.
+        // A device has one legacy stream, however many names that stream has.
         let mut legacy: HashMap<DeviceId, StreamId> = HashMap::new();
         for decl in &program.streams {
             let id = match decl.kind {
@@ -372,7 +372,7 @@ impl<'a> Lowering<'a> {
             (last, (pool.asked + u64::from(count) - 1) % size),
         ];
         for (name, slot) in slots {
-            // Pool streams have the pool's kind and device, whatever the declaration of the name says.
+            // Pool streams have the pool's kind and device, regardless of the declaration of the name.
             let decl = StreamDecl {
                 kind: StreamKind::NonBlocking,
                 device,
@@ -423,7 +423,7 @@ impl<'a> Lowering<'a> {
         self.out.buffers.push(Buffer {
             name,
             memory: decl.memory,
-            // A buffer over existing bytes has no others.
+            // A buffer over existing bytes has exactly the size of that range.
             size_bytes: over.map_or(decl.size_bytes, |(_, start, end)| {
                 decl.size_bytes.min(end - start)
             }),

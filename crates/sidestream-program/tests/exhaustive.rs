@@ -220,7 +220,7 @@ fn ops(lowered: &Lowered) -> impl Iterator<Item = &Op> {
 
 // ------------------------------------------------------------------ all executions
 
-/// The cell has its value from before the program. Other values are the number of the point that wrote it.
+/// No point has written the cell. Any other value is the number of the point that wrote it.
 const UNWRITTEN: u8 = u8::MAX;
 
 /// A step of an op, or the moment at which a thread asks for an elapsed time.
@@ -285,7 +285,8 @@ impl Executions {
 
     fn explore(&mut self, cells: usize) {
         let everything = (1u64 << self.points.len()) - 1;
-        // All states with equally many completed points, with the number of ways that lead to the set.
+        // All states with the same number of completed points, each with the number of ways that lead to its set of
+        // points.
         let mut states = HashSet::from([(0u64, vec![UNWRITTEN; cells])]);
         let mut ways = HashMap::from([(0u64, 1.0)]);
         for _ in 0..self.points.len() {

@@ -45,7 +45,7 @@ impl Machine<'_> {
                 let stream = tables.stream(stream)?;
                 for _ in 1..launches {
                     let args = [Arg::value(needs.kernel_ns)];
-                    // SAFETY: it is the kernel's argument, and it touches no memory.
+                    // SAFETY: this is the kernel's argument, and the kernel touches no memory.
                     unsafe { stream.launch(&self.spin, Grid::new(1, 1), &args)? };
                 }
                 launch_mix(tables, plan, op, stream, &self.mix)?;
@@ -215,7 +215,7 @@ impl Machine<'_> {
         Ok(None)
     }
 
-    /// Performs the part of a call during which others may be called, and returns what the host has read.
+    /// Performs the part of a call during which other calls may begin, and returns what the host has read.
     pub(super) fn finish(&self, wait: Wait) -> Result<Option<u64>> {
         match wait {
             Wait::Stream(stream) => stream.synchronize()?,
