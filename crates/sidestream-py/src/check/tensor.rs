@@ -89,7 +89,7 @@ pub struct Asked {
     itemsize: Py<PyString>,
     dtype: Py<PyString>,
     is_pinned: Py<PyString>,
-    /// Whether the processor plays the role of device 0, for tests without a GPU.
+    /// Whether the CPU plays the role of device 0, for tests without a GPU.
     pub pretend: bool,
     /// The ranges that then count as pinned memory.
     pub pretended_pinned: Mutex<Vec<(u64, u64)>>,
