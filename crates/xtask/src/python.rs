@@ -16,7 +16,7 @@ use crate::cargo;
 /// The package, and the requirement files of its tests.
 const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
-/// What the site is made with, which has a test.
+/// The requirements of the documentation site, which a test builds.
 const REQUIREMENTS_SITE: &str = "requirements-site.txt";
 const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 const REQUIREMENTS_FRAMEWORKS: &str = "requirements-frameworks.txt";

@@ -45,7 +45,7 @@ const INSIDE_TRACKER: &[&[&str]] = &[
     &["stream"],
 ];
 
-/// Modules beside the layers, each with the only ones that it may name. No layer names them.
+/// Modules outside the layers, each with the only modules that it may name. No layer names them.
 const BESIDE: &[(&str, &[&str])] = &[
     ("check", &["op", "order", "log", "error"]),
     ("trace", &["op", "order", "log", "error"]),
