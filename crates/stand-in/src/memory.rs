@@ -289,7 +289,7 @@ pub fn unregister(state: &State, here: Here, at: CuAddress) -> Answer<()> {
     wait_for_device(state, here, device)?;
     let removed = state.tables().memory.0.remove(&at);
     removed.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
-    // SAFETY: it was in the table of registered memory. Its uses have completed, as the driver requires of its
+    // SAFETY: the address was in the table of registered memory. Its uses have completed, as the driver requires of its
     // callers.
     unsafe { state.machine.unregister(Address(at)) };
     Ok(())

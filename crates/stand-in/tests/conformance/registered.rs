@@ -69,7 +69,7 @@ fn a_registered_vector_that_is_dropped_in_flight_is_copied_to_the_end(target: Ta
 /// Returns another owner of a part of a vector's memory.
 ///
 /// # Safety
-/// It is forgotten, not dropped, and neither owner touches the values while both exist.
+/// The vector is forgotten, not dropped, and neither owner touches the values while both exist.
 unsafe fn part_of(start: *mut u8, len: usize) -> Vec<u8> {
     // SAFETY: the caller promises to free nothing and not to access the values.
     unsafe { Vec::from_raw_parts(start, len, len) }
@@ -96,11 +96,11 @@ fn a_vector_that_is_already_pinned_is_refused_and_comes_back(target: Target) {
     let s = stream(&device, "s");
     let mut bytes = vec![7u8; 8 * LEN];
     let (start, len) = (bytes.as_mut_ptr(), bytes.len());
-    // All of it, and its middle.
+    // The whole vector, and its middle.
     let parts = [(start, len), (start.wrapping_add(LEN), 2 * LEN)];
     let registered = device.register(bytes).unwrap();
     for (start, len) in parts {
-        // SAFETY: they are forgotten below, refused or not.
+        // SAFETY: both vectors are forgotten below, refused or not.
         let [a, b] = [(); 2].map(|()| unsafe { part_of(start, len) });
         expect_pinned_already(device.register(a), len);
         expect_pinned_already(HostMemory::register(&device, b), len);

@@ -208,7 +208,7 @@ fn an_edited_graph_of_another_shape_can_be_built(target: Target) {
     nodes.fill_with(keys.x.slice_mut(..1), 77).unwrap();
     let refused = graph.update(nodes).unwrap_err();
     expect_other_shape(&refused.error);
-    // Its memory belongs to the description.
+    // The graph's memory belongs to the description.
     let launched = graph.launch(&stream);
     assert!(
         matches!(launched, Err(Error::Invalid { .. })),
