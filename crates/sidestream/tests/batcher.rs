@@ -660,7 +660,7 @@ fn faulty(seed: u64) {
         assert_eq!((statistics.waiting, statistics.in_flight), (0, 0));
     }
     for (.., kept) in ended {
-        // Each answer has ended, whatever its result: nothing is left that could still end one.
+        // Each answer has ended, regardless of its result: nothing is left that could still end one.
         assert!(kept.iter().all(|(_, answer)| answer.is_ready()));
         settle(kept.into_iter());
     }

@@ -442,7 +442,7 @@ fn the_default_stream_between_two_others() {
         "DEFAULT_STREAM_SERIALIZATION 1
          DEFAULT_STREAM_SERIALIZATION 2",
     );
-    // Work of two streams before it, one of which continues.
+    // Two streams have work before that of the legacy stream, and one of them continues.
     check(
         "kernel s=b1 w=A
          kernel s=b2 w=B

@@ -157,7 +157,7 @@ fn a_lost_device_keeps_memory_that_it_may_still_use() {
     assert!(matches!(refused.error, Error::DeviceLost(_)), "{refused}");
     assert!(refused.value.is_none());
     drop(explicit);
-    // It was never given to the device, and belongs to the program.
+    // The vector was never given to the device, and belongs to the program.
     let refused = device.register(vec![5]).unwrap_err();
     assert_eq!(refused.value.unwrap(), [5]);
     assert!(device.empty_cache().is_err());

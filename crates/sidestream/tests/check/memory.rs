@@ -99,7 +99,7 @@ fn a_free_that_may_or_may_not_wait_is_a_warning() {
         "UAF A 1 2 s1,t0: sync_stream st=s1 before 2
          UAF H 3 4 s1,t0: sync_stream st=s1 before 4",
     );
-    // It waits at most for the device, not for another thread.
+    // The free waits at most for the device, not for another thread.
     check(
         "host_write buf=M t=other
          cuda_free buf=M",

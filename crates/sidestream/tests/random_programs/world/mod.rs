@@ -81,7 +81,7 @@ pub struct World {
     accepted: AtomicU64,
     returned: Arc<AtomicU64>,
     faults: Arc<Faults>,
-    /// Streams that are used beside the safe API.
+    /// Streams that are used outside the safe API.
     others: Mutex<Vec<Arc<Other>>>,
     /// Number of captured streams.
     capturing: AtomicUsize,
@@ -90,7 +90,7 @@ pub struct World {
     recordings: Mutex<Vec<Recording<Bomb>>>,
     /// Whether a call had an effect but returned no result: the contents of the buffers are unknown.
     is_torn: AtomicBool,
-    /// Whether that was ever true.
+    /// Whether `is_torn` was ever true.
     was_torn: AtomicBool,
 }
 
