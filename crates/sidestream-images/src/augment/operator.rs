@@ -157,7 +157,7 @@ operators! {
     RandomVerticalFlip {
         p: Probability => f64 = "0.5";
     }
-    /// Turn counter-clockwise by a random angle: between two given angles, or up to one to either side.
+    /// Turn counter-clockwise by a random angle within a range, or by up to one angle to either side.
     RandomRotation {
         degrees: Around => [f64; 2];
         interpolation: Interpolation => Interpolation = "nearest";
@@ -228,7 +228,7 @@ operators! {
         alpha: Positive => f64 = "1.0";
         num_classes: Classes = "None";
     }
-    /// Convert bytes to ``torch.float32``, ``float16`` or ``bfloat16``; with ``scale``, divide them by 255.
+    /// Convert bytes to ``torch.float32``, ``float16`` or ``bfloat16``; ``scale`` divides them by 255.
     ToDtype {
         dtype: Dtype;
         scale: Flag => bool = "False";
