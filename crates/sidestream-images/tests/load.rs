@@ -153,7 +153,7 @@ fn a_slab_has_the_regions_one_after_another() {
         let key = batch.keys()[picture];
         assert_eq!((key.seed, key.epoch), (9, 0));
         assert_eq!(placed.held, part(key, placed.full));
-        // That region, decoded by itself.
+        // The chosen region is decoded by itself.
         let bytes = &files[key.sample as usize].1;
         let mut decoder = decode::Decoder::new(decode::Options::default());
         let header = decoder.look(bytes).unwrap();
@@ -571,7 +571,7 @@ fn the_ring_has_as_many_slabs_as_it_says() {
             drop(batch);
         }
     }
-    // Two in the ring, and one that the caller holds.
+    // Two slabs are in the ring, and the caller holds one.
     assert!(made.load(SeqCst) <= 3, "{}", made.load(SeqCst));
     // A caller that keeps more batches has more slabs, and they are given back.
     let held: Vec<_> = (0..6).map(|_| loader.next().unwrap().unwrap()).collect();

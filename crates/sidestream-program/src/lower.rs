@@ -31,7 +31,7 @@ pub struct Lowered {
 /// A stream: its kind, its device, and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stream {
-    /// How it is ordered with respect to other streams.
+    /// How the stream is ordered with respect to other streams.
     pub kind: StreamKind,
     /// Device of the stream.
     pub device: DeviceId,
@@ -41,7 +41,7 @@ pub struct Stream {
     pub name: String,
 }
 
-/// One tenancy of memory. A name that is handed out twice is two buffers.
+/// One tenancy of memory. A name that is allocated twice refers to two buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buffer {
     /// Name in the program.

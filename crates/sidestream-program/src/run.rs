@@ -37,7 +37,7 @@ pub struct Unmet {
 /// Why a program cannot be run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CannotRun {
-    /// Its buffers are larger than the memory of its device.
+    /// The program's buffers are larger than the memory of their device.
     DeviceMemory {
         /// Bytes that the buffers need.
         wanted_bytes: u64,
@@ -53,7 +53,7 @@ pub enum CannotRun {
         /// Number of blocks.
         blocks: usize,
     },
-    /// Some of its work can never run.
+    /// Some of the program's work can never run.
     Stuck(Stuck),
 }
 

@@ -12,7 +12,7 @@
 //! history. A cell stores who wrote it last. The outcome of an execution is, for every access, whose write it found
 //! (a write finds what it replaces), and whose writes remain in the end.
 //!
-//! This uses neither the clocks nor the shadow memory of the checker, only the promised edges.
+//! The search uses neither the clocks nor the shadow memory of the checker, only the promised edges.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

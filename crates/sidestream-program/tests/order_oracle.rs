@@ -40,7 +40,7 @@ fn order_agrees_with_the_oracle() {
     assert!(total.ordered > 200 * programs && total.unordered > 100 * programs);
 }
 
-/// How much was compared: numbers of ordered and of unordered pairs of points.
+/// Numbers of compared pairs of points: ordered ones and unordered ones.
 #[derive(Debug, Default)]
 struct Counts {
     programs: u64,
@@ -376,8 +376,8 @@ impl<'a> Book<'a> {
     fn compare(&self, answer: &Answer) -> Result<Counts, String> {
         let graph = &answer.graph;
         let until = answer.error.map_or(usize::MAX, |(failing, _)| failing);
-        // Both must have the same points where something runs or is touched: a point that only one of them has would
-        // be compared with nothing.
+        // The rule book and the oracle must have the same points where something runs or is touched: a point that only
+        // one of them has would be compared with nothing.
         let runs = |&&(op, point): &&(usize, Point)| {
             op < until && !matches!(point, Point::Call | Point::Return)
         };

@@ -166,7 +166,7 @@ impl Drawn {
     /// Computes the results on the CPU.
     ///
     /// # Errors
-    /// If the input is shorter than the batch, or values in units of their own are to become bytes.
+    /// If the input is shorter than the batch, or if floating-point results, after `ToDtype`, are to become bytes.
     pub fn host(&self, input: &[u8], form: Form) -> Result<Vec<u8>> {
         let mut output = vec![0; self.bytes(form)];
         self.host_into(input, form, &mut output)?;
@@ -220,7 +220,7 @@ impl Drawn {
     pub(super) fn check(&self, input: u64, form: Form, output: usize) -> Result<()> {
         if self.is_numeric && form.kind == Kind::U8 {
             return Err(invalid(
-                "values are floating-point numbers after ToDtype, and bytes are asked for; ask for F32, F16 or Bf16".into(),
+                "values are floating-point numbers after ToDtype, and bytes are requested; request F32, F16 or Bf16".into(),
             ));
         }
         if input < self.bytes {

@@ -100,7 +100,7 @@ impl Plan {
         &self.operators
     }
 
-    /// Returns whether results are floating-point numbers in units of their own, and not levels of bytes.
+    /// Returns whether the results are floating-point numbers, because of a `ToDtype`, and not levels of bytes.
     pub fn is_numeric(&self) -> bool {
         self.operators
             .iter()

@@ -79,7 +79,7 @@ pub enum EngineError {
     Failed {
         /// The function of nvJPEG.
         call: &'static str,
-        /// Its status.
+        /// Status that the function returned.
         status: i32,
     },
 }

@@ -10,8 +10,8 @@ use crate::{Error, Result};
 /// A position from which another process can continue: on any rank, with any number of workers and any batch size,
 /// but with the same pictures in the same order.
 ///
-/// It is equal on all ranks, so one of them may save it for all. It is plain data (`serde`), and its size does not
-/// grow with the data.
+/// The state is equal on all ranks, so one of them may save it for all. It is plain data (`serde`), and its size does
+/// not grow with the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {

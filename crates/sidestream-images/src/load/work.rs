@@ -411,7 +411,7 @@ impl<S: Slab> Shared<S> {
     }
 
     /// Replaces a broken picture by the next good one of the epoch. Its pixels go after all others, so that none of
-    /// them moves. It is decoded here, even if there are engines.
+    /// them moves. The good picture is decoded here, even if there are engines.
     fn replace(
         &self,
         at: At,

@@ -192,7 +192,7 @@ fn input_and_form_are_refused_where_they_do_not_fit() {
     };
     let why = numbers.host(&[0; 384], form).unwrap_err().to_string();
     assert!(
-        why.contains("bytes are asked for; ask for F32, F16 or Bf16"),
+        why.contains("bytes are requested; request F32, F16 or Bf16"),
         "{why}"
     );
 }

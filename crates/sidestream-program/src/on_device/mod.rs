@@ -31,7 +31,7 @@ pub use plan::{NotOnDevice, Plan};
 pub struct OnDevice {
     /// The trace of the run.
     pub trace: Trace,
-    /// What each op that reads on the host has read, and the final contents of each buffer, as digests.
+    /// Digests of the bytes that each op read on the host, and of the final contents of each buffer.
     pub results: Vec<(Seen, u64)>,
     /// Results of `elapsed` by op: nanoseconds, or why there is no result.
     pub elapsed: Vec<(usize, Result<f64, String>)>,

@@ -432,7 +432,7 @@ impl Outcome {
     fn verdict(&self) -> String {
         match self.binds() {
             "decode" => "Decoding is the limit: more CPU cores or smaller files help, a faster GPU does not.".into(),
-            "results" => "What the host does with the results is the limit: writing them, or statistics. Neither decoding nor the device is.".into(),
+            "results" => "The host's work with the results is the limit: writing them, or computing statistics. Neither decoding nor the device is.".into(),
             "host" => "The device is idle more than half of the time: decoding, results and the host's own calls delay it together.".into(),
             "simulation" => "The simulated GPU computes on the CPU, which is the limit here; on a real GPU only the times on the device count.".into(),
             _ => {

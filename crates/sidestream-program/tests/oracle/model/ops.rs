@@ -343,7 +343,7 @@ impl Run<'_> {
                 }
             }
             Act::PoolGet { count, first, last } => self.pool_get(here, *count, first, last),
-            // These control the simulated device and the allocator; they order nothing.
+            // These ops control the simulated device and the allocator; they order nothing.
             Act::SimHold { .. } | Act::SimRelease { .. } | Act::SetCapacity { .. } => {}
         }
         Ok(())
