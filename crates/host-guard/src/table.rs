@@ -147,7 +147,7 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
         return None;
     }
     let _owner = OWNER.lock();
-    // What the device writes is writable by the program, and so is what is already protected.
+    // The program can write memory that the device writes, and memory that is already protected.
     let is_protected = |slot: &Slot| {
         let (from, to) = bounds(slot);
         from <= start && start < to

@@ -127,7 +127,7 @@ fn requests_that_wait_leave_as_one_batch_of_the_next_size() {
     let batcher = serve(settings(&device).slots(1), hold);
     let first = batcher.submit(&[1, 1, 1]).unwrap();
     assert_eq!(batches.recv(), Ok(1));
-    // These arrive while the only slot is busy.
+    // These requests arrive while the only slot is busy.
     let others: Vec<_> = (0..11)
         .map(|n| batcher.submit(&[n, 0, 0]).unwrap())
         .collect();

@@ -147,7 +147,7 @@ fn war_and_waw() {
 
 #[test]
 fn of_several_kinds_that_fit_one_pair_the_first_is_printed() {
-    // Both read and write: RAW, not WAR or WAW.
+    // Both kernels read and write: RAW, not WAR or WAW.
     check(
         "kernel s=s1 r=A w=A
          kernel s=s2 r=A w=A",

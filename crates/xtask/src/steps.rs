@@ -44,7 +44,7 @@ struct Failed {
     repeat: String,
 }
 
-/// What test programs reported.
+/// The results that test programs reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Said {
     passed: usize,

@@ -500,7 +500,7 @@ impl Recorder {
         }
         for (start, end) in changed {
             let mut core = self.core.lock();
-            // Which thread stored is unknown.
+            // It is unknown which thread stored.
             core.pause_threads(true);
             let found = core.host_touched(site, start, end, true);
             core.pause_threads(false);

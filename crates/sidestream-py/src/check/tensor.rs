@@ -1,6 +1,6 @@
 //! Determines which bytes a tensor covers, through Python's C interface.
 //!
-//! This runs for every tensor of every operator, so the attribute names are interned once.
+//! This code runs for every tensor of every operator, so the attribute names are interned once.
 
 use parking_lot::Mutex;
 use pyo3::ffi;

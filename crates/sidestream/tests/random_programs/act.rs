@@ -107,7 +107,7 @@ pub enum Hosted {
     Drops(usize),
 }
 
-/// How a value is waited for that the device or a function may still use.
+/// How the program waits for a value that the device or a function may still use.
 #[derive(Clone, Copy, Debug)]
 pub enum Landing {
     Sync,

@@ -146,7 +146,7 @@ fn a_placed_wait_keeps_the_record_of_its_call(target: Target) {
         fill_explicit(&writer, x.all(), 3);
         writer.record(&event).unwrap();
         reader.wait(&event).unwrap();
-        // This stream has no work: a wait for this record waits for nothing.
+        // The stream `idle` has no work: a wait for this record waits for nothing.
         idle.record(&event).unwrap();
         reader.memcpy(x.all(), y.all()).unwrap();
     }

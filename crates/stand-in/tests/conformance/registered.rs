@@ -33,7 +33,7 @@ fn a_registered_vector_goes_both_ways_and_comes_back(target: Target) {
         spin(HOLD_NS).hold(&stream);
         let sent = stream.upload(sent, x.view_mut()).unwrap();
         let back = stream.download(x.view(), back).unwrap();
-        // Neither is waited for implicitly: a vector that comes back is not in use.
+        // No copy is waited for implicitly: a vector that comes back is not in use.
         let [back, sent] = [back, sent].map(|copy| copy.synchronize().unwrap());
         let vectors = [sent, back].map(|pinned| pinned.into_vec().unwrap());
         assert_eq!(vectors.each_ref().map(|vector| vector.as_ptr()), places);

@@ -72,7 +72,7 @@ pub struct World {
     timed: Mutex<Vec<TimedEvent>>,
     pub flying: Mutex<Vec<Flying>>,
     pub idle: Mutex<Vec<Pinned<u32>>>,
-    /// Neither used nor dropped before the end, which for the runtime equals a forgotten value.
+    /// Values that are neither used nor dropped before the end; to the runtime they look like forgotten ones.
     pub forgotten: Mutex<Vec<Box<dyn Any + Send>>>,
     kernels: Kernels,
     pub lost: Mutex<Option<Lost>>,
