@@ -57,7 +57,7 @@ static MORE_CALLS: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     slot: usize,
-    /// The use of the slot that this is: it may have been released meanwhile.
+    /// The number of this use of the slot, which may have been released meanwhile.
     turn: u32,
 }
 

@@ -350,7 +350,7 @@ fn an_unfinished_file_is_one_runs_alone_and_overwritten_when_that_is_gone() {
         "{}",
         ran.err
     );
-    // The run that owns the file still has it.
+    // The file still belongs to the run that created it.
     assert!(part.exists());
     signal(&child, "KILL");
     child.wait().expect("it ended");

@@ -573,7 +573,7 @@ fn the_ring_has_as_many_slabs_as_it_says() {
     }
     // Two slabs are in the ring, and the caller holds one.
     assert!(made.load(SeqCst) <= 3, "{}", made.load(SeqCst));
-    // A caller that keeps more batches has more slabs, and they are given back.
+    // A caller that keeps more batches has more slabs, which are given back later.
     let held: Vec<_> = (0..6).map(|_| loader.next().unwrap().unwrap()).collect();
     let most = made.load(SeqCst);
     assert!((6..=9).contains(&most), "{most}");

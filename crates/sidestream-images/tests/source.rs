@@ -419,7 +419,7 @@ fn an_archive_that_was_cut_or_changed_never_panics_and_rarely_passes() {
         (&long.replace("jpg", "cls"), b"2"),
     ]);
     assert_eq!(open_tar(&root, &good).unwrap().len(), 2);
-    // Two blocks of zeros end it; the second is only for old tape drives.
+    // Two blocks of zeros end an archive; the second is only for old tape drives.
     for length in (0..good.len() - 1024).step_by(64) {
         assert!(
             open_tar(&root, &good[..length]).is_err(),
@@ -494,7 +494,7 @@ fn sample_pictures_are_many_small_and_good() {
     let mut bytes = Vec::new();
     data.read(17, &mut bytes).unwrap();
     assert!(bytes == all[17].bytes);
-    // The test pictures of other files are encoded by the same library; these have texture.
+    // The test pictures of other files are encoded by the same library; the sample pictures have texture.
     assert!(
         all[0].bytes.len()
             > Jpeg::default()

@@ -29,7 +29,7 @@ pub struct Difference {
     pub other: (Schedule, Run),
     /// The first op that found different bytes.
     pub op: OpId,
-    /// The buffer in which it found them.
+    /// The buffer in which the op found those bytes.
     pub buffer: BufferId,
     /// Whether the op overwrote those bytes; otherwise it read them.
     pub wrote: bool,

@@ -132,7 +132,7 @@ struct Pool {
 #[derive(Clone, Copy, Default)]
 struct Tenancy {
     buffer: Option<BufferId>,
-    /// Whether it came from the stream-ordered allocator.
+    /// Whether the buffer came from the stream-ordered allocator.
     stream_ordered: bool,
     /// Whether an earlier op allocates this name.
     allocated: bool,

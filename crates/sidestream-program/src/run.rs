@@ -175,7 +175,7 @@ struct Running<'a> {
 struct Held {
     block: Address,
     home: Option<StreamId>,
-    /// None after it was freed.
+    /// None after the block was freed.
     piece: Option<Piece>,
 }
 

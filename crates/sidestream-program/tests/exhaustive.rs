@@ -249,9 +249,9 @@ struct Executions {
     executions: f64,
     /// Number of visited pairs of completed points and memory.
     states: usize,
-    /// By point: the points that are not complete after it in some execution.
+    /// By point: the points that, in some execution, are not complete when this point is.
     ahead_of: Vec<u64>,
-    /// By point and cell: whose writes it finds there, over all executions.
+    /// By point and cell: whose writes the point finds there, over all executions.
     found: Vec<Vec<BTreeSet<u8>>>,
     /// By cell: whose writes remain in the end.
     left: Vec<BTreeSet<u8>>,

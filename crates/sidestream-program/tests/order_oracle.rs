@@ -126,7 +126,7 @@ enum Break {
     BlockingCoversLegacy,
     /// R17: records and waits are no actions.
     RecordsAreNoActions,
-    /// R19: a blocking pageable upload is complete when it returns.
+    /// R19: a blocking pageable upload is complete when the call returns.
     PageableUploadBlocks,
     /// R24: a blocking memset blocks the host for every kind of memory.
     EveryMemsetBlocks,

@@ -21,7 +21,7 @@ const DEEPEST: usize = 200;
 /// Python's `sys.modules`.
 static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 
-/// The structure of a container without its arrays. It keeps none of them alive.
+/// The structure of a container without its arrays. The structure keeps no array alive.
 #[pyclass(frozen, module = "sidestream._sidestream")]
 pub struct Shape {
     tree: Node,

@@ -406,7 +406,7 @@ fn unusable_settings_are_refused() {
     }
 }
 
-/// Counts how often it is woken.
+/// A waker that counts how often it is woken.
 #[derive(Default)]
 struct Woken(AtomicU64);
 
@@ -456,7 +456,7 @@ fn results_are_kept_while_they_are_owned() {
     );
 }
 
-/// Reads the statistics of the batcher when it is woken.
+/// A waker that reads the statistics of the batcher when it is woken.
 struct Counted(Arc<Numbers>, Mutex<Vec<(u64, u64, u64)>>);
 
 impl Wake for Counted {

@@ -186,7 +186,7 @@ fn take(state: &State, here: Here, bytes: usize, place: Place, of: Of) -> Answer
 }
 
 fn reserve(state: &State, place: Place, device: DeviceId, bytes: u64) -> Answer<Address> {
-    // More than any machine has: the host's own allocator would be asked for it.
+    // More memory than any machine has: the host's own allocator would be asked for it.
     if place != Place::Device && bytes > HOST_BYTES {
         return Err(OUT_OF_MEMORY);
     }

@@ -48,7 +48,7 @@ const BESIDE: usize = 2;
 /// Builds and tests the package. With `torch`, installs PyTorch and runs only the tests that need it.
 pub fn run(torch: bool) -> Result<bool> {
     let version = version_of_python()?;
-    // Each has a separate environment: tests without PyTorch must not find it.
+    // Tests with and without PyTorch have separate environments: those without must not find it.
     let environment = Environment::of(if torch { "python-torch" } else { "python" })?;
     environment.make_ready(&version, torch)?;
     environment.install_package()?;

@@ -26,7 +26,7 @@ pub struct Built {
 /// A built program.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Program {
-    /// Cargo's arguments to run it: `--package sidestream --test tests`.
+    /// Cargo's arguments to run the program: `--package sidestream --test tests`.
     pub selection: String,
     pub name: String,
     pub path: PathBuf,

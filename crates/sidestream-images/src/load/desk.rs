@@ -85,7 +85,7 @@ pub(super) enum Picture<S> {
 pub(super) struct Read {
     pub key: Key,
     pub bytes: Vec<u8>,
-    /// Whether a GPU's engines will decode it.
+    /// Whether a GPU's engines will decode the file.
     pub for_engines: bool,
     pub header: Header,
     pub size: Size,

@@ -154,7 +154,7 @@ pub struct BrokenPicture {
     pub name: String,
     /// What is wrong with the picture.
     pub why: Broken,
-    /// The sample that replaces it, if any.
+    /// The sample that replaces the broken one, if any.
     pub replaced_by: Option<u64>,
 }
 
@@ -482,7 +482,7 @@ pub struct ForEngines {
 /// [pixels](Batch::decoded) of the other pictures follow. Those pixels go to the beginning of a device buffer, and
 /// the offsets of [`Placed`] count from there; after them there is room for each picture of the engines.
 pub struct Batch<S: Slab = Vec<u8>> {
-    /// None after the caller took it out.
+    /// None after the caller took the slab out.
     slab: Option<S>,
     home: Weak<Shared<S>>,
     epoch: u64,

@@ -290,7 +290,7 @@ impl<S: Slab> Shared<S> {
         Ok(slab)
     }
 
-    /// Loads a batch again without engines, on threads that end with it.
+    /// Loads a batch again without engines, on threads that end when it is loaded.
     pub fn on_processor(self: &Arc<Self>, at: At, many: u64) -> Result<Batch<S>> {
         let read = |place: u64, decoder: &mut Decoder| {
             let mut buffer = Vec::new();

@@ -29,13 +29,13 @@ pub(super) struct Touch {
     memory: Arc<HostMemory>,
     start: u64,
     end: u64,
-    /// Determines what is written; what is read is mixed into it.
+    /// Determines the bytes that are written; the bytes that are read are mixed into the seed.
     seed: u64,
     writes: bool,
 }
 
 impl Machine<'_> {
-    /// Makes the call, and returns what it waits for afterwards.
+    /// Makes the call, and returns the wait that follows it, if any.
     pub(super) fn perform(&self, at: usize, op: &Op, tables: &mut Tables) -> Result<Option<Wait>> {
         let plan = self.plan;
         let needs = &plan.needs[at];

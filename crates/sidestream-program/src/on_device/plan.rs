@@ -27,7 +27,7 @@ pub struct Plan<'a> {
     /// By buffer: its block, and the offset in it.
     pub(super) places: Vec<(usize, u64)>,
     pub(super) blocks: Vec<Block>,
-    /// By op: what it needs besides its fields.
+    /// By op: the needs of the op besides its fields.
     pub(super) needs: Vec<Needs>,
     /// By per-thread stream: its thread.
     pub(super) owners: HashMap<StreamId, ThreadId>,
@@ -39,7 +39,7 @@ pub(super) struct Block {
     pub memory: Memory,
     pub size_bytes: u64,
     pub device: DeviceId,
-    /// Whether an op of the program allocates it. The other blocks exist from the start.
+    /// Whether an op of the program allocates the block. Other blocks exist from the start.
     pub is_born: bool,
 }
 
@@ -241,7 +241,7 @@ struct Replayed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Unborn,
-    /// `by_stream` if it was allocated by `malloc_async`.
+    /// `by_stream` if the block was allocated by `malloc_async`.
     Lives {
         by_stream: bool,
     },

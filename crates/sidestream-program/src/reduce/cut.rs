@@ -37,7 +37,7 @@ pub struct Stream {
 /// A buffer of the log.
 pub struct Buffer {
     pub memory: Memory,
-    /// The buffer with bytes of its own that contains it (possibly itself), and the offset.
+    /// The buffer with bytes of its own that contains this one (possibly itself), and the offset in it.
     pub root: BufferId,
     pub start: u64,
     pub name: String,

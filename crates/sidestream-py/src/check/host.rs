@@ -62,7 +62,7 @@ struct Seen {
 
 struct Copy {
     stream: StreamId,
-    /// The step of the stream that is this copy.
+    /// The number of this copy among the steps of its stream.
     step: u32,
     start: usize,
     end: usize,
@@ -599,7 +599,7 @@ impl Recorder {
 }
 
 impl Recorder {
-    /// Reports what can still be found in these bytes.
+    /// Reports the stores that can still be found in these bytes.
     pub(super) fn forget_watched(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
         self.compare(py, (start, end), || self.named(py, "end of the tensor"))
     }

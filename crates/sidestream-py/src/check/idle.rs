@@ -62,7 +62,7 @@ struct Place {
     count: u32,
     /// How often the host waited here without an observed reason.
     idle: u32,
-    /// The latest of these waits.
+    /// The latest waits without an observed reason.
     open: VecDeque<u32>,
     /// The number of launches before the last wait.
     launches: Option<u64>,

@@ -92,7 +92,7 @@ struct Late {
 struct Made {
     site: Site,
     count: u64,
-    /// The number of them that were dropped after they had done work.
+    /// The number of these streams that were dropped after they had done work.
     let_go: u64,
 }
 
@@ -219,7 +219,7 @@ impl Core {
         &mut self.noticed.calls[at]
     }
 
-    /// The host waited. For clocks it does not matter what it waited for.
+    /// The host waited. For clocks it does not matter for which work.
     pub(super) fn waited(&mut self) {
         for clock in self.noticed.clocks.values_mut() {
             clock.launched = false;

@@ -35,7 +35,7 @@ fn the_halves_of_a_buffer_keep_their_own_past() {
         "RAW sums 4 6 right,total: wait_stream s=total src=right before 6
          WAIT_ON_UNRECORDED_EVENT 3",
     );
-    // A write of the whole buffer by s1 makes it one piece again.
+    // A write of the whole buffer by s1 makes the buffer one piece again.
     check(
         "kernel s=s1 w=A[0:100]
          kernel s=s1 w=A[300:400]

@@ -32,9 +32,9 @@ pub enum EdgeAct {
 /// How other code got to know a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Known {
-    /// It was given the handle of this stream of the safe API.
+    /// Other code was given the handle of this stream of the safe API.
     Safe(usize),
-    /// It created the stream itself, and the program adopted it.
+    /// Other code created the stream itself, and the program adopted it.
     Adopted(usize),
     /// A stream of the explicit style on this device, and whether other code was given its handle.
     Explicit {

@@ -45,7 +45,7 @@ pub struct Faults {
 
 /// The one call that fails.
 struct One {
-    /// Number of calls before it.
+    /// Number of calls before the one that fails.
     left: AtomicU64,
     /// Whether the machine performs the call first, if it submits work to a stream.
     behind: bool,

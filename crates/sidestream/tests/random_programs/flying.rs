@@ -130,7 +130,7 @@ impl World {
                 match Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)) {
                     Poll::Ready(Ok(value)) => Landed::Back(value),
                     Poll::Ready(Err(error)) => Landed::Gone(Some(error)),
-                    // Another executor continues with it, with another waker.
+                    // Another executor continues with the pending value, with another waker.
                     Poll::Pending => Landed::Still(pending),
                 }
             }

@@ -25,7 +25,7 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// The other process; dropping this ends it.
+/// The other process; dropping this value ends the process.
 struct Other {
     child: Child,
     to: Option<ChildStdin>,

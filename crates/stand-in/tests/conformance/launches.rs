@@ -47,7 +47,7 @@ fn views_lengths_and_numbers_arrive(target: Target) {
         let found = values(&stream, x.view());
         assert_eq!((found[0], found[len + 1]), (0, 0), "outside of the view");
         expect_pattern(&found[1..len + 1], 77);
-        // The kernel that searches for wrong values finds exactly these.
+        // The kernel that searches for wrong values finds exactly the wrong ones.
         let mut errors = stream.alloc_zeroed::<u32>(1).unwrap();
         check(&stream, x.slice(1..len + 1), 77, &mut errors);
         assert_eq!(values(&stream, errors.view()), [0]);

@@ -480,7 +480,7 @@ fn copies_within_a_device_move_ranges(target: Target) {
         }
     });
     assert!(found.into_iter().eq(expected));
-    // Within one buffer, both halves of it.
+    // Both halves of one buffer are copied within it.
     let mut x = filled(&stream, 2 * LEN, 2);
     let (left, right) = x.view_mut().split_at(LEN);
     stream.memcpy_d2d(left.as_view(), right).unwrap();

@@ -162,7 +162,7 @@ fn registered_memory_without_tracking_goes_both_ways_and_comes_back(target: Targ
     let bytes = host.into_vec().unwrap();
     assert_eq!(bytes.as_ptr(), place);
     assert!(bytes == bytes_of(7));
-    // Dropping it unpins and frees the memory.
+    // Dropping the registration unpins and frees the memory.
     drop(HostMemory::register(&device, bytes).unwrap());
     drop(HostMemory::register(&device, bytes_of(8)).unwrap());
 }
@@ -186,7 +186,7 @@ fn write_combined_memory_is_uploaded(target: Target) {
     zero.read(0, &mut found);
     assert!(found.iter().all(|&value| value == 0), "new memory is zero");
     for seed in 2..6 {
-        // In two parts: both arrive, although the host buffers its writes.
+        // The pattern is written in two parts: both arrive, although the host buffers its writes.
         let pattern = patterned(untracked::LEN, seed);
         sent.write(0, &pattern[..1001]);
         sent.write(4 * 1001, &pattern[1001..]);

@@ -272,7 +272,7 @@ fn memory_recorded_before_a_capture_is_handed_on_during_it(target: Target) {
             noted.memcpy(region, out.all()).unwrap();
         }
         explicit::record_stream(&x, &noted).unwrap();
-        // Dropped before the capture begins, or in it.
+        // The buffer is dropped before the capture begins, or during it.
         let mut kept = (seed % 2 == 0).then_some(x);
         noted.begin_capture().unwrap();
         drop(kept.take());

@@ -22,7 +22,7 @@ const WORDS: [(&[&str], usize); 5] = [
         0,
     ),
 ];
-/// A comment that begins so says what it is like, not what it is.
+/// A comment that begins with this opening says what its subject is like, not what it is.
 const OPENING: &str = concat!("The ", "same ");
 const MARKS: [&str; 5] = ["///", "//!", "//", "#", "\"\"\""];
 

@@ -38,7 +38,7 @@ pub(super) struct Capture {
     pub(super) origin: usize,
     pub(super) thread: String,
     pub(super) running: bool,
-    /// For each captured piece of work, what it directly depends on.
+    /// For each captured piece of work, the pieces that it directly depends on.
     pub(super) work: Vec<BTreeSet<usize>>,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct Here {
     pub(super) device_points: u8,
     /// What must complete before the call returns.
     pub(super) returns_after: Vec<(usize, Rule)>,
-    /// One of these must complete too, if there are any.
+    /// One of these nodes must complete too, if there are any.
     pub(super) returns_after_one_of: Vec<(usize, Rule)>,
 }
 

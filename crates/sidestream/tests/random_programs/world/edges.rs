@@ -34,7 +34,7 @@ pub(super) struct Other {
 /// An open capture.
 struct Open {
     by: By,
-    /// The thread in which it must end, if the program began it.
+    /// The thread in which the capture must end, if the program began it.
     thread: usize,
     out: DeviceMemory,
     expected: [u8; OUT],
