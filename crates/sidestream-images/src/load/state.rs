@@ -150,8 +150,7 @@ impl<S: Slab> Loader<S> {
         let order = self.order();
         let world = u64::from(order.world);
         if !state.seen.is_multiple_of(world) {
-            let remedy =
-                "use a number of ranks that divides it, such as that of the run that saved it";
+            let remedy = "use a number of ranks that divides it, as the saving run did";
             return refuse(
                 "samples seen:",
                 &state.seen,

@@ -353,9 +353,7 @@ impl Planning<'_> {
             }
             Kind::SetDevice { device } => self.current[op.thread.0 as usize] = device,
             Kind::CopyPeer { .. } => {
-                return Err(
-                    "it copies between two devices, which a run on devices cannot do".into(),
-                );
+                return Err("it copies between two devices, which a run cannot do".into());
             }
             Kind::BeginCapture { .. } | Kind::EndCapture { .. } => {
                 return Err("no op names the graph of a capture, so nothing would run".into());
