@@ -65,8 +65,8 @@ impl Held {
     }
 }
 
-/// Records that the stream uses the batch that contains this address: the memory of the batch is not reused before the
-/// work that the stream gets until the batch is released has completed. Returns whether there is such a batch.
+/// Records that the stream uses the batch that contains this address: the memory of the batch is not reused until the
+/// stream has completed all work that it got before the batch was released. Returns whether there is such a batch.
 #[pyfunction]
 pub fn note_stream(address: u64, stream: &Bound<'_, PyAny>) -> PyResult<bool> {
     let held = {
@@ -125,7 +125,7 @@ impl DeviceArray {
     /// Record that the array is used on this stream too. Make the stream wait for the one that the array was handed out
     /// on.
     ///
-    /// The memory is not reused before the work that the stream gets until the batch is released has completed. This
+    /// The memory is not reused until the stream has completed all work that it got before the batch was released. This
     /// call waits for nothing.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(&self.held.device, stream)?;

@@ -57,7 +57,7 @@ fn severity(race: &Race) -> &'static str {
     }
 }
 
-/// Returns everything in which the output is wrong, one line each; empty if it is right.
+/// Returns every mistake in the output, one line each; empty if the output is right.
 ///
 /// - Verdict, error and lints must be the oracle's.
 /// - Every printed race must be an unordered pair, of a kind that fits it and with its severity, in op order. No two
