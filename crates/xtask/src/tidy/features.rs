@@ -58,7 +58,7 @@ pub fn check(tests: &str, package: &str) -> Vec<Complaint> {
         let there = tests.iter().filter(|there| there.split(' ').next() == Some(name));
         let there: Vec<&str> = there.copied().collect();
         format!(
-            "the Python package has `{line}` and the tests `{}`, so that all above it is built twice; ask for the same features in crates/sidestream/Cargo.toml",
+            "the Python package has `{line}` and the tests `{}`, so everything above it is built twice; ask for the same features in crates/sidestream/Cargo.toml",
             there.join("`, `")
         )
     });
