@@ -3,9 +3,9 @@
 //!
 //! Two threads that access memory at the same time have to do so atomically and in units of one size: Rust gives no
 //! guarantee for a word that one thread writes and another reads byte by byte. Ranges begin and end anywhere, so the
-//! units are single bytes. One by one they would take eight times as long as words. On x86-64 a single instruction
-//! copies them all: to other threads it acts as a loop of relaxed loads and stores of single bytes, and it is the
-//! processor's fastest way to copy.
+//! units are single bytes. A loop over bytes would take eight times as long as one over words. On x86-64 the single
+//! instruction `rep movsb` copies the whole range: to other threads it acts as a loop of relaxed loads and stores of
+//! single bytes, and it is the processor's fastest way to copy.
 
 use std::ptr;
 
@@ -42,8 +42,8 @@ mod bytes {
     }
 
     unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-        // SAFETY: it reads and writes exactly `len` bytes, upwards: an `asm!` block begins with the direction flag
-        // clear.
+        // SAFETY: `rep movsb` reads and writes exactly `len` bytes, upwards: an `asm!` block begins with the direction
+        // flag clear.
         unsafe {
             asm!(
                 "rep movsb",

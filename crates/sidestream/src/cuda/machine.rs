@@ -86,14 +86,14 @@ struct Graph {
 }
 
 impl Machine {
-    /// Opens the devices with these ordinals, in this order. `file` is the driver's library and `compiler` is
-    /// NVRTC's, instead of searching for them.
+    /// Opens the devices with these ordinals, in this order. `file` is the driver's library and `compiler` that of
+    /// NVRTC; for `None` they are searched for.
     ///
     /// # Safety
     /// As for [`Driver::load`] and [`Nvrtc::load`](super::nvrtc::Nvrtc::load).
     ///
     /// # Errors
-    /// Why CUDA cannot be used, or which device does not exist.
+    /// The reason why CUDA cannot be used, or the device that does not exist.
     pub unsafe fn open(
         ordinals: &[u32],
         file: Option<&Path>,
@@ -198,7 +198,7 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Relaxed)
 }
 
-/// Why a machine cannot be opened.
+/// The reason why a machine cannot be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unusable {
     /// CUDA is not available.
@@ -383,7 +383,7 @@ unsafe impl Backend for Machine {
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         self.bind();
         match (self.keeps_times.load(Relaxed), op.kind) {
-            // The two cheapest driver calls, whose cost is almost entirely that of this path.
+            // Record and wait are the two cheapest driver calls: most of their cost is the path to the driver.
             (false, Kind::Record { event, stream }) => self.record(event, stream),
             (false, Kind::Wait { stream, event }) => self.wait_in(stream, event),
             (false, _) => self.put(op, payload),
@@ -398,7 +398,7 @@ unsafe impl Backend for Machine {
         let mut status = 0;
         // SAFETY: the stream is open; writes one integer.
         let asked = unsafe { (self.driver().cuStreamIsCapturing)(stream.handle(), &mut status) };
-        // Without an answer it is unknown whether the capture has ended.
+        // If the driver gives no answer, the capture may not have ended.
         asked != SUCCESS || status != 0
     }
 
@@ -476,8 +476,8 @@ unsafe impl Backend for Machine {
 }
 
 impl Drop for Machine {
-    /// The front end has waited for all work, unless the device is lost: then the driver does not answer calls any
-    /// more, and nothing is freed.
+    /// The front end has waited for all work, unless the device is lost: then the driver refuses all calls, and nothing
+    /// is freed.
     fn drop(&mut self) {
         // Functions on the host that were enqueued after a failure never run.
         drop(self.waiting.clear());

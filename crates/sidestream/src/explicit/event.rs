@@ -100,7 +100,8 @@ impl Event {
         let runtime = &device.runtime;
         runtime.check()?;
         let per_device = runtime.device(device.id());
-        // Events that sleep are kept apart: the runtime's own waits use any of the others.
+        // Events whose waits sleep have their own spare list: the runtime records events of the other lists for its own
+        // waits.
         let spare = match (timing, sleeps) {
             (_, true) => &per_device.spare_sleeping,
             (true, false) => &per_device.spare_timed,

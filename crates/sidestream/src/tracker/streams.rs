@@ -22,8 +22,8 @@ pub(crate) struct Core {
     pub(super) made: Made,
     /// Whether an event is recorded after every call that uses memory.
     pub(super) is_marking: bool,
-    /// Whether other code may put work into the stream: its handle was given away, was adopted, or is a default
-    /// stream's.
+    /// Whether other code may put work into the stream: its handle was given away, or it is an adopted or a default
+    /// stream.
     pub(super) is_shared: AtomicBool,
     /// Whether memory was noted on the stream, so that another owner may wait for it at any time.
     pub(super) is_noted: AtomicBool,
@@ -60,8 +60,8 @@ pub(crate) enum Made {
     Adopted(u64),
 }
 
-/// The streams of a device that were made so far. The driver's streams are kept: creating one takes longer than
-/// everything that is done here.
+/// The streams of a device that were made so far. The driver's streams are kept for reuse: creating one takes longer
+/// than all other work of these functions.
 #[derive(Default)]
 pub(crate) struct Streams {
     pub(super) made: Mutex<Vec<Arc<Core>>>,
@@ -83,8 +83,8 @@ impl Made {
 }
 
 impl State {
-    /// Reuses a mark that nothing refers to as the end of the stream. Only a few are checked: marks are dropped in
-    /// about the order in which they were made.
+    /// Reuses a mark without other references as the new end of the stream. Only a few marks are checked, the oldest
+    /// first: marks are dropped in about the order in which they were made.
     #[inline]
     pub(crate) fn renew_mark(&mut self) -> Option<EventId> {
         for _ in 0..self.marks.len().min(4) {
@@ -115,7 +115,8 @@ impl Core {
     /// Whether other code may have put work into the stream.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        // A thread that submits by the handle got it, directly or indirectly, from the thread that set this flag.
+        // Relaxed is enough: a thread that submits by the handle got it, directly or indirectly, from the thread that
+        // set this flag.
         self.is_shared.load(Ordering::Relaxed)
     }
 
@@ -128,8 +129,8 @@ impl Core {
         self.is_noted.load(Ordering::Relaxed)
     }
 
-    /// Runs a call by which the stream joins a capture. Waits for memory that was noted here use the event `before`,
-    /// recorded before the call.
+    /// Runs a call by which the stream joins a capture. Waits for memory that was noted on this stream use the event
+    /// `before`, recorded before the call.
     pub(crate) fn join_capture(
         &self,
         before: Option<Arc<Recorded>>,

@@ -113,7 +113,7 @@ impl Machine {
                 Ok(())
             }
             (kind, _) => match kind.class() {
-                // The front end manages memory and the order between host threads.
+                // Not submitted to a driver's stream: the front end manages memory and the order between host threads.
                 Class::MallocAsync
                 | Class::FreeAsync
                 | Class::Malloc
@@ -133,7 +133,7 @@ impl Machine {
                 | Class::Query(_)
                 | Class::Host => Err(Error::Invalid {
                     call: "submit",
-                    why: format!("{kind:?} has a payload of another kind than streams take"),
+                    why: format!("{kind:?} cannot be submitted to a stream with this payload"),
                 }),
             },
         }
