@@ -23,7 +23,7 @@ pub(super) struct Slot<I, O: Pod> {
     pub batches: u64,
 }
 
-/// How a batch is computed: by separate calls, or as a graph.
+/// A way to compute batches: by separate calls, or as a graph.
 pub(super) trait Body<I: Pod, O: Pod> {
     fn compute(&mut self, batch: &Batch<'_, I, O>) -> Result<Computed<O>, Failed>;
 }
@@ -103,7 +103,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
         }
     }
 
-    /// Runs a batch and answers its requests. If it fails, runs each of them alone.
+    /// Runs a batch and answers its requests. If the batch fails, runs each request alone.
     fn answer(&mut self, batch: Vec<Request<I, O>>, slot: usize, body: &mut impl Body<I, O>) {
         let mut failed = match self.compute(&batch, body) {
             Ok(computed) => return self.give(batch, slot, None, computed),
@@ -121,7 +121,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
                 }
             }
             if is_lost(&failed) {
-                // The device is lost and runs nothing.
+                // The device is lost and runs no more batches.
                 self.queue.close(false);
             }
             // Counted before the caller gets the answer, here and in `give`, so that a caller finds its request in the

@@ -44,7 +44,7 @@ fn served(demand: f64) -> f64 {
     demand / fourth_root(1.0 + fourth(demand))
 }
 
-/// Returns the fourth power of the slow-down of a demand that is served what older ones leave.
+/// Returns the fourth power of the slow-down of a demand that is served only what older demands leave.
 fn pressure(older: f64, own: f64) -> f64 {
     if own <= 0.0 {
         return 1.0;
@@ -52,7 +52,8 @@ fn pressure(older: f64, own: f64) -> f64 {
     if older <= 0.0 {
         return 1.0 + fourth(own);
     }
-    // The rest may be exactly zero; a tiny rate instead of zero makes no difference and stays finite.
+    // The older demands may leave exactly zero; a tiny rate instead of zero makes no difference, and the time stays
+    // finite.
     let left = (served(older + own) - served(older)).max(1e-6 * own);
     fourth(own / left)
 }
@@ -255,7 +256,8 @@ impl Profile {
         self.download_setup_ns + bytes as f64 / self.link_gb_s
     }
 
-    /// Returns the least time per pair of an upload and a download of this size when both directions are kept busy, ns.
+    /// Returns the minimum time per pair of an upload and a download of this size when both directions are kept busy,
+    /// ns.
     pub fn both_ways_ns(&self, bytes: u64) -> f64 {
         self.pair_ns(bytes, bytes)
     }
@@ -286,7 +288,8 @@ impl Profile {
         shape.body_ns() + shape.tail_ns
     }
 
-    /// Returns the least time per kernel when kernels of this cost keep the device full and overlap each other's tails, ns.
+    /// Returns the minimum time per kernel when kernels of this cost keep the device full and overlap each other's
+    /// tails, ns.
     pub fn kernel_floor_ns(&self, cost: &KernelCost) -> f64 {
         self.shape(cost).floor_ns()
     }

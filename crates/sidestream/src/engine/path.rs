@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What determined the start time of a task.
+/// The cause of a task's start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The time at which it was pushed.
@@ -34,7 +34,7 @@ impl Cause {
 pub struct Link {
     /// The task.
     pub task: TaskId,
-    /// What determined its start.
+    /// The cause of the task's start time.
     pub cause: Cause,
     /// The end of the previous piece; between it and the start there is a hop or another latency.
     pub from_ns: u64,
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Returns what determined the start of a task, as far as it is known.
+    /// Returns the cause of a task's start time, as far as it is known.
     ///
     /// # Panics
     /// If there is no such task.

@@ -227,7 +227,7 @@ impl Dtype {
     }
 }
 
-/// Why a profile was refused: the field, and the remedy.
+/// The reason why a profile was refused: the field, the problem and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileError {
     /// The field, as `section.key`; empty if the text is not valid TOML.
@@ -369,7 +369,7 @@ impl Reader {
     fn name(&mut self) -> Result<String, ProfileError> {
         let problem = match self.table.remove("name") {
             Some(toml::Value::String(name)) if !name.trim().is_empty() => return Ok(name),
-            Some(_) => "must be a text that is not empty, for example \"NVIDIA H200\"",
+            Some(_) => "must be a non-empty string, for example \"NVIDIA H200\"",
             None => "is missing; add name = \"NVIDIA H200\" at the top",
         };
         Err(wrong("name", problem.into()))

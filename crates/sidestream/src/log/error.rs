@@ -34,7 +34,7 @@ pub enum Problem {
     Version(u16),
     /// A byte is not valid in the format.
     Malformed {
-        /// What the format requires there.
+        /// The content that the format requires there.
         expected: &'static str,
     },
     /// A record names an id that no earlier record declares.
@@ -48,7 +48,7 @@ pub enum Problem {
     },
     /// A count exceeds its limit.
     TooMuch {
-        /// What is counted.
+        /// The objects that are counted.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -97,7 +97,7 @@ pub enum Problem {
     },
     /// A count in the end record differs from the content of the file.
     Count {
-        /// What is counted.
+        /// The objects that are counted.
         what: &'static str,
         /// The count in the end record.
         said: u64,
@@ -169,7 +169,7 @@ impl fmt::Display for Problem {
                 bytes,
             } => write!(
                 f,
-                "bytes {start}..{end} of buffer {} are named, which has {bytes}; expected a range inside it",
+                "a record names bytes {start}..{end} of buffer {}, which has {bytes} bytes; expected a range inside it",
                 buffer.0
             ),
             Problem::SecondLegacy(device) => write!(
@@ -198,7 +198,7 @@ impl fmt::Display for Problem {
             ),
             Problem::EarlyTimes { id, next } => write!(
                 f,
-                "the times of operation {id} come before its call, expected one below {next}; write the times after the operation"
+                "the times of operation {id} come before its call; expected an operation below {next}, so write the times after the operation"
             ),
             Problem::Backwards { id, start, end } => write!(
                 f,
