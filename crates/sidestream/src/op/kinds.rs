@@ -58,7 +58,7 @@ pub enum Class {
     Host,
 }
 
-/// What the host waits for or queries.
+/// The work that the host waits for or queries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
     /// All work in a stream so far.
@@ -70,7 +70,7 @@ pub enum Until {
 }
 
 impl Class {
-    /// Whether it is work in a stream that reads or writes memory.
+    /// Whether a call of this class is work in a stream that reads or writes memory.
     #[inline]
     pub fn is_work(self) -> bool {
         matches!(
@@ -138,7 +138,7 @@ macro_rules! kinds {
                 })
             }
 
-            /// Returns its code in a log.
+            /// Returns the code of the kind in a log.
             #[inline]
             pub fn code(&self) -> u8 {
                 match self {

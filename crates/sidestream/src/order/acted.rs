@@ -7,7 +7,7 @@
 use super::Order;
 use crate::op::{DeviceId, StreamId, StreamKind};
 
-/// Up to this many streams of one device are visited one by one.
+/// The maximum number of streams of one device that are visited one by one.
 const FEW: usize = 64;
 
 /// The end of the list.
@@ -123,7 +123,7 @@ impl Order {
         self.streams[stream.0 as usize].link.at = self.calls;
     }
 
-    /// Adds a stream to the list. What it did before is unknown, so it counts as acting now.
+    /// Adds a stream to the list. Its earlier actions are unknown, so it counts as acting now.
     fn link(&mut self, stream: StreamId) {
         self.put_first(stream);
         let link = &mut self.streams[stream.0 as usize].link;

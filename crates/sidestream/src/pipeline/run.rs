@@ -174,7 +174,8 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
             let slot = ((self.submitted - self.first) % self.slots as u64) as usize;
             let output = match self.body.output(slot, &self.home) {
                 Ok(Some(output)) => output,
-                // The memory comes back when the consumer drops the item that has it; deliver older items first.
+                // The memory comes back when the consumer drops the item that has it, so older items are delivered
+                // first.
                 Ok(None) if when == When::Ahead || !self.flights.is_empty() => return,
                 Ok(None) => {
                     let failed = Failed::new("slot", self.submitted, still_held());

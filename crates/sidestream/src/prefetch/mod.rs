@@ -138,9 +138,9 @@ pub struct Ticket {
 pub struct Statistics {
     /// The number of batches put.
     pub batches: u64,
-    /// Their total size in bytes.
+    /// The total size of these batches, in bytes.
     pub bytes: u64,
-    /// The bytes of them that were copied directly, without packing.
+    /// The bytes that were copied directly, without packing.
     pub direct_bytes: u64,
     /// The number of slots now, including those in use.
     pub slots: usize,
@@ -398,7 +398,8 @@ impl Drop for Ring {
 }
 
 impl Filling {
-    /// Returns the pinned memory whose last copy is the oldest, and the size that it may have, which is sufficient.
+    /// Returns the pinned memory whose last copy is the oldest, and the maximum size to which it may grow, which is
+    /// enough for `bytes`.
     #[track_caller]
     fn next_of(&mut self, shared: &Shared, bytes: u64) -> Result<(&mut Staging, u64)> {
         let most_bytes = self.most_bytes.unwrap_or(u64::MAX);
@@ -422,7 +423,7 @@ impl Filling {
         self.next = at + 1;
         let mut others = self.pinned_bytes() - self.staging[at].size_bytes();
         if bytes > most_bytes.saturating_sub(others) {
-            // Only one fits: it is packed into again when its copy is complete.
+            // There is room for one only: the others are freed once their copies are complete.
             for (_, other) in self
                 .staging
                 .iter_mut()
@@ -463,7 +464,7 @@ impl Ticket {
         if consumer.is_captured() {
             return Err(invalid(
                 "hand_over",
-                "the stream is being captured, or is the legacy stream beside a capture, and the copy is outside \
+                "the stream is being captured, or is the legacy stream during a capture, and the copy is outside \
                  the capture; take the batch before the capture begins",
             ));
         }

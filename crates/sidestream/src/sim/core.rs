@@ -109,7 +109,7 @@ impl<P> Core<P> {
         self.engine.push(task.delay(delay))
     }
 
-    /// Adds the last of several launches, after the first one and the call that made it.
+    /// Adds the last of several launches, after the first launch and after the call that makes the last one.
     pub(super) fn push_launch(
         &mut self,
         chain: Chain,

@@ -55,7 +55,7 @@ use state::{State, Targets};
 /// A simulated machine with some devices.
 pub struct Machine {
     caps: Vec<Caps>,
-    // Declared before the state, so that its functions have returned when the memory is freed.
+    // Declared, and so dropped, before the state: the host functions have returned when the memory is freed.
     callback: Callback,
     state: Mutex<State>,
     /// Kernels of which the machine was the last owner. They capture values of the program, whose destructors
@@ -94,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// Simulates only times from now on: no byte is read or written, and kernels are not run.
+    /// From now on simulates only times: no byte is read or written, and kernels are not run.
     pub fn times_only(&self) {
         self.state.lock().computes = false;
     }

@@ -120,7 +120,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// The error for a text that names no schedule.
+/// The error for a string that names no schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSchedule(String);
 

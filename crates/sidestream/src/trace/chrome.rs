@@ -1,4 +1,4 @@
-//! Writes the frame of Chrome JSON around any events, and times in its unit.
+//! Writes the frame of Chrome JSON around any events, and converts times to its unit.
 
 use std::io::{self, BufWriter, Write};
 

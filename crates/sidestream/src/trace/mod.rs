@@ -113,13 +113,13 @@ pub struct Call {
     pub start_ns: u64,
     /// The return of the call, ns.
     pub end_ns: u64,
-    /// Whether it is not a CUDA call: the thread itself reads or writes memory.
+    /// Whether this is no CUDA call but work of the thread itself, which reads or writes memory.
     pub is_host_work: bool,
-    /// What it waited for, if it waits.
+    /// The target of the wait, if the call waits.
     pub waits: Option<Waits>,
 }
 
-/// What a waiting call waits for.
+/// The target of a call that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waits {
     /// A stream.

@@ -61,7 +61,7 @@ pub(super) struct Launched {
 }
 
 impl Effect {
-    /// Whether it only reads and writes memory.
+    /// Whether the effect only reads and writes memory.
     pub(super) fn is_data(&self) -> bool {
         matches!(
             self,
@@ -208,7 +208,7 @@ impl Effect {
         }
     }
 
-    /// Returns its first copy, whose addresses tell the devices.
+    /// Returns the first copy of the effect, whose addresses show the devices.
     pub(super) fn copy(&self) -> Option<&Copy> {
         match self {
             Effect::Copy(moved) => Some(&moved.copy),
