@@ -217,7 +217,7 @@ pub struct Caps {
     /// The most urgent and the least urgent priority of a stream; lower is more urgent.
     pub priorities: (i32, i32),
     /// Whether reserved memory can be extended at its end ([`Reserve::at`]), so that a copy may cross from the first
-    /// reservation into the one that follows it. CUDA refuses such a copy, even if the driver happens to place them
+    /// reservation into the one that follows it. CUDA refuses such a copy, even if the driver happens to place the two
     /// contiguously.
     pub extends_memory: bool,
     /// Whether other processes can open its events ([`Create::Interprocess`]).
@@ -280,7 +280,7 @@ pub enum Create<'a> {
         priority: i32,
         /// Name for traces and reports.
         name: &'a str,
-        /// The driver's handle of an existing stream, which its owner keeps.
+        /// The driver's handle of an existing stream, which continues to belong to its owner.
         adopt: Option<u64>,
     },
     /// An event.
@@ -291,7 +291,7 @@ pub enum Create<'a> {
         device: DeviceId,
         /// Whether the event records the device's time.
         timing: bool,
-        /// Whether a thread that waits for it sleeps instead of polling.
+        /// Whether a thread that waits for the event sleeps instead of polling.
         sleeps: bool,
     },
     /// An event without timing that processes can share, if [`Caps::shares_events`] is set.
@@ -439,7 +439,7 @@ pub struct Code {
     pub host: Option<HostForm>,
     /// Cost on the simulated GPU; without it the time follows from the bytes that the kernel touches.
     pub cost: Option<CostOf>,
-    /// Where a back end stores its handle of the loaded kernel.
+    /// The place where a back end stores its handle of the loaded kernel.
     pub loaded: Loaded,
 }
 

@@ -58,7 +58,7 @@ pub struct Measured {
 pub struct Roofline {
     /// The minimum time of one call.
     pub floor: Duration,
-    /// The resource that determines it.
+    /// The resource that determines the floor.
     pub bound: Bound,
     /// The floor divided by the median: 1 is the limit of the device.
     pub share: f64,

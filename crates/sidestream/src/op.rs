@@ -151,14 +151,14 @@ pub struct Op {
 pub enum Kind {
     /// A kernel, launched `launches` times in a row.
     Kernel {
-        /// The stream in which it runs.
+        /// The stream in which the kernel runs.
         stream: StreamId,
         /// The number of equal launches that this operation represents; at least one.
         launches: u32,
     },
     /// `cudaMemcpyAsync`.
     Copy {
-        /// The stream in which it runs.
+        /// The stream in which the copy runs.
         stream: StreamId,
         /// Memory of the source.
         from: Memory,
@@ -167,14 +167,14 @@ pub enum Kind {
     },
     /// `cudaMemcpyPeerAsync`: between memory of two devices.
     CopyPeer {
-        /// The stream in which it runs, on one of the two devices.
+        /// The stream in which the copy runs, on one of the two devices.
         stream: StreamId,
         /// The other device.
         peer: DeviceId,
     },
     /// `cudaMemsetAsync`.
     Memset {
-        /// The stream in which it runs.
+        /// The stream in which the memset runs.
         stream: StreamId,
     },
     /// `cudaMemcpy`: in the legacy stream of the thread's device; blocks according to R19 to R23.
@@ -198,7 +198,7 @@ pub enum Kind {
     },
     /// A launch of an executable graph.
     GraphLaunch {
-        /// The stream in which it runs.
+        /// The stream in which the graph runs.
         stream: StreamId,
         /// The graph.
         graph: GraphId,

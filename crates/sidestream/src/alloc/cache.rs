@@ -203,7 +203,7 @@ impl<U: Uses> Cache<U> {
         self.refused_at = None;
     }
 
-    /// Examines all free pieces and notes which have only complete uses.
+    /// Examines all free pieces, and notes those that have only complete uses.
     pub fn look(&mut self, mut is_complete: impl FnMut(&U) -> bool) {
         self.sort();
         self.over_bytes += self.table.look(&mut is_complete);

@@ -56,7 +56,7 @@ pub trait Uses: Clone + Default {
 pub enum On {
     /// No stream, or all uses are known to be complete.
     NoStream,
-    /// Only this one: stream order is enough for an allocation on it.
+    /// Only this stream: stream order is enough for an allocation on it.
     Only(StreamId),
     /// More than one stream.
     Several,

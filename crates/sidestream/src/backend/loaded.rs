@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// the number.
 pub struct Loaded {
     id: u64,
-    /// Number of the machine; zero until one has used the kernel.
+    /// Number of the first machine that used the kernel; zero until then.
     owner: AtomicU64,
     name: AtomicU32,
     by_device: [AtomicU64; DEVICES],

@@ -47,7 +47,8 @@ pub(super) struct Batch<'a, I, O: Pod> {
 /// A completed batch.
 pub(super) struct Computed<O: Pod> {
     pub results: Results<O>,
-    /// The timed events around its upload, the model and its download, or around the whole; empty if it is not timed.
+    /// The timed events around the upload, the model and the download, or around the whole batch; empty if the batch is
+    /// not timed.
     pub points: Vec<TimedEvent>,
 }
 

@@ -12,9 +12,9 @@ pub enum RaceKind {
     Uaf,
     /// Use before allocation: the use is not ordered after the `cudaMallocAsync`.
     Uba,
-    /// The host reads what the device may be writing.
+    /// The host reads bytes that the device may be writing.
     HostRaw,
-    /// The host writes what the device may be reading.
+    /// The host writes bytes that the device may be reading.
     HostWar,
     /// The host and the device both write.
     HostWaw,

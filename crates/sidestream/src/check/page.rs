@@ -5,7 +5,7 @@ use super::{Fix, Lint, LintCode, Mend, Names, Race, RaceKind, Refused, Report, S
 use crate::op::{OpId, SiteId};
 use crate::order::Chain;
 
-/// A report, with what is needed to print it.
+/// A report, with the names and texts that are needed to print it.
 #[derive(Clone, Copy)]
 pub struct Page<'a> {
     /// The findings.

@@ -35,7 +35,7 @@ pub struct Waited {
     pub site: SiteId,
     /// The stream that waited last.
     pub stream: StreamId,
-    /// The stream that it waited for.
+    /// The stream that was waited for.
     pub source: StreamId,
     /// The number of waits.
     pub count: u64,
@@ -65,13 +65,13 @@ struct Open {
     site: SiteId,
     /// The step of the wait.
     step: Epoch,
-    /// The stream that it waited for.
+    /// The stream that was waited for.
     source: StreamId,
     /// The step of the event's record on that stream.
     record: Epoch,
     /// By chain: the last step that is not news, and the last one that is.
     news: SmallVec<[(u32, u32, u32); 4]>,
-    /// Whether its stream has done work since.
+    /// Whether the waiting stream has done work since the wait.
     worked: bool,
 }
 

@@ -233,7 +233,7 @@ fn difference(result: i32) -> &'static str {
 
 impl Drop for Building<'_> {
     fn drop(&mut self) {
-        // SAFETY: the graph was created here; what was instantiated from it is independent of it.
+        // SAFETY: the graph was created here; executable graphs that were instantiated from it are independent of it.
         let _: Answer = unsafe { (self.driver.cuGraphDestroy)(self.graph) };
     }
 }

@@ -12,7 +12,7 @@ macro_rules! functions {
         $(#[$doc])*
         pub struct $Library {
             $($vis $name: unsafe extern "C" fn($($arg),*) -> $crate::cuda::library::answer!($($answer)?),)+
-            /// The file from which it was loaded.
+            /// The file from which the library was loaded.
             $vis file: String,
             // The library, which keeps the functions valid. It is never unloaded, because its threads, or a profiler's,
             // may still run.
@@ -54,7 +54,7 @@ pub enum NotLoaded {
     },
     /// A function is missing.
     NoFunction {
-        /// The library in which it was looked for.
+        /// The library in which the function was looked for.
         file: String,
         /// The name of the function.
         function: String,

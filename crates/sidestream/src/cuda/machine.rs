@@ -320,8 +320,8 @@ unsafe impl Backend for Machine {
     unsafe fn destroy(&self, what: Destroy) {
         self.bind();
         let driver = self.driver();
-        // SAFETY: each object was created here, and the front end does not name it again. The driver keeps what
-        // submitted work still needs.
+        // SAFETY: each object was created here, and the front end does not name it again. The driver keeps everything
+        // that submitted work still needs.
         unsafe {
             match what {
                 Destroy::Stream(id) => {
@@ -371,7 +371,7 @@ unsafe impl Backend for Machine {
 
     unsafe fn unregister(&self, at: Address) {
         let _current = self.on(DeviceId(0));
-        // SAFETY: it was registered, and the front end has seen all its uses complete.
+        // SAFETY: the memory was registered, and the front end has seen all its uses complete.
         unsafe { (self.driver().cuMemHostUnregister)(at.0) };
     }
 
@@ -433,7 +433,7 @@ unsafe impl Backend for Machine {
         self.bind();
         let (from, to) = (self.events.at(from.0), self.events.at(to.0));
         let mut ms = 0f32;
-        // SAFETY: both are open; one number is written.
+        // SAFETY: both events are open; one number is written.
         let code =
             unsafe { (self.driver().cuEventElapsedTime)(&mut ms, from.handle(), to.handle()) };
         self.answer("elapsed", from.device(), code)?;

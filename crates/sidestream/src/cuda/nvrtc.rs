@@ -109,12 +109,12 @@ impl Nvrtc {
             .map_err(|why| NotCompiled::NoCompiler { why })
     }
 
-    /// Returns the file from which it was loaded.
+    /// Returns the file from which the compiler was loaded.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Returns its CUDA version, such as 12 and 4.
+    /// Returns the compiler's CUDA version, such as 12 and 4.
     pub fn version(&self) -> (i32, i32) {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two integers.
@@ -149,7 +149,7 @@ impl Nvrtc {
         }
     }
 
-    /// Returns the architectures that it can compile for, the oldest first.
+    /// Returns the architectures that the compiler supports, the oldest first.
     fn supported(&self) -> Result<Vec<u32>, NotCompiled> {
         let mut count = 0;
         // SAFETY: writes one integer.

@@ -5,13 +5,13 @@ use super::*;
 /// The cause of a task's start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The time at which it was pushed.
+    /// The time at which the task was pushed.
     Pushed,
     /// The end of the previous task of its lane.
     Lane(TaskId),
-    /// The end of a task named in its `after`.
+    /// The end of a task that is named in `after`.
     Edge(TaskId),
-    /// The end of the task that occupied the resource it needed.
+    /// The end of the task that occupied the resource that this task needed.
     Resource(TaskId),
     /// A delay until nothing else could progress; this task had finished last.
     Idle(TaskId),

@@ -77,9 +77,9 @@ impl Stream {
         })
     }
 
-    /// `cudaStreamEndCapture` and `cudaGraphExecUpdate`: updates the graph to what was captured, without
-    /// instantiating it again. The capture must have the same shape as the graph: equally many calls of the same
-    /// kinds, ordered in the same way, but with other arguments, sizes and memory.
+    /// `cudaStreamEndCapture` and `cudaGraphExecUpdate`: updates the graph to the captured calls, without instantiating
+    /// it again. The capture must have the same shape as the graph: equally many calls of the same kinds, ordered in
+    /// the same way, but with other arguments, sizes and memory.
     ///
     /// # Ordering
     /// Does not wait: launches that were submitted still do what the graph described then.

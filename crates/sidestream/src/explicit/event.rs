@@ -24,7 +24,7 @@ pub struct Event {
     /// Locked before the pen and the locks of streams, so that queries and records of one event are logged in the
     /// order in which the driver saw them.
     pub(super) last: Mutex<Last>,
-    /// Whether a thread that waits for it sleeps.
+    /// Whether a thread that waits for the event sleeps.
     pub(super) sleeps: bool,
     pub(super) whose: Whose,
     // Dropped after the event, which is destroyed with the machine.

@@ -289,8 +289,8 @@ fn refuse_in_host_func(call: &'static str) -> Result<()> {
     })
 }
 
-/// Returns the arguments of [`mix`](crate::kernel::library::mix): its duration, its seed, and what it reads and
-/// writes, in this order. Returns `None` for more than [`MIX_PIECES`] regions.
+/// Returns the arguments of [`mix`](crate::kernel::library::mix): the duration, the seed, and the regions that the
+/// kernel reads and writes, in this order. Returns `None` for more than [`MIX_PIECES`] regions.
 pub fn mix_args<'a>(
     ns: u64,
     seed: u64,

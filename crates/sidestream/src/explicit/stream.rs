@@ -538,7 +538,7 @@ impl Stream {
         })
     }
 
-    /// Returns the end of a stream that only this thread can ask about; `None` for any other stream.
+    /// Returns the end of a stream that only this thread can query; `None` for any other stream.
     pub(super) fn end_of_this_thread(&self, at: Place) -> Result<Option<Mark>> {
         self.is_mine()?;
         if self.own.thread.is_none() {

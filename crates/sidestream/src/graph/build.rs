@@ -365,7 +365,7 @@ impl GraphBuilder {
         })
     }
 
-    /// Makes the graph with this id do what the nodes describe.
+    /// Makes the graph with this id from the nodes, or updates it to them.
     pub(super) fn make(&self, id: GraphId) -> Result<()> {
         let runtime = &self.holdings.runtime;
         runtime.check()?;

@@ -234,7 +234,7 @@ pub(super) fn tag_of(record: &Record<'_>) -> u8 {
     }
 }
 
-/// Returns the name of the kind of record that starts with this byte and is not an operation, and a record to read into.
+/// For the first byte of a record other than an operation: returns the name of its kind, and a record to read into.
 pub(super) fn of_tag(tag: u8) -> Option<(&'static str, Record<'static>)> {
     let op = OpId(0);
     Some(match tag {

@@ -23,7 +23,7 @@ pub enum Problem {
     Io(io::Error),
     /// The file ends too early.
     Cut {
-        /// The kind of record in which it ends.
+        /// The kind of record in which the file ends.
         inside: &'static str,
         /// The file offset up to which all records are complete.
         whole: u64,
@@ -68,7 +68,7 @@ pub enum Problem {
     SecondLegacy(DeviceId),
     /// A legacy stream was used before its declaration, so that its id already belongs to another stream.
     LateLegacy,
-    /// The number of an operation is not greater than the one before.
+    /// The number of an operation is not greater than that of the previous one.
     Number {
         /// The number.
         id: u32,

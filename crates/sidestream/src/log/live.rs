@@ -60,7 +60,8 @@ struct Fresh {
     untold: Vec<Record<'static>>,
 }
 
-/// The number of provisional operation numbers, the highest ones, for calls that wait at the same time.
+/// The number of provisional operation numbers, which are the highest: the maximum number of calls that wait at the
+/// same time.
 const NAMELESS: u32 = 1 << 20;
 /// The largest number of a call in a log.
 pub(super) const LAST_OP: u32 = u32::MAX - NAMELESS;
@@ -205,8 +206,8 @@ impl Live {
         told.span(self, thread, enters);
     }
 
-    /// Returns a provisional number for a call that waits: it gets its place in the log only when it has ended, but the
-    /// back end needs a number before. Zero while no sink uses times.
+    /// Returns a provisional number for a call that waits: the call gets its place in the log only when it has ended,
+    /// but the back end needs a number earlier. Zero while no sink uses times.
     #[inline]
     pub fn nameless(&self) -> OpId {
         if self.wants_times() {

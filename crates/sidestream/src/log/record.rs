@@ -37,7 +37,7 @@ pub enum Record<'a> {
         memory: Memory,
         /// Its size in bytes.
         bytes: u64,
-        /// The earlier buffer whose bytes it shares; `None` if it has its own.
+        /// The earlier buffer whose bytes this buffer shares; `None` if it has its own bytes.
         within: Option<Within>,
         /// Its name, for reports; may be empty.
         name: Cow<'a, str>,
@@ -153,11 +153,11 @@ pub trait Sink: Send {
     /// that was attached late.
     fn take(&mut self, record: &Record<'_>);
 
-    /// Whether it uses [`Record::Done`], so that the back end must keep the times. Called once.
+    /// Whether the sink uses [`Record::Done`], so that the back end must keep the times. Called once.
     fn wants_times(&self) -> bool {
         false
     }
-    /// Returns the message with which the thread of the last call is to panic, once; called after each call.
+    /// Returns, once, the message with which the thread of the last call has to panic. Called after each call.
     fn alarm(&mut self) -> Option<String> {
         None
     }

@@ -25,7 +25,7 @@ pub(super) struct Acted {
 pub(super) struct Link {
     before: u32,
     after: u32,
-    /// The call at which it last acted.
+    /// The call at which the stream last acted.
     at: u64,
     is_kept: bool,
 }
@@ -64,7 +64,7 @@ impl Order {
         self.calls.saturating_sub(1)
     }
 
-    /// Whether a device has enough streams that it is worth storing when a chain last visited them.
+    /// Whether a device has enough streams to make it worth storing when a chain last visited them.
     #[inline]
     pub(crate) fn has_many_streams(&self, device: DeviceId) -> bool {
         let device = self.devices.get(device.0 as usize);

@@ -56,9 +56,9 @@ struct Clock {
     known: Vec<u32>,
     /// The entries of the chains with an index of [`NEAR`] or more, except the clock's own chain.
     far: Far,
-    /// The last step of its own chain.
+    /// The last step of the clock's own chain.
     tick: u32,
-    /// The last step of its own chain at which another entry grew.
+    /// The last step of the clock's own chain at which another entry grew.
     learned: u32,
 }
 

@@ -37,9 +37,9 @@ const MOST: u32 = i32::MAX as u32;
 pub struct StreamClock {
     chain: u32,
     tick: u32,
-    /// The entries of the other chains; the one of its own chain is not updated.
+    /// The entries of the other chains; the entry of the stream's own chain is not updated.
     known: Known,
-    /// The thread, and the version of its clock, that it joined last.
+    /// The thread whose clock was joined last, and the version of that clock.
     fed_by: (u32, u64),
 }
 

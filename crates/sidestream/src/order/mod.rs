@@ -202,7 +202,8 @@ struct Event {
     /// The device on which it was created, if known.
     device: Option<DeviceId>,
     last: Last,
-    /// The record that stores its last point; one for all of them, since only the last one counts (R7).
+    /// The record that stores the point of the event's last record; one for all of its records, since only the last one
+    /// counts (R7).
     slot: Option<RecordId>,
 }
 
@@ -219,7 +220,7 @@ struct Device {
     legacy: Option<StreamId>,
     streams: Vec<StreamId>,
     acted: Acted,
-    /// The numbers of its blocking streams and of all its streams that are being captured.
+    /// The number of the device's blocking streams that are being captured, and that of all its captured streams.
     capturing_blocking: u32,
     capturing: u32,
 }
@@ -330,8 +331,8 @@ impl Order {
         closed.map(|(_, other)| other.entered).min()
     }
 
-    /// Returns what the caching allocator knows about an allocated buffer: its home stream, and the other streams that were
-    /// noted for its free (R53).
+    /// Returns the state of an allocated buffer in the caching allocator: its home stream, and the other streams that
+    /// were noted for its free (R53).
     pub fn known_uses(&self, buffer: BufferId) -> (Option<StreamId>, &[StreamId]) {
         let block = self.blocks.get(buffer.0 as usize);
         block.map_or((None, &[]), |block| (block.home, &block.noted))

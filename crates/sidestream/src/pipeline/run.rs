@@ -282,7 +282,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
     // ---------------------------------------------------------------- slots
 
     /// Makes slots when they are first needed, one for each item on the device. The depth changes only while no item is
-    /// there, so that items and slots stay in step.
+    /// on the device, so that items and slots stay in step.
     fn make_slots(&mut self) -> Result<()> {
         if self.slots < self.depth {
             self.first = self.submitted;

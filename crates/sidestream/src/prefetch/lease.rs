@@ -51,7 +51,7 @@ impl Lease {
         self.layout.len()
     }
 
-    /// Returns one of its leaves.
+    /// Returns one of the batch's leaves.
     ///
     /// # Panics
     /// If there are fewer leaves.
@@ -61,7 +61,7 @@ impl Lease {
         self.memory().bytes(start..start + bytes)
     }
 
-    /// Returns the address and the size in bytes of its memory.
+    /// Returns the address and the size in bytes of the batch's memory.
     pub fn address(&self) -> (u64, u64) {
         let all = self.memory().all();
         (all.address(), all.size_bytes())
@@ -149,8 +149,8 @@ impl Lease {
         let shared = &self.shared;
         shared.with_memory(|| slot.make_room(device, from.size_bytes()))?;
         let memory = slot.memory_for(stream)?;
-        // SAFETY: the stream is ordered after everything that writes the source. It is noted in the lease of the
-        // source, and in that of the copy, whose memory is new.
+        // SAFETY: the stream is ordered after everything that writes the source. The stream is noted in the lease of
+        // the source, and in that of the copy, whose memory is new.
         unsafe { stream.memcpy(from, memory.all())? };
         if let Err(error) = stream.record(&slot.uploaded) {
             // The copy is in flight: the memory is freed when it is complete, or leaked if that cannot be known.

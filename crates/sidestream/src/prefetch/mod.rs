@@ -107,7 +107,7 @@ pub struct Leaf {
     pub address: u64,
     /// The number of bytes.
     pub bytes: u64,
-    /// Whether it is page-locked and large, so that it is copied directly instead of being packed.
+    /// Whether the memory is page-locked and large, so that it is copied directly instead of being packed.
     pub direct: bool,
 }
 
@@ -126,7 +126,7 @@ impl Leaf {
 pub struct Ticket {
     shared: Arc<Shared>,
     uploaded: Arc<crate::explicit::Event>,
-    /// `None` once it was handed over.
+    /// `None` once the batch was handed over.
     slot: Mutex<Option<Slot>>,
     /// By leaf: its offset in the slot, and its size in bytes.
     layout: Arc<[(u64, u64)]>,
@@ -222,9 +222,9 @@ impl Ring {
         Ok(Ring { shared, filling })
     }
 
-    /// Limits the pinned memory for packing to `most_bytes`. Without a limit it is twice the largest batch, and somewhat more
-    /// where batches grow: while one is copied to the device, the next is packed. If only one batch fits, packing
-    /// waits for the copy.
+    /// Limits the pinned memory for packing to `most_bytes`. Without a limit, this memory is twice as large as the
+    /// largest batch, and somewhat larger where batches grow: while one batch is copied to the device, the next is
+    /// packed. If only one batch fits, packing waits for the copy.
     ///
     /// # Errors
     /// A [`put`](Ring::put) of a batch that does not fit is refused with [`Error::Invalid`].
@@ -423,7 +423,7 @@ impl Filling {
         self.next = at + 1;
         let mut others = self.pinned_bytes() - self.staging[at].size_bytes();
         if bytes > most_bytes.saturating_sub(others) {
-            // There is room for one only: the others are freed once their copies are complete.
+            // There is room for this one only: the others are freed once their copies are complete.
             for (_, other) in self
                 .staging
                 .iter_mut()

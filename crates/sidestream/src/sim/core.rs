@@ -85,8 +85,8 @@ impl<P> Core<P> {
         work::call(op, source.map_or(0, |source| source.len_bytes()))
     }
 
-    /// Returns the delay that the schedule gives a step: `number` is the operation by which a schedule singles it out,
-    /// `rank` grows from call to call, and `works` says whether the operation has work in a stream.
+    /// Returns the delay that the schedule gives a step: `number` is the operation by which a schedule can single out
+    /// the step, `rank` grows from call to call, and `works` says whether the operation has work in a stream.
     pub(super) fn delay(&mut self, number: OpId, rank: u64, step: &Step, works: bool) -> Delay {
         let is_late = self.schedule.singles_out(number, step.chain, works);
         self.schedule

@@ -68,8 +68,8 @@ impl Machine {
     /// The most and the least urgent stream priority of its devices, as on NVIDIA devices since Ampere.
     pub const PRIORITIES: (i32, i32) = (-5, 0);
 
-    /// Returns a machine with these devices, each with its name, such as `sim:h200`. `memory_bytes` is the size of
-    /// the memory of each device; without it each has the size in its profile.
+    /// Returns a machine with these devices, each with its name, such as `sim:h200`. `memory_bytes` is the memory size
+    /// of each device; without it, each device has the size in its profile.
     ///
     /// # Panics
     /// If there is no device.

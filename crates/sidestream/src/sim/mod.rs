@@ -58,7 +58,7 @@ struct Submitted {
     witness: Vec<Witness>,
 }
 
-/// The state of bytes at one access of an operation: what a read saw, or what a write replaced.
+/// The state of bytes at one access of an operation: the bytes that a read saw, or that a write replaced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Witness {
     /// Whether the access wrote.
@@ -74,7 +74,7 @@ struct Part {
     op: u32,
     performs: Performs,
     is_call: bool,
-    /// Whether it is only the turn of the next task in a connection.
+    /// Whether the task is only a marker for the next task's turn in a connection.
     is_turn: bool,
     /// The stream on which the task runs; `None` for the part on the host.
     stream: Option<StreamId>,

@@ -205,8 +205,8 @@ impl Runtime {
         }
     }
 
-    /// Waits without a time limit for what a call of the explicit style waits for. The log has already observed the
-    /// call: the work that it waits for is determined when the call is made.
+    /// Performs the wait of a call of the explicit style, without a time limit. The log has already observed the call:
+    /// the work that it waits for is determined when the call is made.
     pub(crate) fn finish(&self, op: &Op, at: Place) -> Result<()> {
         let began = Instant::now();
         if self.seen(self.backend.wait(op, PATIENCE))? {

@@ -100,7 +100,8 @@ impl Runtime {
         at: Place,
     ) -> Result<Arc<Recorded>> {
         let core = self.outside(mark);
-        // An event of the device of the stream in which it is recorded, which may not be the caller's device (R43).
+        // The event belongs to the device of the stream in which it is recorded, which may not be the caller's device
+        // (R43).
         let event = self.event(mark.device, false)?;
         let kind = Kind::Record {
             event: event.id,

@@ -27,7 +27,7 @@ pub(crate) struct Core {
     pub(super) is_shared: AtomicBool,
     /// Whether memory was noted on the stream, so that another owner may wait for it at any time.
     pub(super) is_noted: AtomicBool,
-    /// The capture that it takes part in. A stream of the safe API does so only if other code captures it.
+    /// The capture that the stream takes part in. A stream of the safe API does so only if other code captures it.
     pub capture: Capturing,
     /// The newest event that was recorded for waits for noted memory. While it is locked the stream joins no capture
     /// through this library, and no other lock is taken.
@@ -93,7 +93,7 @@ impl State {
                 self.marks.push_back(oldest);
             }
             let oldest = self.marks.back_mut()?;
-            // While a mark has other references, this shows it without an atomic read-modify-write.
+            // `strong_count` shows other references to the mark without an atomic read-modify-write.
             let spare = match Arc::strong_count(oldest) {
                 1 => Arc::get_mut(oldest),
                 _ => None,

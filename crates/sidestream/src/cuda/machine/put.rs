@@ -217,8 +217,8 @@ impl Machine {
     pub(super) fn copy(&self, copy: &Copy, stream: CuStream) -> Answer {
         let driver = self.driver();
         if copy.rows == 1 {
-            // SAFETY: the front end promises that the memory exists until the copy is complete. The driver derives
-            // from the addresses on which devices they are.
+            // SAFETY: the front end promises that the memory exists until the copy is complete. The driver derives the
+            // devices from the addresses.
             return unsafe {
                 let bytes = copy.row_bytes as usize;
                 (driver.cuMemcpyAsync)(copy.to.0, copy.from.0, bytes, stream)

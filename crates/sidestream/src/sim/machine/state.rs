@@ -25,9 +25,9 @@ pub(super) struct State {
     pub space: Space,
     pub tables: Tables,
     pub captures: Captures,
-    /// By device: why it was lost, if it was.
+    /// By device: the reason why the device was lost, if it was.
     pub lost: Vec<Option<Lost>>,
-    /// The number of calls so far; it numbers them for the schedules.
+    /// The number of calls so far, by which the schedules number them.
     pub calls: u64,
     /// The number of negative query results in a row while nothing else happened.
     pub noes: u32,

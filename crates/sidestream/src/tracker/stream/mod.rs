@@ -28,7 +28,7 @@ pub(crate) use issue::{Bare, Call, Source};
 /// submitted work still runs, and the device may return the stream for a later request with the same name and priority.
 #[derive(Clone)]
 pub struct Stream {
-    // Dropped before the runtime: it has marks, as an `Event` does.
+    // Dropped before the runtime, because the core has marks, as an `Event` does.
     pub(crate) core: Arc<Core>,
     pub(crate) runtime: Arc<Runtime>,
 }
