@@ -14,7 +14,7 @@ use std::ptr;
 /// # Safety
 /// The bytes are allocated, and stay allocated during the call.
 pub(crate) unsafe fn load(at: u64, into: &mut [u8]) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller promises this.
     unsafe { bytes::load(ptr::with_exposed_provenance_mut(at as usize), into) }
 }
 
@@ -23,7 +23,7 @@ pub(crate) unsafe fn load(at: u64, into: &mut [u8]) {
 /// # Safety
 /// The bytes are allocated, and stay allocated during the call.
 pub(crate) unsafe fn store(at: u64, bytes: &[u8]) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller promises this.
     unsafe { bytes::store(ptr::with_exposed_provenance_mut(at as usize), bytes) }
 }
 

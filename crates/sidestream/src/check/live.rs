@@ -216,7 +216,7 @@ impl Sink for Half {
         // Only a record of a call can panic: its thread made the call.
         if self.panics && (found || watch.ended.is_some()) && matches!(record, Record::Op(_)) {
             self.alarm = watch.alarm(known);
-            // After the first panic, the rest is only reported.
+            // After the first panic, further races are only reported.
             self.panics = self.alarm.is_none();
         }
     }

@@ -1,8 +1,8 @@
 //! Kernels that come with the library, for trying out, measuring and testing a device.
 //!
 //! Each runs on a GPU and, in Rust, on the simulated one, with bit-identical results. Some kernels take the number of
-//! values as an argument of the launch. The type system cannot check that the views are that long, so making such a
-//! kernel is `unsafe`.
+//! values as an argument of the launch. The type system cannot check that the views have that many values, so making
+//! such a kernel is `unsafe`.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -10,7 +10,7 @@
 //!
 //! let device = Device::open("sim:h200")?;
 //! let stream = device.stream("compute")?;
-//! // SAFETY: each launch is told the length of its views.
+//! // SAFETY: each launch is passed the length of its views.
 //! let add = unsafe { library::vector_add() };
 //! let (a, b) = (stream.alloc_zeroed::<f32>(1000)?, stream.alloc_zeroed::<f32>(1000)?);
 //! let mut sum = stream.alloc(1000)?;

@@ -51,7 +51,7 @@ impl Far {
         }
     }
 
-    /// Makes this a copy of another one.
+    /// Replaces all entries with those of another one.
     #[inline]
     pub(super) fn set(&mut self, other: &Far) {
         if self.root.is_some() || other.root.is_some() {

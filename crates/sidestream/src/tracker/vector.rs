@@ -61,6 +61,6 @@ unsafe fn free<T: Pod>(start: u64, capacity: usize) {
 /// The parts are those of a vector of `T` that was forgotten and had at least `len` values.
 unsafe fn vec_of<T>(start: u64, len: usize, capacity: usize) -> Vec<T> {
     let start = std::ptr::with_exposed_provenance_mut(start as usize);
-    // SAFETY: the caller promises it; the address was exposed when the vector was taken apart.
+    // SAFETY: the caller promises this; the address was exposed when the vector was taken apart.
     unsafe { Vec::from_raw_parts(start, len, capacity) }
 }
