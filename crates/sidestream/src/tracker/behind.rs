@@ -50,7 +50,8 @@ impl Core {
         Error::Invalid {
             call: "wait",
             why: format!(
-                "stream {:?} is being captured, so this call would become part of the capture instead of running; end the capture first",
+                "stream {:?} is being captured, so this call would become part of the capture instead of \
+                 running; end the capture first",
                 self.name
             ),
         }

@@ -126,7 +126,8 @@ impl Memories {
                 Some(thread) => look(thread),
                 None => as_thread(runtime, look),
             };
-            // After an error, waiting is always safe; the next use of the device reports the error.
+            // After an error the uses count as pending: waiting is always safe, and the next use of the device reports
+            // the error.
             state.unwrap_or(State::Pending)
         })
     }

@@ -71,7 +71,7 @@ impl Machine {
                         return Ok(false);
                     }
                 }
-                // A wait for the whole context, so that it covers work that other libraries have submitted.
+                // A wait for the whole context also covers work that other libraries have submitted.
                 let _current = self.on(*device);
                 // SAFETY: takes no arguments.
                 let code = unsafe { (driver.cuCtxSynchronize)() };
