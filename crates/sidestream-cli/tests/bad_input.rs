@@ -239,7 +239,7 @@ fn device_files() {
         ),
         (
             "name = 1\n".to_owned(),
-            "`name`: must be a text that is not empty",
+            "`name`: must be a non-empty string",
         ),
         (
             "name = = 1\n".to_owned(),

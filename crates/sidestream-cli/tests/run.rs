@@ -328,7 +328,7 @@ expect: {v: error, at: 1, code: StreamCaptureUnsupported}
     check_words(
         text,
         0,
-        "  no device has anything to do\n  op 1 fails, the run ends before it: StreamCaptureUnsupported (900, R46): the stream is being captured, its work does not run; ask after the capture\n  all expectations hold",
+        "  no device has anything to do\n  op 1 fails, the run ends before it: StreamCaptureUnsupported (900, R46): the stream is being captured, so its work does not run; make the call after the capture\n  all expectations hold",
     );
     let json = as_json(text, "");
     assert_eq!(json["as_expected"], true);

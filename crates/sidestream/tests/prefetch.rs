@@ -746,12 +746,12 @@ fn a_batch_of_the_legacy_stream_is_neither_taken_nor_read_nor_ended_beside_a_cap
     assert!(legacy.is_captured());
     let refused = lease.read(0, &mut back).unwrap_err().to_string();
     assert!(
-        refused.contains("legacy stream beside a capture"),
+        refused.contains("legacy stream during a capture"),
         "{refused}"
     );
     let refused = late.hand_over(&legacy).unwrap_err().to_string();
     assert!(
-        refused.contains("legacy stream beside a capture"),
+        refused.contains("legacy stream during a capture"),
         "{refused}"
     );
     drop(lease);
@@ -760,7 +760,7 @@ fn a_batch_of_the_legacy_stream_is_neither_taken_nor_read_nor_ended_beside_a_cap
     assert_eq!(back, [6; 64]);
     let warning = &ring.statistics().warnings[0];
     assert!(
-        warning.contains("legacy stream beside a capture"),
+        warning.contains("legacy stream during a capture"),
         "{warning}"
     );
 }
