@@ -78,6 +78,7 @@ from sidestream._program import (
     Refused as Refused,
     check_program,
 )
+from sidestream._provoke import Provocation as Provocation, Provoked as Provoked, provoke
 from sidestream._roofline import RooflineEstimate as RooflineEstimate, roofline
 from sidestream._sidestream import (
     BatcherStatistics as BatcherStatistics,
@@ -141,6 +142,7 @@ __all__ = [
     "parallel",
     "prefetch",
     "profile",
+    "provoke",
     "roofline",
 ]
 

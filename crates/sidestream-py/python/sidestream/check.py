@@ -68,6 +68,12 @@ def main(arguments: list[str]) -> int:
         parser.error("--require-gpu needs a GPU, and --simulate simulates one; give one of the two")
     if given.require_gpu and not _has_gpu():
         parser.error("--require-gpu: PyTorch finds no GPU here")
+    if given.provoke is not None and (given.simulate or given.provoke < 1):
+        parser.error(
+            "--provoke delays work on a GPU, and --simulate has none; give one of the two"
+            if given.simulate
+            else f"--provoke {given.provoke}: give a number of runs, 1 or more"
+        )
     devices = 1 if given.devices is None else given.devices
     if not 1 <= devices <= MOST_DEVICES:
         parser.error(f"--devices {devices}: give a number from 1 to {MOST_DEVICES}")
@@ -153,9 +159,25 @@ def main(arguments: list[str]) -> int:
             code = code or 2
     if given.fix and not _print_patch(found):
         code = code or 2
+    if given.provoke is not None:
+        print(_provoked(program, is_module, found, given.provoke), file=sys.stderr)
     if not found.is_clean:
         return 1
     return code or (NOT_SIMULATED if found.skipped else 0)
+
+
+def _provoked(program: list[str], is_module: bool, found: CheckedRun, runs: int) -> str:
+    """Run the program again with delays; return what they did to its results."""
+    from sidestream._provoke import provoke, raced
+
+    def again() -> Any:
+        with contextlib.suppress(SystemExit):
+            return _run(program, is_module)
+
+    try:
+        return str(provoke(again, pairs=raced(found.races), runs=runs))
+    except Exception as error:
+        return f"--provoke: the program cannot be run again: {type(error).__name__}: {error}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,6 +195,13 @@ def _parser() -> argparse.ArgumentParser:
         "--fix",
         action="store_true",
         help="print the calls that fix the races as a patch, to standard output",
+    )
+    parser.add_argument(
+        "--provoke",
+        type=int,
+        metavar="RUNS",
+        help="run the program again, RUNS times for each race with a delay on the GPU before its first access, "
+        "and compare its results",
     )
     parser.add_argument(
         "--reduce",
@@ -400,14 +429,14 @@ def _of_program(trace: types.TracebackType | None) -> types.TracebackType | None
     return trace
 
 
-def _run(program: list[str], is_module: bool) -> None:
+def _run(program: list[str], is_module: bool) -> dict[str, Any]:
+    """Run the program; return the variables of its main module."""
     sys.argv = list(program)
     if is_module:
         sys.path.insert(0, "")
-        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(program[0]).resolve().parent))
-        runpy.run_path(program[0], run_name="__main__")
+        return runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+    sys.path.insert(0, str(Path(program[0]).resolve().parent))
+    return runpy.run_path(program[0], run_name="__main__")
 
 
 if __name__ == "__main__":
