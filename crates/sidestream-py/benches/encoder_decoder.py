@@ -41,7 +41,7 @@ MODES = ("serial", "streams", "serial-graphs", "graphs", "auto")
 
 
 class Size:
-    """How much is measured."""
+    """How many items, turns and rounds are measured."""
 
     def __init__(self, quick: bool) -> None:
         self.quick = quick
@@ -458,7 +458,7 @@ def branches(size: Size) -> None:
 
 
 def host(size: Size) -> None:
-    """Stages that do next to nothing: what remains is the host's time for an item."""
+    """Stages that do next to nothing, so that what remains is the host's time for an item."""
     count = 500 if size.quick else 3000
     for kind, item in (
         ("pinned", torch.ones(8).pin_memory()),
@@ -514,7 +514,7 @@ class Noisy:
 
 
 class OneBuffer:
-    """A loader that returns the same pinned memory each time, refilled, and a smaller batch at the end.
+    """A loader that refills and returns the same pinned memory each time, and a smaller batch at the end.
     """
 
     def __init__(self, count: int, kind: str) -> None:
@@ -611,7 +611,7 @@ def equal(size: Size) -> None:
 
 
 def stress(size: Size) -> None:
-    """Delay one stage at a time; each result must be that of its item."""
+    """Delay one stage at a time, and check that each result belongs to its item."""
     side = 1 << 16
 
     def wrong(mode: str, slow: int, kind: str, waits: bool = True) -> int:
@@ -683,8 +683,8 @@ def stress(size: Size) -> None:
     }
     say("stress", waits=False, wrong_as_it_has_to_be=sum(naive.values()), where=naive)
 
-    # A stage that cannot be captured: it says so, continues without a graph, and random numbers can be
-    # drawn afterwards.
+    # A stage that cannot be captured: the pipeline reports that and continues without a graph, and random
+    # numbers can be drawn afterwards.
     found_reasons = {}
     for name, stage in (
         ("item", lambda x: x + x.sum().item()),

@@ -1,5 +1,5 @@
-"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by its engines and on the
-processor, and the processor cores that it takes.
+"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by the GPU's engines and on the CPU,
+and the number of CPU cores that this takes.
 
 python benches/images_gpu.py [FOLDER] [--workers 16] [--seconds 2] [--json FILE]
 python benches/images_gpu.py --dry    # on a simulated GPU: all rows, but figures have no meaning
@@ -31,7 +31,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-# Set before CUDA starts.
+# Must be set before CUDA starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 import torch
@@ -41,7 +41,7 @@ from torch.nn import functional
 import sidestream
 from sidestream import images
 
-#: Batches of a row that do not count, including those that were ready before the first request.
+#: Number of batches of a row that do not count, including those that were ready before the first request.
 WARM_UP = 6
 
 
@@ -54,7 +54,7 @@ def compose(side: int) -> images.Compose:
 
 
 def batches(loader: images.Loader) -> Generator[Any]:
-    """Return the batches of epoch after epoch."""
+    """Return the batches of all epochs, one after another, without an end."""
     prefetched = loader.prefetch("cuda")
     while True:
         yield from prefetched
@@ -70,7 +70,7 @@ def cores(count: int | None) -> Iterator[None]:
 
     def keep(to: set[int]) -> None:
         for thread in os.listdir("/proc/self/task"):
-            # A thread that has ended meanwhile.
+            # The thread may have ended meanwhile.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), to)
 
@@ -82,8 +82,8 @@ def cores(count: int | None) -> Iterator[None]:
 
 
 def apart(folder: Path, count: int, share: float) -> tuple[float, int, int]:
-    """Return, for batches that engines decode, the mean and the largest difference from the processor's in
-    levels, and the number of batches that they refused.
+    """Compare the batches that engines decode with those of the CPU. Return the mean and the largest
+    difference in levels, and the number of batches that the engines refused.
     """
     whole = images.Compose([images.Resize((256, 256))])
     with contextlib.ExitStack() as stack:

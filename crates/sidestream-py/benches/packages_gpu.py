@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-#: By name: the package, the tests, and whether they race.
+#: For each name: the package, its tests, and whether they race.
 TESTS = {
     "torchgpipe": [("torchgpipe", ["tests"], False)],
     "fairscale": [
@@ -59,7 +59,7 @@ def run(name: str, folder: Path, tests: list[str], races: bool, options: list[st
             found = json.loads(report.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {"part": "package", "name": name, "error": ran.stderr[-2000:]}
-    # Old packages fail some tests with a new PyTorch; their GPU work counts all the same.
+    # Old packages fail some tests with a new PyTorch; the GPU work of these tests counts all the same.
     summary = next(
         (line for line in reversed(ran.stdout.splitlines()) if " passed" in line or " failed" in line), ""
     )
