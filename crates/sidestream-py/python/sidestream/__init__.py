@@ -1,4 +1,4 @@
-"""Overlapping work on GPUs, beside PyTorch.
+"""Overlapping work on GPUs, alongside PyTorch.
 
 ``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``Batcher`` serves requests,
 ``check`` finds accesses of a PyTorch program that nothing orders, ``diagnose`` and ``profile`` say why a GPU
@@ -112,7 +112,8 @@ from sidestream._together import (
 )
 from sidestream._unprofiled import Unprofiled as Unprofiled
 
-#: What users call and catch. The classes of results are not listed, so that help and completion stay short.
+#: The functions that users call and the exceptions that they catch. The classes of results are not listed, so
+#: that help and completion stay short.
 __all__ = [
     "Batcher",
     "DeviceError",

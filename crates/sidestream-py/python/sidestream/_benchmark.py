@@ -1,4 +1,4 @@
-"""``benchmark``: the device's time of a function, and the host's time to submit it."""
+"""``benchmark``: measures the device's time of a function, and the host's time to submit it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from sidestream._devices import device_name, of_torch, on_torch
 from sidestream._leaves import name_of
 from sidestream._results import Result
 
-#: Nanoseconds of a sample, roughly: long against what its two events take.
+#: Approximate nanoseconds of a sample: long compared with the time that its two events take.
 SAMPLE_NS = 1_000_000
-#: Most calls of a sample. The driver queues about a thousand launches before it blocks the host, and a call
-#: may have several.
+#: Maximum number of calls in a sample. The driver queues about a thousand launches before it blocks the host,
+#: and a call may make several.
 MOST_CALLS = 200
 MOST_CALLS_ON_HOST = 100_000
-#: Longest time that the device is held back while the host submits a sample.
+#: Maximum nanoseconds for which the device is held back while the host submits a sample.
 LONGEST_HOLD_NS = 200_000_000
-#: Most tries to find whether a function waits for the device, on a machine that is busy with other work.
+#: Maximum number of attempts to find out whether a function waits for the device, on a machine that is busy
+#: with other work.
 MOST_TRIES = 20
-#: What is measured, for error texts.
+#: The noun in error messages for the code that is measured.
 RUNS = "a function of Python"
-#: The shortest time of a kernel between two events.
+#: Minimum nanoseconds between two events around a kernel.
 LEAST_NS = 500
 
 
@@ -50,11 +51,11 @@ def benchmark(
 ) -> Benchmark:
     """Measure ``fn(*args, **kwargs)``: the device's time by events, and the host's time to submit it.
 
-    The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for
-    it: work on a side stream that is never joined is not seen. Short calls are made several times in a
-    sample. While the host submits a sample, the device is held back, so that the device's time does not
-    contain the host's. If ``fn`` itself waits for the device (``.item()``), the device is not held back, and
-    ``includes_host`` says that its time contains the host's. If a call takes the host longer than the device,
+    The work of ``fn`` must run on PyTorch's current stream, or the current stream must wait for it: work on a
+    side stream that is never joined is not measured. Short calls are made several times in a sample. While
+    the host submits a sample, the device is held back, so that the device's time does not contain the host's.
+    If ``fn`` itself waits for the device (``.item()``), the device is not held back, and ``includes_host``
+    says that its time contains the host's. If a call takes the host longer than the device,
     ``is_launch_bound`` is True, and the host is the part to shorten. Between two samples the host waits for
     one event; nothing else is synchronized.
 
@@ -313,7 +314,7 @@ class _Taken:
 
 
 def gpu(device: Any) -> Any:
-    """Return the GPU to measure on as a ``torch.device``, or None for the processor."""
+    """Return the GPU to measure on as a ``torch.device``, or None for the CPU."""
     if device is None and "torch" not in sys.modules:
         return None
     name = None if device is None else device_name(device)
@@ -334,7 +335,7 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
     one = min(_submitted_ns(fn, args, 1) for _ in range(3))
     calls = _fitting(one, MOST_CALLS_ON_HOST)
     samples = [_submitted_ns(fn, args, calls) / calls for _ in range(repeat)]
-    # An empty call takes some ten nanoseconds; only a short one is compared with it.
+    # An empty call takes some ten nanoseconds; only a short call is compared with an empty one.
     if (calls == MOST_CALLS_ON_HOST or one < 1_000) and _is_nothing(fn, args):
         raise ValueError(
             f"a call of {fn!r} takes {units.time(min(samples))} on the processor, no more than an empty call;"
@@ -344,7 +345,9 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
 
 
 def _is_nothing(fn: Callable[..., object], args: tuple[Any, ...]) -> bool:
-    """Return whether a call takes as long as a call of an empty function.
+    """Return whether a call takes as long as a call of an empty function. Both are measured in turn, so that
+    a CPU that is slow for a while is slow for both, and each measurement is so brief that some are not
+    interrupted.
 
     Both are measured in turn, so that a processor that is slow for a while is slow for both, and so briefly
     that some of the measurements are not interrupted.
@@ -379,7 +382,7 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
 
 
 def _took_no_time(calls: int, fn: object, device: Any) -> str:
-    # The name is that of the function, without the arguments that were bound to it.
+    # Use the name of the function, without the arguments that were bound to it.
     fn = getattr(fn, "func", fn)
     return (
         f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
@@ -390,8 +393,8 @@ def _took_no_time(calls: int, fn: object, device: Any) -> str:
 def _waits(
     stopwatch: _Stopwatch, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold: float
 ) -> bool:
-    """Return whether a function waits for the device: then the device has started each time, however long it
-    was held back.
+    """Return whether a function waits for the device: if so, the device has started each time, however long
+    it was held back.
     """
     alone = 0
     for _ in range(MOST_TRIES):
@@ -399,7 +402,7 @@ def _waits(
         stopwatch.take(fn, args, calls, hold)
         if not stopwatch.was_let_go:
             return False
-        # A preempted thread is late although the function does not wait.
+        # A preempted thread is late even if the function does not wait.
         alone += _preemptions() == before
         if alone == 3:
             break
@@ -407,7 +410,7 @@ def _waits(
 
 
 def _preemptions() -> int:
-    """Return how often the system has taken the processor from this thread."""
+    """Return how often the system has preempted this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
@@ -443,8 +446,8 @@ class _Stopwatch:
 
 
 def _hold(host_ns: float) -> float:
-    """Return how long to hold the device back for a sample that takes the host ``host_ns``; 0 if that is too
-    long.
+    """Return the nanoseconds to hold the device back for a sample that takes the host ``host_ns``; 0 if they
+    would be too many.
     """
     hold = 2 * host_ns + 50_000
     return hold if hold <= LONGEST_HOLD_NS else 0
@@ -462,16 +465,16 @@ class InTurn:
     """Samples of several functions, in an order that the caller chooses."""
 
     def __init__(self, device: Any, functions: Sequence[Callable[[], object]], sample_ns: int) -> None:
-        """Find how many calls of each function a sample has, and whether the device can be held back while
-        they are submitted.
+        """Determine the number of calls of each function in a sample, and whether the device can be held back
+        while they are submitted.
 
         Args:
-            device: A GPU, or None for the processor.
-            functions: What is measured.
-            sample_ns: Nanoseconds that a sample takes, roughly.
+            device: A GPU, or None for the CPU.
+            functions: The functions to measure.
+            sample_ns: Approximate nanoseconds of a sample.
 
         Raises:
-            ValueError: One of the functions puts nothing on the device.
+            ValueError: One of the functions submits no work to the device.
         """
         self._functions = functions
         self._gpu = device

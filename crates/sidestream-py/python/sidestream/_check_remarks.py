@@ -1,4 +1,4 @@
-"""The remarks of a check beside races: in words, with the line and what to do instead."""
+"""The remarks of a check on things other than races: each with its text, its line and advice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from sidestream._checked import Place
 
 Stack = tuple["Place", ...]
-#: The code of a remark, its text, and where it was called.
+#: The code of a remark, its text, and the stack of the call.
 Said = tuple[str, str, Stack]
 #: Connections that CUDA makes to a device unless CUDA_DEVICE_MAX_CONNECTIONS sets their number.
 CONNECTIONS = 8
-#: Most streams that are made at one place, used and dropped without a remark.
+#: Maximum number of streams that are created at one place, used and dropped without a remark.
 LET_GO = 8
 
 
@@ -35,7 +35,7 @@ def remarks(value: Mapping[str, Any], places: Callable[[int], Stack], simulated:
     yield from _waits(noticed["waits"], places)
 
 
-#: Operators for which the host has to know the size of the result.
+#: Operators for which the host must know the size of the result.
 _SIZED = frozenset(
     {
         "_unique2",
@@ -47,7 +47,7 @@ _SIZED = frozenset(
         "unique_dim",
     }
 )
-#: The text of a remark, by how the host waits.
+#: The text of a remark, for each way in which the host waits.
 _IDLE = {
     "value": (
         "the host reads a value here each time, and enqueues nothing until it is complete: read it a step "
@@ -100,7 +100,7 @@ def _idle(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield readings of a clock with work between them that was not waited for, each line once."""
+    """Yield readings of a clock between which work was submitted but not waited for, each line once."""
     found: dict[Any, Said] = {}
     for first, second in values:
         since, stack = _check_fix.own(places(first["stack"])), places(second["stack"])
@@ -135,8 +135,8 @@ def _queued(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]
 
 
 def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield an error of the device, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it
-    belongs to the call that raises it.
+    """Yield a device error, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it belongs to
+    the call that raises it.
     """
     if late is None or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return
@@ -171,8 +171,8 @@ def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[in
 
 
 def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield devices with more streams than connections, with the line that made most of them. If the variable
-    is set, the user knows about connections.
+    """Yield devices with more streams than connections, with the line that created most of the streams. If
+    the variable is set, the user already knows about connections.
     """
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
         return
@@ -189,7 +189,7 @@ def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 
 def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
-    """Yield lines at which streams are made again and again."""
+    """Yield lines at which streams are created again and again."""
     lines: dict[Any, tuple[int, int, Stack]] = {}
     for side, count, let_go in values:
         stack = places(side["stack"])
@@ -209,7 +209,7 @@ def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
 
 def _held(values: list[Any], places: Callable[[int], Stack], simulated: bool) -> Iterator[Said]:
     """Yield memory that was freed and cannot be reused yet."""
-    # On a simulated GPU nothing takes time, so only a wait of the host shows what is complete.
+    # On a simulated GPU, work takes no time, so only a wait of the host shows that work is complete.
     since = ", and the host has not waited for {} since" if simulated else ""
     for side, stream, size in sorted(values, key=lambda held: -held[2]):
         text = (

@@ -1,4 +1,4 @@
-"""``compare``: which of two functions is faster, with an interval."""
+"""``compare``: measures which of two functions is faster, with an interval for the ratio of their times."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sidestream._arguments import positive, truth, whole
 from sidestream._moves import Moved, moved
 from sidestream._results import Result
 
-#: Two functions whose times differ by no more than this are never called different: other addresses of the
-#: memory have as much effect.
+#: Two functions whose times differ by no more than this are never called different: merely placing memory at
+#: other addresses has as much effect.
 SAME = 0.005
 #: Two functions whose times may differ by more than this are never called equal.
 APART = 0.03
 #: Numbers of groups after which the interval is computed.
 LOOKS = (16, 32, 64, 128, 256)
-#: Half the width of an interval, in standard deviations: one interval in 3,000 misses, and at most five are
-#: computed.
+#: Half the width of an interval, in standard deviations: one interval in 3,000 misses the true ratio, and at
+#: most five intervals are computed.
 DEVIATIONS = 3.6
-#: Nanoseconds of a sample, roughly: long against what its two events take.
+#: Approximate nanoseconds of a sample: long compared with the time that its two events take.
 SAMPLE_NS = 2_000_000
-#: Seconds of measuring at most, by default.
+#: Maximum seconds of measuring, by default.
 SECONDS = 5.0
 
 
@@ -134,11 +134,11 @@ def compare(
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return an interval for the median of the distribution that the ratios are drawn from, whatever it is:
-    two of the ratios in order.
+    """Return an interval for the median of the distribution from which the ratios are drawn, which may have
+    any shape: the bounds are two of the sorted ratios.
 
-    How many of ``n`` ratios lie below the median is binomial. With fewer than the confidence needs, the
-    interval is unbounded.
+    How many of ``n`` ratios lie below the median is binomial. With fewer ratios than the confidence requires,
+    the interval is unbounded.
     """
     ordered = sorted(ratios)
     count = len(ordered)
@@ -247,7 +247,8 @@ def _names(f: Any, g: Any) -> tuple[str, str]:
 
 
 def _unlike(names: tuple[str, str], one: Moved, other: Moved) -> str:
-    """Return how the work of the second function differs from that of the first; empty where it does not."""
+    """Return how the work of the second function differs from that of the first; empty if it does not differ.
+    """
     parts = []
     for verb, first, second in (
         ("uploads", one.uploaded, other.uploaded),

@@ -1,9 +1,9 @@
-"""Why a call is far from its roofline, as far as the launches of its kernels tell: sentences that follow from
-figures of PyTorch's profiler.
+"""Explains why a call is far from its roofline, as far as its kernel launches show: sentences that follow
+from figures of PyTorch's profiler.
 
 How many blocks fit on a multiprocessor is computed as in CUDA's occupancy calculator: by threads, by
 registers, which a warp has in units of 256, and by shared memory, of which each block takes 1 KiB for the
-system from compute capability 8.0 on.
+system on devices of compute capability 8.0 or higher.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 from sidestream import _units as units
 
-#: Below this share of the roofline a call is far off.
+#: A call that reaches less than this share of the roofline is far off.
 FAR = 0.5
-#: With this many rounds of blocks or more, the last one hardly counts.
+#: With this many rounds of thread blocks or more, the last round hardly counts.
 _MOST_ROUNDS = 4
 
 
 def asked(torch: Any, call: Callable[..., object], args: tuple[Any, ...]) -> tuple[str, ...]:
-    """Call once under the profiler, and return sentences on the kernels; none where the profiler cannot run.
+    """Call once under the profiler, and return sentences on the kernels; none if the profiler cannot run.
     """
     try:
         from torch.profiler import ProfilerActivity, profile
 
         with warnings.catch_warnings():
-            # PyTorch warns that a later cycle would clear the events; there is none.
+            # PyTorch warns that a later cycle would clear the events; there is no later cycle.
             warnings.simplefilter("ignore")
             with profile(activities=[ProfilerActivity.CUDA]) as profiler:
                 call(*args)

@@ -1,4 +1,4 @@
-"""``overlap``: what overlapping copies with computing is worth for a job."""
+"""``overlap``: measures what overlapping copies with computation is worth for a job."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ class Arrangement:
             and k slots), or ``pipeline`` (the library's, with k slots).
         k: Number of streams, or of slots.
         time_ns: The time of the whole job, in nanoseconds.
-        share: The limit divided by the time: 1 is all that the device can do.
-        gb_per_s: The bytes that the job copies, up and down, divided by its time; None where only times are
+        share: The limit divided by the time; 1 is the best that the device can do.
+        gb_per_s: The bytes that the job copies, up and down, divided by its time; None if only times are
             known.
     """
 
@@ -166,8 +166,8 @@ class Overlap(Told):
 
     @property
     def limit_ns(self) -> int:
-        """The least time of the job: the longest of the copies, the kernels and the host's calls alone, in
-        nanoseconds.
+        """Minimum time of the job, in nanoseconds: the longest of the copies, the kernels and the host's
+        calls alone.
         """
         return int(self.to_dict()["limit_ns"])
 

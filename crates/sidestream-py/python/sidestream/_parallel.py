@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 Mode = Literal["auto", "serial", "streams"]
 
 
-# The first overload also matches a list that is unpacked with a star.
+# This first overload also matches a list that is unpacked with a star.
 @overload
 def parallel(
     first: Callable[..., Result],

@@ -1,4 +1,4 @@
-"""Which mode a pipeline runs in, and the measurement that decides it. Does not use PyTorch, and reads no
+"""Chooses the mode of a pipeline by a measurement. Does not use PyTorch, and reads no
 clock.
 """
 
@@ -13,36 +13,39 @@ from typing import Any
 
 from sidestream._results import Result
 
-#: One stage after the other, as in a plain loop.
+#: One stage after another, as in a plain loop.
 SERIAL = "serial"
-#: Each stage on a stream of its own.
+#: Each stage on its own stream.
 STREAMS = "streams"
-#: Captured stages as CUDA graphs, one after the other.
+#: Captured stages as CUDA graphs, one after another.
 SERIAL_GRAPHS = "serial-graphs"
-#: Captured stages as CUDA graphs, each stage on a stream of its own.
+#: Captured stages as CUDA graphs, each stage on its own stream.
 GRAPHS = "graphs"
 MODES = (SERIAL, STREAMS, SERIAL_GRAPHS, GRAPHS)
 
-#: Another mode has to take less than this share of the serial time. With a smaller gain, noise would decide.
+#: Another mode must take less than this share of the serial time to be chosen. With a smaller gain, noise
+#: would decide.
 BETTER = 0.98
-#: It also has to take less in this share of the rounds: on a busy host, medians differ by more than `BETTER`.
+#: Another mode must also be faster in this share of the rounds: on a busy host, medians differ by more than
+#: `BETTER`.
 MOST_ROUNDS = 0.8
 #: A mode that took more than this many times the serial time in a round is not measured again.
 HOPELESS = 1.5
-#: Least items and seconds of a segment.
+#: Minimum number of items and seconds of a segment.
 SEGMENT_ITEMS = 10
 SEGMENT_SECONDS = 0.05
-#: Least items of a segment if items are slow or the end of a run cuts it short; items are slow if these take
-#: `LONG_SECONDS`.
+#: Minimum number of items of a segment if items are slow or the end of a run cuts the segment short. Items
+#: are slow if this many take `LONG_SECONDS`.
 FEW_ITEMS = 5
 LONG_SECONDS = 2.0
-#: A caller that left later than this many items' time after the last item has done something else in between.
+#: If the time from the last item until the caller left exceeds this many items, the caller did other work in
+#: between.
 PAUSE = 3.0
-#: What trying an unknown mode may cost, in items and in seconds, whichever is more: each stream allocates
+#: Maximum cost of trying an unknown mode, in items and in seconds, whichever is more: each stream allocates
 #: memory, and items may be slower.
 TRIAL_ITEMS = 5
 TRIAL_SECONDS = 0.05
-#: The same where stages have to be captured for it.
+#: Maximum seconds of such a trial if stages have to be captured for it.
 CAPTURE_SECONDS = 1.0
 
 
@@ -55,10 +58,10 @@ class Choice(Result):
         measured: Whether the mode was chosen by a measurement. During the measurement it is False, and
             ``mode`` is the one that items run in now.
         reason: Why this mode, in a sentence.
-        seconds_per_item: Seconds for an item, the median of the measured segments, by mode.
-        segments: Number of segments that were measured, by mode.
+        seconds_per_item: For each mode, the seconds per item: the median of the measured segments.
+        segments: For each mode, the number of measured segments.
         notes: Further facts: captures that failed, items that ran in another way, an earlier measurement that
-            was taken over.
+            was reused.
     """
 
     mode: str
