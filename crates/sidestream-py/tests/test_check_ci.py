@@ -33,7 +33,7 @@ def race():
     run.operator("one", [], [(4096, 8)], 0x100)
     run.operator("two", [(4096, 8)], [], 0x200)
 """
-#: The lines of its two accesses.
+#: The lines of the two accesses.
 ONE, TWO = 6, 7
 
 
@@ -61,7 +61,7 @@ def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, 
     known.write_text(f"rain.py:{TWO} of another file\n")
     ran = command("--suppress", known, racy, "--mine", "--simulate")
     assert ran.returncode == 1
-    # A program may have such an option itself.
+    # The program may have an option of this name itself.
     assert ran.stderr.startswith(f"--simulate comes after {racy}")
 
 
@@ -103,7 +103,7 @@ def test_some_steps_only() -> None:
     with checking(pretend=True, steps=steps) as found:
         for _ in range(6):
             (w * 2).sum().backward()
-            # The first optimizer counts.
+            # Steps are counted by the first optimizer.
             for optimizer in optimizers:
                 optimizer.step()
             heard.append(found.operations)
@@ -139,7 +139,7 @@ def test_each_rank_has_a_report_of_its_own(racy: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_a_program_that_is_ended_leaves_its_report(by: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    # The report file is rewritten every ten seconds; here more often.
+    # The report file is rewritten every ten seconds; this program shortens the interval.
     script.write_text(RACE + "race()\nprint('raced', flush=True)\nimport signal\nsignal.pause()\n")
     report = tmp_path / "report.json"
     start = (
@@ -189,7 +189,7 @@ def test_the_fixture(tmp_path: Path) -> None:
         """)
     )
 
-    # If the package is installed, pytest finds the plugin by itself.
+    # If the package is installed, pytest finds the plugin without an option.
     is_installed = any(point.name == "sidestream" for point in entry_points(group="pytest11"))
     plugin = [] if is_installed else ["-p", "sidestream._pytest"]
     # The process from which these tests are forked has already imported the package.

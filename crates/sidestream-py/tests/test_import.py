@@ -1,4 +1,4 @@
-"""Imports the package alone: nothing else has to be installed."""
+"""Imports the package without any other installed package."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_listed_is_what_people_call() -> None:
     listed = dir(sidestream)
     assert not [name for name in listed if name.startswith("_") and name != "__version__"]
     assert {"prefetch", "Pipeline", "check", "diagnose"} < set(listed) and len(listed) < 30
-    # A result class exists for annotations, and is not listed.
+    # A result class exists for annotations, but is not listed.
     assert "Diagnosis" not in listed and hasattr(sidestream, "Diagnosis")
 
 

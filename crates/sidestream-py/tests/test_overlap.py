@@ -1,4 +1,4 @@
-"""What overlap gains, and the command from the wheel."""
+"""``overlap``: the gain of overlapping, and the command from the wheel."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
 def test_ctrl_c_ends_the_command() -> None:
     running = subprocess.Popen([*COMMAND, "check", "-"], stdin=subprocess.PIPE)
     assert running.stdin is not None
-    # More than a pipe's buffer: once it is written, the command is reading, and waits for the rest.
+    # This is more than a pipe's buffer: once it is written, the command is reading, and waits for the rest.
     running.stdin.write(b"# A comment of a program that does not go on.\n" * 10_000)
     running.stdin.flush()
     running.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Pipelines of PyTorch's callables, on the processor: results, errors, epochs and branches."""
+"""Pipelines of PyTorch callables on the CPU: results, errors, epochs and branches."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_run_can_be_left_and_the_pipeline_used_again() -> None:
     left = pipe(range(100))
     assert next(left) == 1
     assert list(pipe(range(3))) == [1, 2, 3]
-    # A run that was left ends with the next one, and continuing it is an error.
+    # A run that was left ends when the next one begins; continuing it is an error.
     with pytest.raises(RuntimeError, match="ended by another one of the same pipeline; use one at a time"):
         next(left)
     over = pipe(range(1))
@@ -285,7 +285,7 @@ def test_only_a_loader_that_may_write_to_its_batches_again_is_blocked() -> None:
     from torch.utils.data import DataLoader
 
     items = [torch.zeros(2)]
-    # A caller that has changed one may have changed the other.
+    # A caller that has replaced one method may have replaced the other.
     refilling = type("Refilling", (DataLoader,), {})
     assert not may_refill(items)
     assert not may_refill(tuple(items))
@@ -356,13 +356,13 @@ def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails(
     def fails(item: Any) -> Any:
         raise ValueError("of its own")
 
-    # The stage got what it accepts, and has a mistake of its own.
+    # The stage got an input that it accepts, and has another mistake.
     with pytest.raises(sidestream.StageError, match="of its own$"):
         list(Pipeline([fails], device="cpu")(batch))
     weight = torch.ones(3, requires_grad=True)
     with pytest.raises(sidestream.StageError, match=r"torch.no_grad\(\)`$"):
         list(Pipeline([lambda item: item * weight], device="cpu")(batch))
-    # With a loader, or after the first item, it is not this mistake.
+    # With a loader, or after the first item, this mistake is not suggested.
     for items in (iter(batch), [(1, 2), (3, 4)]):
         with pytest.raises(sidestream.StageError, match="of its own$"):
             list(Pipeline([fails], device="cpu")(items))

@@ -1,4 +1,4 @@
-"""Prefetching through the back end for CUDA, on a driver without a GPU."""
+"""Prefetching through the CUDA back end, on a driver without a GPU."""
 
 from __future__ import annotations
 

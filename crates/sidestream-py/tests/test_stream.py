@@ -22,7 +22,7 @@ def test_a_simulated_stream_does_all_but_hand_out_a_handle() -> None:
 
 
 def test_streams_of_a_device_opened_twice_wait_for_each_other() -> None:
-    # Two machines could not: `wait_stream` would refuse.
+    # Both streams belong to one simulated machine: for two machines, `wait_stream` would raise.
     Stream("sim:a100").wait_stream(Stream("sim:a100"))
 
 
