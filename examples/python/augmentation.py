@@ -31,7 +31,7 @@ def augment(batch: Batch, random: torch.Generator) -> Batch:
     images = images.float() / 255
     angle = (torch.rand(count, device=images.device, generator=random) - 0.5) * math.pi / 2
     shift = torch.rand(count, 2, device=images.device, generator=random) - 0.5
-    # Half the width, rotated and moved: a random crop that is resized and rotated.
+    # Half the width, rotated and moved: the effect of a random crop that is resized and rotated.
     cos, sin = 0.5 * torch.cos(angle), 0.5 * torch.sin(angle)
     warp = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
     images = F.grid_sample(images, F.affine_grid(warp, list(images.shape), False), align_corners=False)

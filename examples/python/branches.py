@@ -4,7 +4,7 @@ python examples/python/branches.py
 
 Two convolutions take the same input. A new stream for each of them in every `forward`, as is often seen, is
 slow and wrong: the branches do not wait for the input, and the memory of one may be reused while the other
-reads it. Here a tuple of stages is the branches, and the next stage gets the tuple of their results.
+reads it. Here a tuple of stages has the branches, and the next stage gets the tuple of their results.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import sidestream
 
-#: The loop as a list of CUDA calls, for machines without PyTorch.
+#: The folder with the loop as a list of CUDA calls, for machines without PyTorch.
 PROGRAMS = Path(__file__).parents[1] / "streams"
 
 

@@ -1,4 +1,4 @@
-"""Why a GPU idled, from a trace of PyTorch's profiler, and what a change would be worth.
+"""Explain why a GPU idled, from a trace of PyTorch's profiler, and predict the gain of a change.
 
 python examples/python/diagnose_trace.py
 python examples/python/diagnose_trace.py my_trace.json --what-if pinned,no-sync
@@ -62,7 +62,7 @@ def main() -> None:
     if not isinstance(report, sidestream.Diagnosis):
         return  # A folder: the summary of its traces was printed.
 
-    # These results as values, for a program to use.
+    # The findings are also available as values, for a program to use.
     for finding in report.findings:
         print(f"{finding.code}: worth {finding.saving_ns.likely / 1e6:.2f} ms of a step")
     for guess in report.what_if:

@@ -3,8 +3,8 @@
 python examples/python/ensemble.py
 
 The models of an ensemble do not depend on each other, so on a GPU that none of them fills they can run
-concurrently. By hand this takes a stream for each, waits at both ends, and `record_stream` for what is
-freed in the backward pass. Here one module wraps all of them.
+concurrently. By hand this takes a stream for each model, waits at both ends, and `record_stream` for tensors
+that are freed in the backward pass. Here one module wraps all of them.
 """
 
 from __future__ import annotations

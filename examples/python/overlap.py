@@ -1,4 +1,4 @@
-"""What overlapping copies with computation would gain, before you write any of it.
+"""Predict the gain of overlapping copies with computation, before you write any of it.
 
 python examples/python/overlap.py
 python examples/python/overlap.py --device cuda:0 --batch 32MiB --work 16384
@@ -32,7 +32,7 @@ def main() -> None:
         "--work", type=int, default=4096, help="multiplications and additions for each four bytes"
     )
     args = parser.parse_args()
-    # Python functions do not run on a simulated GPU. This job does.
+    # Python functions do not run on a simulated GPU, but this job does.
     device = "sim:h200" if args.device == "cpu" else args.device
 
     result = sidestream.overlap(device, batch=args.batch, count=args.steps, work=args.work)

@@ -4,7 +4,7 @@ python examples/python/three_stages.py
 
 Put on three streams by hand, as is often seen, this is wrong: nothing makes the second stream wait for the
 first, and PyTorch does not either. `sidestream.Pipeline` adds the waits, runs stage 1 of the next input
-concurrently with stage 2 of this one, and keeps that only if it was measured to be faster.
+concurrently with stage 2 of this one, and keeps that only if a measurement shows that it is faster.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def main() -> None:
     pipe = sidestream.Pipeline(stages, device=args.device, capture=on_gpu)
 
     start = time.perf_counter()
-    # Inputs are on the host: the pipeline uploads them.
-    # The sum is a kernel on the current stream, which waits.
+    # The inputs are on the host: the pipeline uploads them. The sum is a kernel on the current stream, which
+    # waits for the results.
     sums = torch.stack([result.sum() for result in pipe(inputs)]).cpu()
     seconds = time.perf_counter() - start
 

@@ -1,9 +1,9 @@
-"""How long a function takes: by the clock around the call, and by events on the device.
+"""The time of a function: by the clock around the call, and by events on the device.
 
 python examples/python/timing.py
 
-A PyTorch call returns once the work is enqueued. The clock around it measures the enqueueing, whatever the
-size of the work. `sidestream.benchmark` measures the device with events and the host separately, which
+A PyTorch call returns once the work is enqueued. The clock around it measures only the enqueueing, regardless
+of the size of the work. `sidestream.benchmark` measures the device with events and the host separately, which
 shows which of the two is slower.
 """
 

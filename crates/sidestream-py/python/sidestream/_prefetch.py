@@ -1,4 +1,4 @@
-"""Batches that are on the device before the loop takes them."""
+"""``prefetch``: uploads batches to the device before the loop takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sidestream._results import Result
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The largest ``depth``: there is no memory for more batches.
+#: Maximum ``depth``: memory would not suffice for more batches.
 MOST_DEPTH = 4096
 
 Batch = TypeVar("Batch")
@@ -70,14 +70,14 @@ def prefetch(
     stream: Any = None,
     max_pinned: int | None = None,
 ) -> Prefetcher[Any]:
-    """Iterate over the batches of ``loader`` on a device, each uploaded while earlier ones are being
-    computed.
+    """Iterate over the batches of ``loader`` on a device, each uploaded while the loop computes on earlier
+    ones.
 
-    ``loader`` yields tensors, numpy arrays, or nested structures of them, pinned or not: dictionaries and
+    ``loader`` yields tensors, NumPy arrays, or nested structures of them, pinned or not: dictionaries and
     other mappings, lists, tuples, named tuples, dataclasses and ``TensorDict`` objects. A batch comes out
     with the same structure and with its arrays on the device. Several threads pack each batch into pinned
-    memory, and one copy on a separate stream uploads it; a pinned tensor of 256 KiB or more is copied from
-    where it is. Values that are not arrays of numbers are passed through, and so are tensors that are on the
+    memory, and one copy on a separate stream uploads it; a pinned tensor of 256 KiB or more is copied
+    directly. Values that are not arrays of numbers are passed through, and so are tensors that are on the
     device already. An object of another class that holds tensors and has a method ``to`` is moved to a GPU
     with ``to`` when you take its batch, not ahead of that.
 
@@ -142,7 +142,7 @@ def prefetch(
 
 
 class Prefetcher(Generic[Batch]):
-    """Batches of a loader that are on the device before they are asked for. ``prefetch`` makes these, and its
+    """Batches of a loader that are on the device before they are requested. ``prefetch`` makes these, and its
     documentation has the arguments and the ordering.
 
     It can be iterated again and again, as the loader can. A new iteration ends the one before, and an
@@ -306,7 +306,8 @@ class Prefetcher(Generic[Batch]):
             self._ring.close()
 
     def __del__(self) -> None:
-        # The next prefetcher can have the memory at once, not only when the thread lets go of it.
+        # Close the ring here, so that the next prefetcher can reuse the memory at once, not only after the
+        # thread releases it.
         feed: Feed | None = getattr(self, "_feed", None)
         if feed is not None and sys is not None:
             feed.stop()
@@ -315,12 +316,12 @@ class Prefetcher(Generic[Batch]):
     def _end(self) -> None:
         if self._feed is not None:
             self._feed.stop()
-            # A loader may have a single iterator, which cannot be asked for two batches at once.
+            # A loader may have a single iterator, from which two threads must not request batches at once.
             self._feed.join()
             self._feed = None
 
     def __enter__(self) -> Self:
-        """Return itself; ``with`` closes it at the end."""
+        """Return the prefetcher; ``with`` closes it at the end."""
         return self
 
     def __exit__(
@@ -354,8 +355,8 @@ class Prefetcher(Generic[Batch]):
 
 
 class _StatefulPrefetcher(Prefetcher[Batch]):
-    """A prefetcher of a loader with ``state_dict``. The methods belong to the class, since that is where
-    protocols look for them.
+    """A prefetcher for a loader with ``state_dict``. The methods belong to the class, since protocols look
+    for them there.
     """
 
     def state_dict(self) -> Any:
@@ -372,24 +373,24 @@ class _StatefulPrefetcher(Prefetcher[Batch]):
 
 @dataclass(frozen=True)
 class PrefetchStatistics(Result):
-    """What a prefetcher has done so far. ``print`` shows it with the verdict.
+    """Counts and times of a prefetcher so far. ``print`` shows it with the verdict.
 
     Attributes:
         device: The device that batches go to.
         batches: Number of batches that were taken.
         bytes: Bytes that were uploaded, including those of batches that were not taken.
-        bytes_from_pinned: Bytes of these that were copied from pinned memory where they were.
-        slots: Number of batches that there is memory for on the device.
+        bytes_from_pinned: The part of these bytes that was copied directly from the loader's pinned memory.
+        slots: Number of batches for which the device has memory.
         grown: Number of slots that were added because all others were held.
         retired: Number of slots that are not used again; ``warnings`` says why.
-        pinned_bytes: Bytes of pinned memory that batches are packed into, which the prefetcher has until it
-            is closed.
-        elapsed_s: Seconds from the first batch that you asked for to the last that you took, your steps
-            included.
-        waited_for_loader_s: Seconds that you waited for the loader to give a batch.
-        waited_for_slots_s: Seconds that you waited while a batch was packed, or for memory of the device.
-        warnings: What a reader has to know: memory that is not used again, and objects whose arrays stayed on
-            the host.
+        pinned_bytes: Bytes of pinned memory into which batches are packed, and which the prefetcher keeps
+            until it is closed.
+        elapsed_s: Seconds from your first request for a batch to the last batch that you took, including your
+            steps.
+        waited_for_loader_s: Seconds that you waited for the loader to return a batch.
+        waited_for_slots_s: Seconds that you waited while a batch was packed, or for device memory.
+        warnings: Warnings about memory that is not used again, and about objects whose arrays stayed on the
+            host.
     """
 
     device: str
@@ -407,7 +408,7 @@ class PrefetchStatistics(Result):
 
     @property
     def verdict(self) -> str:
-        """One sentence: whether the loader keeps up, or how much faster the loop could be at most."""
+        """One sentence: whether the loader keeps up, or by how much the loop could be faster at most."""
         return _waits.verdict(
             self.batches, "batches", self.waited_for_loader_s, self.elapsed_s, "was spent waiting for it"
         )
@@ -450,17 +451,17 @@ class _Batches(Iterator[Batch]):
     def __init__(self, owner: Prefetcher[Batch], feed: Feed, follower: _follow.Follower | None) -> None:
         self._owner = owner
         self._feed = feed
-        #: Is told of each batch that is taken. None where it has nothing to follow, or another object tells
-        #: it.
+        #: Receives the state of each batch that is taken. None if there is no state to follow, or another
+        #: object receives it.
         self._follower = follower
-        #: Looks for a loader that accelerate did not prepare.
+        #: Watches for a loader that accelerate did not prepare.
         self.unknown: _ranks.Unknown | None = None
-        #: The loader's note on the batch that was taken last.
+        #: The loader's state as of the batch that was taken last.
         self.note: Any = None
         self._is_first = True
         self._target = owner._target
         self._is_over = False
-        #: When the last batch was handed out; None before the first one was asked for.
+        #: Time at which the last batch was handed out; None before the first request.
         self._since: float | None = None
         self._transformer: _hand_over.Transformer | None = None
         if owner._transform is not None and self._target.transforms_ahead:
@@ -518,7 +519,7 @@ class _Batches(Iterator[Batch]):
         self._feed.stop()
 
     def __del__(self) -> None:
-        # At the end of the interpreter the module may be gone; `atexit` has then ended the thread.
+        # At the end of the interpreter the module may no longer exist; `atexit` has then ended the thread.
         feed: Feed | None = getattr(self, "_feed", None)
         if feed is not None and sys is not None:
             feed.stop()

@@ -1,4 +1,4 @@
-"""A fixture for pytest: a test that asks for it is checked for races between streams."""
+"""A pytest fixture: a test that requests it is checked for races between streams."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Run the test under ``sidestream.check``, and fail it at its end if there was a race or the check ended
     early.
 
-    The value is the ``CheckedRun``. A test that does not ask for the fixture is not checked.
+    The value is the ``CheckedRun``. A test that does not request the fixture is not checked.
     ``--sidestream-suppress FILE`` names a file as for ``check(suppress=...)``; with
-    ``--sidestream-require-gpu`` a test of which nothing ran on a GPU fails.
+    ``--sidestream-require-gpu`` a test fails if it ran nothing on a GPU.
     """
     from sidestream._check import checking
     from sidestream._check_suppress import suppressions
@@ -38,7 +38,7 @@ def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
         suppress = () if path is None else suppressions(path)
     except (OSError, ValueError) as error:
         raise pytest.UsageError(f"--sidestream-suppress: {error}") from None
-    # Most of the suppressed lines belong to other tests, so unused ones are not named.
+    # Most of the suppressed lines belong to other tests, so unused suppressions are not reported.
     with checking(suppress=suppress) as found:
         yield found
     if not found.is_clean:

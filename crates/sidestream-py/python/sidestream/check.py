@@ -39,8 +39,8 @@ NOT_SIMULATED = 3
 
 
 class _Callable(types.ModuleType):
-    """A module that can be called: importing a submodule puts it in the place of the function of the same
-    name.
+    """A module that can be called: importing a submodule replaces the function of the same name in the
+    package.
     """
 
     def __call__(self, **options: Any) -> Any:
@@ -50,13 +50,13 @@ class _Callable(types.ModuleType):
 def main(arguments: list[str]) -> int:
     """Run the program that the arguments name, and print the report to standard error.
 
-    Return 1 if a race was found, 2 if the arguments are wrong, 3 if the program asked for something that is
-    not simulated and ended well otherwise, and else the program's exit code.
+    Return 1 if a race was found, 2 if the arguments are wrong, 3 if the program used a feature that is not
+    simulated but otherwise ended well, and otherwise the program's exit code.
     """
     parser = _parser()
     given = parser.parse_args(arguments)
     program = _program(parser, given)
-    # Errors that can be known before the program runs are reported before it.
+    # Errors that can be detected before the program runs are reported before it starts.
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
     try:
@@ -111,7 +111,7 @@ def main(arguments: list[str]) -> int:
         if unfit := ", ".join(name for name, value in others.items() if value):
             parser.error(f"a text has a report for each of its blocks; leave out {unfit}")
         return check_text(path, devices, not given.no_stacks, given.memory, file)
-    # A program with its own handler sets it later, and that handler then decides how the program ends.
+    # A program with its own handler sets it later; then that handler decides how the program ends.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
         os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_untouched)
@@ -132,10 +132,10 @@ def main(arguments: list[str]) -> int:
             code = _code(program, is_module, found)
             found._recorder.program_over()
     except RaceError as race:
-        # A race that was found after the program had ended.
+        # The race was found after the program had ended.
         print(f"{type(race).__name__}: {race}", file=sys.stderr)
     if signal.getsignal(signal.SIGTERM) is _terminated:
-        # The program has ended; only its report is left to write.
+        # The program has ended; only its report remains to be written.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     text = str(found) if rank is None else f"rank {rank}: {found}"
     print(text, file=sys.stderr)
@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _program(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[str]:
-    """Return the program and its arguments. Warn about options of the check among these."""
+    """Return the program and its arguments. Warn if these include options of the check."""
     program: list[str] = given.module or given.program
     if program and program[0] == "--":
         program = program[1:]
@@ -240,7 +240,7 @@ def _steps(parser: argparse.ArgumentParser, text: str) -> Steps:
 
 
 def _of_rank(name: str, rank: int | None) -> Path:
-    """Return the file of this rank: with several ranks each has its own."""
+    """Return the report file of this rank: with several ranks, each has its own."""
     file = Path(name)
     return file if rank is None else file.with_name(f"{file.stem}.rank{rank}{file.suffix}")
 
@@ -263,7 +263,7 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
             print(exit_.code, file=sys.stderr)
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except BaseException as error:
-        # Printed here, so that the report is printed after it.
+        # The error is printed here, so that the report comes after it.
         shown = error.with_traceback(_of_program(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
         print(
@@ -272,15 +272,15 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
         )
         if str(error) in found.skipped:
             return NOT_SIMULATED
-        # The exit code of Python, and the one that a shell gives for SIGINT.
+        # The exit code of Python, and the one that a shell uses for SIGINT.
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
 def _end(code: int) -> None:
     """End the process. While Python shuts down, PyTorch still calls the callbacks for its events and memory,
-    and each call prints an error. So this runs everything that a program may have registered for its end, and
-    then exits at once.
+    and each call prints an error. So this function runs everything that a program may have registered for its
+    end, and then exits at once.
     """
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -295,12 +295,12 @@ def _end(code: int) -> None:
 
 
 def _terminated(*_: object) -> None:
-    # The exit code that a shell gives for a program that the signal ended.
+    # The exit code that a shell uses for a program that this signal ended.
     sys.exit(128 + signal.SIGTERM)
 
 
 def _hold() -> None:
-    """Block SIGTERM during a fork, so that the child's own handler is set before it receives the signal."""
+    """Block SIGTERM during a fork, so that the child sets its own handler before it receives the signal."""
     _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
 
 
@@ -309,7 +309,9 @@ def _release() -> None:
 
 
 def _untouched() -> None:
-    """Restore the default handler in a child, so that processes of the program end as without the check."""
+    """Restore the default handler in a child, so that the program's other processes end as they would without
+    the check.
+    """
     if signal.getsignal(signal.SIGTERM) is _terminated:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _release()
@@ -340,7 +342,7 @@ _SECONDS = 10.0
 
 @contextlib.contextmanager
 def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
-    """Keep the report in a file up to date, for a program that is killed."""
+    """Keeps the report in a file up to date, in case the program is killed."""
     if file is None:
         yield
         return
@@ -368,8 +370,8 @@ def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
 
 
 def _write(file: Path, text: str) -> bool:
-    """Replace the file as a whole, so that a process that is killed meanwhile leaves the previous report.
-    Return whether it was written.
+    """Replace the whole file at once, so that a process that is killed meanwhile leaves the previous report.
+    Return whether the report was written.
     """
     part = file.with_name(file.name + ".part")
     try:
@@ -396,7 +398,8 @@ def _print_patch(found: CheckedRun) -> bool:
 def _is_module(name: str) -> bool:
     sys.path.insert(0, "")
     try:
-        # Not the module itself: finding it would import its package before the check observes anything.
+        # Look for the package, not the module itself, since finding that would import the package before the
+        # check observes anything.
         return importlib.util.find_spec(name.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False

@@ -1,4 +1,4 @@
-"""``Pipeline``: the stages of a model that run concurrently, each on another item."""
+"""``Pipeline``: runs the stages of a model concurrently, each on a different item."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from sidestream._results import Result
 from sidestream._tree import flatten
 
 AUTO = "auto"
-#: The device is asked whether it has work only where the loader took more than these seconds for the item
-#: before.
+#: The pipeline asks whether the device is idle only if the loader took more than these seconds for the
+#: previous item.
 _SLOW_S = 0.0002
 #: The share of its time that measuring may cost a first run.
 FIRST_RUN = 0.02
-#: Least items of a segment in a sweep: more than otherwise, since the first item of a segment overlaps with
-#: nothing. `RUN` is how often the batches are repeated in one run.
+#: Minimum number of items of a segment in a sweep: more than otherwise, since the first item of a segment
+#: overlaps with nothing. `RUN` is the number of times that the batches are repeated in one run.
 SEGMENT = 20
 RUN = 10_000
 
 
 class Pipeline:
-    """Runs the stages of a model concurrently, each on another item.
+    """Runs the stages of a model concurrently, each on a different item.
 
     ``pipe(loader)`` iterates over the results, one for each item and in order. Stage ``k`` of item ``n`` runs
-    beside stage ``k - 1`` of item ``n + 1``, each on its own CUDA stream, unless running them one after the
-    other was measured to be as fast. Parameters after an epoch are those of the plain loop, in every mode.
-    Without CUDA the stages run one after the other on the processor, with the same results; items are passed
-    through there, so a loader must not refill one that a result still holds.
+    concurrently with stage ``k - 1`` of item ``n + 1``, each on its own CUDA stream, unless the measurement
+    shows that running them one after another is as fast. Parameters after an epoch equal those of the plain
+    loop, in every mode. Without CUDA the stages run one after another on the CPU, with the same results;
+    items are passed through there, so a loader must not refill one that a result still holds.
 
     **Ordering.** An item on the host is copied to the device on a separate stream, through pinned memory; a
     pinned tensor of 256 KiB or more is copied from where it is. An item on the device is taken as it is. Each
@@ -155,7 +155,7 @@ class Pipeline:
         self._length = 0
         self._chooser: Chooser
         self.remeasure()
-        # A new pipeline takes over what an earlier one measured; `remeasure` does not.
+        # A new pipeline reuses the measurements of an earlier one, but `remeasure` does not.
         self._takes_known = True
 
     @property
@@ -172,8 +172,8 @@ class Pipeline:
         results of all items before it.
 
         Args:
-            items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; numpy arrays
-                become tensors. Tensors of the host go to the pipeline's device, everything else is passed
+            items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; NumPy arrays
+                become tensors. CPU tensors are uploaded to the pipeline's device; everything else is passed
                 through.
 
         Returns:
@@ -202,8 +202,8 @@ class Pipeline:
         return run
 
     def remeasure(self) -> None:
-        """Forget what was measured of these stages, and measure again from the next item on, such as after
-        the size of the batches has changed.
+        """Forget the measurements of these stages, and measure again beginning with the next item, such as
+        after the batch size has changed.
         """
         self._measure_anew(FEW_ITEMS, FIRST_RUN)
 
@@ -218,19 +218,19 @@ class Pipeline:
         device: Any = None,
         measure: int = 5,
     ) -> Sweep:
-        """Measure stages at several sizes of a batch, in every mode that ``Pipeline`` has, and return for
+        """Measure stages at several batch sizes, in every mode that ``Pipeline`` has, and return for
         each size whether streams or graphs are worth it.
 
         At each size a ``Pipeline`` runs the same four batches again and again until its modes are measured,
         which takes some hundred steps. **A stage that trains does so** on these batches, and its changes are
         kept: where that matters, pass stages of a copy of the model (``copy.deepcopy``) with its own
         optimizer. The rules are those of ``mode="auto"``. A later ``Pipeline`` of the same stages in this
-        process uses what was measured. Without CUDA only ``serial`` is measured, and nothing is compared.
+        process uses these measurements. Without CUDA only ``serial`` is measured, and nothing is compared.
 
         Args:
             stages: As for ``Pipeline``.
             make_batch: Called with a size, four times for each; returns a batch of this many samples as the
-                loader would, such as pinned tensors of the host.
+                loader would, such as pinned CPU tensors.
             sizes: The sizes of a batch, in samples.
             capture: As for ``Pipeline``.
             depth: As for ``Pipeline``.
@@ -247,13 +247,13 @@ class Pipeline:
             TypeError: ``make_batch`` cannot be called, or a size is not a whole number.
             ValueError: There is no size, or one is less than 1.
         """
-        # An iterable that can be iterated over once has to serve all sizes.
+        # An iterable that can be consumed only once has to serve all sizes.
         kept = stages if callable(stages) or not isinstance(stages, Iterable) else list(stages)
 
         def pipeline() -> Pipeline:
             return Pipeline(kept, capture=capture, depth=depth, device=device, measure=measure)
 
-        # A graph has one shape, so each size has a pipeline of its own.
+        # A graph has one shape, so each size has a separate pipeline.
         first = pipeline()
         where = "cpu" if first._cuda is None else first._cuda.name()
         return swept(
@@ -261,12 +261,12 @@ class Pipeline:
         )
 
     def _measured_on(self, batches: list[Any]) -> Choice:
-        """Measure all modes with these batches, without a limit of the cost; without CUDA only ``serial``."""
+        """Measure all modes with these batches, without a limit on the cost; without CUDA only ``serial``."""
         if self._cuda is None:
             taken = benchmark(lambda: list(self(batches[:1])), repeat=self._measure, device="cpu")
             seconds = {SERIAL: taken.median_ns / 1e9}
             return replace(self.choice, seconds_per_item=seconds, segments={SERIAL: taken.count})
-        # PyTorch caches memory by stream, and the streams of an earlier pipeline are gone.
+        # PyTorch caches memory by stream, and the streams of the earlier pipeline no longer exist.
         sys.modules["torch"].cuda.empty_cache()
         self._measure_anew(SEGMENT, None)
         for _ in itertools.chain.from_iterable(self(batches * RUN) for _ in itertools.count()):
@@ -333,11 +333,11 @@ class Pipeline:
         self, items: Iterator[Any], may_refill: bool, length: int, as_one_batch: str
     ) -> Generator[Any, None, None]:
         cuda, depth = self._cuda, self._depth
-        # Results, each with the events that they are ordered after.
+        # Results, each with the work that it is ordered after.
         pending: deque[tuple[Any, Any]] = deque()
         failure: BaseException | None = None
         number = 0
-        # Whether all results were handed out, and whether the caller left before anything failed.
+        # Whether all results were handed out, and whether the caller left before an error.
         ended = left = False
         since = time.perf_counter()
         self._begin(may_refill, length)
@@ -358,7 +358,8 @@ class Pipeline:
                     failure = error
                     break
                 try:
-                    # Once the mode is chosen, as little as possible runs between the caller and the stages.
+                    # Once the mode is chosen, as little code as possible runs between the caller and the
+                    # stages.
                     if cuda is None:
                         pending.append(self._processor.issue(number, item))
                     elif self._chooser.measuring:
@@ -369,7 +370,7 @@ class Pipeline:
                     failure = error
                     if isinstance(error, StageError) and number == 0 and _may_want_all(error.__cause__):
                         error.add(as_one_batch)
-                # Nothing here keeps an item or a result alive while the caller works.
+                # No variable here may keep an item or a result alive while the caller works.
                 del item
                 number += 1
                 if len(pending) == depth:
@@ -383,7 +384,7 @@ class Pipeline:
             left = failure is None
             raise
         finally:
-            # Its traceback holds this frame, which would keep the item alive.
+            # The traceback of the failure holds this frame, which would keep the item alive.
             failure = None
             if not left:
                 self._passed(since)
@@ -413,7 +414,7 @@ class Pipeline:
                 self._chooser.begin_run(length)
 
     def _recall(self, item: Any) -> None:
-        """Take over what is known of these stages with items of these shapes and types."""
+        """Reuse the measurements of these stages with items of these shapes and types."""
         self._has_asked = True
         leaves, shape = flatten(item)
         if shape.has_objects:
@@ -454,15 +455,15 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class PipelineStatistics(Result):
-    """What a pipeline has done so far.
+    """Counts and times of a pipeline so far.
 
     Attributes:
         items: Number of items that it was given.
-        pinned_bytes: Bytes of pinned memory that items are copied into before they are uploaded.
+        pinned_bytes: Bytes of pinned memory into which items are copied before they are uploaded.
         elapsed_s: Seconds in its runs, including what your loop does with the results.
-        waited_for_items_s: Seconds in which the loader made the next item.
-        idle_s: Seconds of these in which the device had been idle since before the wait began: the least that
-            the loader costs.
+        waited_for_items_s: Seconds that the pipeline waited for the loader's next item.
+        idle_s: The part of these seconds in waits that began with an idle device: the minimum cost of the
+            loader.
     """
 
     items: int
@@ -473,7 +474,7 @@ class PipelineStatistics(Result):
 
     @property
     def verdict(self) -> str:
-        """One sentence: whether the loader keeps up, or what it costs at least."""
+        """One sentence: whether the loader keeps up, or its minimum cost."""
         return _waits.verdict(
             self.items,
             "items",
@@ -501,7 +502,7 @@ class Run(Iterator[Any]):
     __slots__ = ("__weakref__", "_ended", "_is_over", "_items", "_pipeline", "_results")
 
     def __init__(self, results: Generator[Any, None, None], items: Any, pipeline: Pipeline) -> None:
-        """Take the generator of results, the items, and the pipeline, which makes these."""
+        """Take the generator of results, the items, and the pipeline, which creates runs."""
         self._results = results
         self._items = items
         self._pipeline = pipeline
@@ -538,7 +539,7 @@ class Run(Iterator[Any]):
         return len(self._items)
 
     def __bool__(self) -> bool:
-        # A run is true, however many results it has.
+        # A run is true, even without results.
         return True
 
     def __repr__(self) -> str:
@@ -555,22 +556,23 @@ class Run(Iterator[Any]):
         self._items = None
 
     def end(self) -> None:
-        """End the run for another one. Asking it for more raises an error, unless it was complete."""
+        """End the run in favour of another one. Requesting more results raises an error, unless the run was
+        complete.
+        """
         self._results.close()
         self._ended = not self._is_over
 
 
 def may_refill(items: Any) -> bool:
-    """Return whether these items, when they are asked for the next one, may write to the memory of earlier
-    ones.
+    """Return whether these items may write to the memory of earlier ones when the next one is requested.
 
-    A list runs no code that could. A generator may refill one pinned buffer again and again.
+    A list runs no code that could do so. A generator may refill one pinned buffer again and again.
     """
     return type(items) not in (list, tuple) and not makes_each_anew(items)
 
 
 def _length_of(items: Any) -> int:
-    """Return how many items there will be, or 0 if that is not known."""
+    """Return the number of items, or 0 if that is not known."""
     try:
         return len(items)
     # A user's loader may fail in `__len__`, which the run itself does not need.
@@ -579,8 +581,7 @@ def _length_of(items: Any) -> int:
 
 
 def _as_one_batch(items: Any) -> str:
-    """Return the advice for the case that these items are the parts of one batch, or nothing if they cannot
-    be.
+    """Return the advice for items that look like the parts of one batch, or nothing if they cannot be that.
     """
     kind = type(items).__name__
     if (
@@ -596,7 +597,7 @@ def _as_one_batch(items: Any) -> str:
 
 
 def _may_want_all(error: BaseException | None) -> bool:
-    """Return whether a stage may have raised this because it got only a part of its batch."""
+    """Return whether a stage may have raised this because it received only a part of its batch."""
     if isinstance(error, ValueError):
         return "to unpack" in str(error)
     return isinstance(error, (TypeError, IndexError, AttributeError))
@@ -605,7 +606,7 @@ def _may_want_all(error: BaseException | None) -> bool:
 def _backends(
     stages: Any, captures: tuple[bool, ...], depth: int, device: Any, max_pinned: int | None
 ) -> tuple[Any, Any, str]:
-    # Imported here, so that the package can be imported without PyTorch.
+    # PyTorch is imported here, so that the package can be imported without PyTorch.
     try:
         import torch
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The stages of a pipeline, and which of them run in parallel. Does not use PyTorch."""
+"""The stages of a pipeline, and the levels of stages that run in parallel. Does not use PyTorch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from sidestream._arguments import truth
 
 
 class Stage:
-    """One stage of a pipeline: a callable that takes what the stage before it returned.
+    """One stage of a pipeline: a callable that takes the result of the previous stage.
 
-    **A captured stage** runs its Python code for the first three items and once for each slot; from then on
-    its recorded kernels are replayed. Everything else that the code did is frozen: prints, counters, a
-    learning rate that is a Python number, a branch that was taken. What the stage works on has to stay where
-    it is: load weights with ``load_state_dict`` or ``copy_``, and do not set ``.grad = None`` from outside.
-    ``.item()``, ``.cpu()`` and sizes that depend on data cannot be captured; such a stage runs without a
-    graph, and ``Pipeline.choice`` says why. So does an item of another shape. Dropout draws new numbers at
-    each replay; if two captured stages draw random numbers, one of them runs without a graph where stages
-    overlap. SGD can be captured as it is, Adam with ``capturable=True``. Each slot has a graph with memory of
-    its own, so a captured stage takes ``depth`` times what it needs.
+    **A captured stage** runs its Python code for the first three items and once for each slot; after that its
+    captured kernels are replayed. Everything else that the code did is frozen: prints, counters, a learning
+    rate that is a Python number, a branch that was taken. The tensors that the stage uses must keep their
+    addresses: load weights with ``load_state_dict`` or ``copy_``, and do not set ``.grad = None`` from
+    outside. ``.item()``, ``.cpu()`` and sizes that depend on data cannot be captured; such a stage runs
+    without a graph, and ``Pipeline.choice`` says why. So does an item of another shape. Dropout draws new
+    numbers at each replay; if two captured stages draw random numbers, one of them runs without a graph where
+    stages overlap. SGD can be captured as it is, Adam with ``capturable=True``. Each slot has a graph with
+    memory of its own, so a captured stage takes ``depth`` times what it needs.
 
     Args:
         call: What runs for each item. It may return nested tuples, lists and dictionaries of tensors that
@@ -49,13 +49,11 @@ class Stage:
 
 
 class StageError(RuntimeError):
-    """A stage of a pipeline failed. The error that it raised is the ``__cause__``.
-
-    It has the attributes ``stage`` (the name), ``item`` (the number of the item in its run, from 0) and
-    ``what`` (the text).
+    """A stage of a pipeline failed. The stage's own error is the ``__cause__``. The attributes are ``stage``
+    (the name), ``item`` (the index of the item in its run, starting at 0) and ``what`` (the message).
     """
 
-    # The module that users import it from, and that a traceback shows.
+    # The module from which users import this class, and that tracebacks show.
     __module__ = "sidestream"
 
     def __init__(self, stage: str, item: int, what: str) -> None:
@@ -66,7 +64,7 @@ class StageError(RuntimeError):
         self.what = what
 
     def add(self, more: str) -> None:
-        """Append advice to the text."""
+        """Append advice to the message."""
         self.what += more
         self.args = (self.stage, self.item, self.what)
 
@@ -79,7 +77,7 @@ class Chain:
     """The stages of a pipeline, numbered in the order in which they are issued, and their levels."""
 
     stages: tuple[Stage, ...]
-    #: The numbers of the stages, level by level. A level with several is one of parallel branches.
+    #: The numbers of the stages, level by level. A level with several stages has parallel branches.
     levels: tuple[tuple[int, ...], ...]
     #: Whether a level passes on a tuple of results; a tuple with one stage does, too.
     branches: tuple[bool, ...]
