@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=10)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     batch, size = (32, 256) if on_gpu else (4, 64)
 
@@ -100,11 +100,11 @@ def main() -> None:
     ahead = sidestream.prefetch(loader(args.steps, batch, size), args.device, transform=seeded())
     ours, ours_s = train(ahead, args.device)
     print(f"transform in the loop:     {args.steps / plain_s:8.1f} steps/s, losses sum up to {plain:.4f}")
-    print(f"transform beside the step: {args.steps / ours_s:8.1f} steps/s, losses sum up to {ours:.4f}")
+    print(f"transform during the step: {args.steps / ours_s:8.1f} steps/s, losses sum up to {ours:.4f}")
     print("the sums are the same" if math.isclose(plain, ours, rel_tol=1e-3) else "THE SUMS DIFFER")
     if not on_gpu:
         print(
-            "this is the processor, where nothing runs beside the model; "
+            "this is the CPU, where nothing runs concurrently with the model; "
             "a GPU transforms the next batch meanwhile"
         )
 

@@ -34,7 +34,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     steps = args.steps or (1_000 if on_gpu else 10)
     size = 256 if on_gpu else 64

@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=4)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     device = args.device or default_device()
     if device == "cpu":
         print(

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--what-if", help="changes to predict together, such as pinned,prefetch=2")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     path, device = args.trace, args.device or default_device()
     report = None
     if path is None and device != "cpu":

@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=8, help="steps of an epoch")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     rank, ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     on_gpu = args.device != "cpu" and torch.cuda.device_count() >= ranks
     device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")

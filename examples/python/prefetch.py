@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=20)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     batch = 256 if on_gpu else 32
 
@@ -90,7 +90,7 @@ def main() -> None:
         print(prefetched.statistics)
     else:
         print(
-            "this is the processor: batches were read ahead, and nothing was copied; "
+            "this is the CPU: batches were read ahead, and nothing was copied; "
             "a GPU copies them meanwhile"
         )
 

@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="the port to listen on; 0 picks one")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     if args.device == "cpu":
         print("this is a simulated GPU: its times say nothing about one")
         with sidestream.check(simulate=True) as found:

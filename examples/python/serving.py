@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=256, help="how many requests")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     torch.manual_seed(0)
     layers = [torch.nn.Linear(512, 512) for _ in range(8)]

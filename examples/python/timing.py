@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--steps", type=count, default=20, help="how many samples")
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
-        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
+        parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     size = 4096 if on_gpu else 256
     a, b = torch.randn(2, size, size, device=args.device).unbind()
@@ -60,7 +60,7 @@ def main() -> None:
     if layers.is_launch_bound:
         print("streams would gain nothing here: it is the host that is late")
     if not on_gpu:
-        print("this is the processor, where the clock measures both; on a GPU the two differ")
+        print("this is the CPU, where the clock measures both; on a GPU the two differ")
 
 
 if __name__ == "__main__":

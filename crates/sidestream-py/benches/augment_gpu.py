@@ -104,7 +104,7 @@ def accuracy(device: str, side: int, count: int) -> dict[str, Any]:
     rows = {}
     given = pictures(count, side, "cpu")
     print(
-        f"{'largest difference from the processor':42}"
+        f"{'largest difference from the CPU':42}"
         f"{'by the plan':>14}{'one by one':>14}{'channels last':>16}"
     )
     for name, operators in composes(side).items():

@@ -9,12 +9,11 @@ which 1,024 differ), which needs Pillow; if that is not installed, it uses the p
 about 300 x 220. Each row loads, decodes and augments for a number of seconds, after a few batches that do
 not count; first alone, then with a training step of a convolutional network on each batch, a narrow one and
 a wide one. "Of the limit" is the rate relative to the slower of the two alone, the loader and the step.
-Cores are the processor seconds of all threads of the process per second of the clock; "one core" are rows
-in which the process may use only one. Before that it reports how far the engines' pixels are from the
-processor's.
+Cores are the CPU seconds of all threads of the process per second of wall time; in the rows "one core" the
+process may use only one. Before that it reports how far the engines' pixels differ from those of the CPU.
 
 CUDA reads CUDA_DEVICE_MAX_CONNECTIONS when it starts. A loader with engines sets it to 32 if it is not set;
-so does this program, and says so. With 8, CUDA's default, it shows what the setting gains.
+so does this program, and reports that. Set to 8, CUDA's default, it shows what the setting gains.
 """
 
 from __future__ import annotations
@@ -191,10 +190,10 @@ def main() -> None:
             mean, most, refused = result[f"apart, share {share:g}"] = apart(folder, args.batch, share)
             print(
                 f"share {share:g}: pixels of 256 x 256 are {mean:.3f} levels in the mean and {most} at most "
-                f"from the processor's, {refused} batches refused"
+                f"from the CPU's, {refused} batches refused"
             )
         rows: dict[str, dict[str, Any]] = {
-            f"processor, {workers} workers": {"workers": workers},
+            f"CPU, {workers} workers": {"workers": workers},
             "engines, 1 worker": {"workers": 1, "decode": "gpu"},
             "engines, 1 worker, one core": {"workers": 1, "decode": "gpu", "cores": 1},
         }

@@ -4,12 +4,12 @@ profiler.
     python crates/sidestream-py/benches/profile_gpu.py [--device cpu] [--runs N] [--json FILE] [--bar]
     [PROGRAM …]
 
-Ten programs of different kinds, five runs of each. A run is two processes: one steps the program and knows of
-no profiler, the other has it profiled. "base" is the measured step by that of the first process, less 1;
-"estimate" is the same for what `diagnose` makes of the trace alone, without what was timed. Of both the
-median of the runs is printed, and the worst. With ``--bar`` it fails unless all bases are within 10 % and
-eight of ten estimates within 20 %. ``--device cpu`` runs small tensors without a diagnosis: bases only, and
-by the time of the processor, so that what else runs on the machine does not count.
+Ten programs of different kinds, five runs of each. A run is two processes: one steps the program without a
+profiler, the other profiles it. "base" is the relative error of the measured step, compared with the first
+process; "estimate" is that of the step that `diagnose` estimates from the trace alone. The median and the
+worst run of both are printed. With ``--bar`` it fails unless all bases are within 10 % and eight of ten
+estimates within 20 %. ``--device cpu`` runs small tensors without a diagnosis: bases only, and in CPU time,
+so that other programs on the machine do not count.
 """
 
 from __future__ import annotations

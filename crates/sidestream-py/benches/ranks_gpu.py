@@ -212,7 +212,7 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("--steps", type=int, default=12, help="steps in a trace, and in a measurement")
-    parser.add_argument("--dry", action="store_true", help="on the processor, with gloo")
+    parser.add_argument("--dry", action="store_true", help="on the CPU, with gloo")
     args = parser.parse_args()
     if not args.dry and (not torch.cuda.is_available() or torch.cuda.device_count() < 2):
         sys.exit("two GPUs are needed; --dry tries the script without")

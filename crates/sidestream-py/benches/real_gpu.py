@@ -316,8 +316,7 @@ def workspaces() -> dict[str, Any]:
 @part
 def engine_notes() -> dict[str, Any]:
     """Compare the check with PyTorch's engine, case by case: the engine records a gradient that it passes to
-    a node of another stream, and no other memory. Memory that is not recorded is reused while the other
-    stream still works.
+    a node of another stream, and no other memory.
 
     Memory that is not recorded is reused while the other stream still works. The check must agree in each
     case.

@@ -85,7 +85,7 @@ def rows(profiler: Any, by_shape: bool) -> list[dict[str, Any]]:
 
 def main() -> int:
     if IS_CUDA and not torch.cuda.is_available():
-        parser.error("PyTorch finds no CUDA here; --device cpu uses the processor")
+        parser.error("PyTorch finds no CUDA here; --device cpu uses the CPU")
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Model().to(ARGS.device)

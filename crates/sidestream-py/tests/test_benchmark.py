@@ -181,7 +181,7 @@ def test_it_is_exported_whole_and_shown_in_a_notebook() -> None:
     assert exported == result.to_dict() and exported["schema"] == "sidestream.benchmark/1"
     assert (exported["median_ns"], exported["quartiles_ns"]) == (10_000.0, [9_950.0, 10_050.0])
     assert "at least 8 µs by memory, 80 % reached" in str(result)
-    assert "2.0 operations for each byte; from 14.0 on arithmetic is the limit in fp32" in str(result)
+    assert "2.0 operations per byte; at 14.0 or more, arithmetic is the limit in fp32" in str(result)
     page = result._repr_html_()
     assert page.count("<rect") == 3 and "80 % reached" in page and "http" not in page
     assert pickle.loads(pickle.dumps(result)) == result
@@ -197,7 +197,7 @@ def test_peaks_come_from_the_profiles_and_unknown_is_said() -> None:
     assert _sidestream.peaks("NVIDIA H200 NVL", "fp32") is None
     result = sidestream.benchmark(add_up, 1000, repeat=3, bytes=100.0, device="cpu")
     assert result.roofline is None
-    assert "share of the roofline unknown: there are no figures of the processor" in str(result)
+    assert "share of the roofline unknown: there are no figures for the CPU" in str(result)
     with pytest.raises(ValueError, match="peak_flops says nothing without flops"):
         sidestream.benchmark(add_up, 1000, repeat=3, peak_flops=1e9, device="cpu")
     told = sidestream.benchmark(add_up, 1000, repeat=3, flops=1000.0, peak_flops=1e9, device="cpu")
@@ -239,7 +239,7 @@ H200 = {
             256,
             32,
             0,
-            "its 1,100 blocks are 1.04 times as many as are there at once: while the last ones run, "
+            "its 1,100 blocks are 1.04 times as many as fit at once: while the last ones run, "
             "96 % of the room is empty",
         ),
         (5000, 256, 128, 0, "its 128 registers a thread leave room for 16 of 64 warps on a multiprocessor"),

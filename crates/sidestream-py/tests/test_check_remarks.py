@@ -49,7 +49,8 @@ def test_streams_that_are_made_in_each_step_are_named_with_their_line(in_each_st
     assert found.races == (), str(found)
     if in_each_step:
         assert (
-            "12 streams were made here, and 11 of them were used and let go" in said(found, "STREAMS_MADE")[0]
+            "12 streams were made here, and 11 of them were used and dropped"
+            in said(found, "STREAMS_MADE")[0]
         )
         assert line_of(found, "STREAMS_MADE") == "side = torch.cuda.Stream()"
     else:
@@ -277,7 +278,7 @@ def test_memory_that_is_freed_and_held_is_named_with_its_line(
         (text,) = said(found, "MEMORY_HELD")
         assert (
             f"{32 * mib:,} bytes that were freed could not be used again" in text
-            and "notes stream1 for them" in text
+            and "records stream1 for them" in text
         )
         assert (
             line_of(found, "MEMORY_HELD")
@@ -396,7 +397,7 @@ def test_held_memory_is_named_on_a_simulated_gpu_too(fixed: str | None) -> None:
     if fixed is None:
         (text,) = said(found, "MEMORY_HELD")
         held = f"{64 * mib:,} bytes that were freed could not be used again when the check looked"
-        assert held in text and "notes side for them, and the host has not waited for side since" in text
+        assert held in text and "records side for them, and the host has not waited for side since" in text
         assert line_of(found, "MEMORY_HELD") == "x.record_stream(side)"
     else:
         assert not said(found, "MEMORY_HELD"), str(found)

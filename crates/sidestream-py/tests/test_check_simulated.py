@@ -503,7 +503,7 @@ x.sum()
     ran = command(str(text))
     assert ran.returncode == 3 and "it ended with NameError: name 'model' is not defined" in ran.stderr
     ran = python("-m", "sidestream.check", text)
-    assert ran.returncode == 2 and "its blocks of Python are checked with --simulate" in ran.stderr
+    assert ran.returncode == 2 and "give --simulate to check its Python code blocks" in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def remarks(loop: str) -> list[tuple[str, str]]:
         ("values = y.cpu()", "until the copy to it is complete"),
         ("values = y.cpu().numpy()", "until the copy to it is complete"),
         ("values = y.to('cpu')", "until the copy to it is complete"),
-        ("values = y[y > 0]", "how large the result is depends on values"),
-        ("values = y.unique()", "how large the result is depends on values"),
-        ("values = torch.nonzero(y)", "how large the result is depends on values"),
+        ("values = y[y > 0]", "the size of the result depends on values"),
+        ("values = y.unique()", "the size of the result depends on values"),
+        ("values = torch.nonzero(y)", "the size of the result depends on values"),
     ],
 )
 def test_a_read_that_waits_in_a_loop_is_remarked_on_with_what_to_do(read: str, advice: str) -> None:

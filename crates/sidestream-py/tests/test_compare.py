@@ -129,7 +129,7 @@ def test_too_little_time_gives_no_verdict() -> None:
     assert result.verdict == "unknown" and result.names == ("f", "g")
     first, second = str(result).split("\n")
     assert first == (
-        "cannot tell which is faster: the time was enough for 1 of the 16 groups that it takes at least; "
+        "cannot tell which is faster: the time sufficed for 1 of at least 16 groups; "
         "give more (seconds=)"
     )
     assert second.endswith("on cpu; 1 group of two samples of each")

@@ -125,7 +125,7 @@ def test_the_processor_does_where_nothing_needs_a_stream(takes: Takes, device: A
 @on_streams
 @pytest.mark.parametrize("device", ["cpu", OfTorch("cpu", None)])
 def test_the_processor_has_no_streams(takes: Takes, device: Any) -> None:
-    with pytest.raises(ValueError, match="the processor has no streams; give .cuda., or .sim:h200."):
+    with pytest.raises(ValueError, match="the CPU has no streams; give .cuda., or .sim:h200."):
         takes(device)
 
 

@@ -177,8 +177,8 @@ def test_options_of_another_kind_are_refused_and_all_means_the_usual_changes(tra
     path = traces / "copy_bound.before.json.gz"
     for options, why in (
         ({"link_gbps": "55"}, "link_gbps is '55'; give GB/s as a number"),
-        ({"what_if": 5}, "what_if is 5; give a text"),
-        ({"what_if": [5]}, r"what_if is \[5\]; give a text"),
+        ({"what_if": 5}, "what_if is 5; give a string"),
+        ({"what_if": [5]}, r"what_if is \[5\]; give a string"),
     ):
         with pytest.raises(TypeError, match=why):
             sidestream.diagnose(path, **options)
@@ -207,7 +207,7 @@ def test_an_unknown_change_is_refused_with_those_there_are(traces: Path) -> None
     with pytest.raises(ValueError, match="what_if: there is no change `faster`; there are pinned,"):
         sidestream.diagnose(traces / "copy_bound.before.json.gz", what_if="pinned,faster")
     for one_or_many in (traces / "copy_bound.before.json.gz", [traces / "copy_bound.before.json.gz"]):
-        with pytest.raises(TypeError, match='what_if is 5; give a text such as "pinned,no-sync"'):
+        with pytest.raises(TypeError, match='what_if is 5; give a string such as "pinned,no-sync"'):
             sidestream.diagnose(one_or_many, what_if=5)  # type: ignore[call-overload]
 
 

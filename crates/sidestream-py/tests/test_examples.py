@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 
 # Text that the output must contain. A script that is not listed here fails.
 SAYS = {
-    "augmentation": ["transform beside the step:", "the sums are the same", "this is the processor"],
+    "augmentation": ["transform during the step:", "the sums are the same", "this is the CPU"],
     "branches": [
         "images through two branches",
         "the results are those of one branch after the other",
@@ -48,7 +48,7 @@ SAYS = {
         "serial: ",
     ],
     "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
-    "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
+    "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the CPU"],
     "serve_http": [
         "2 of 2 requests were answered",
         'nv_inference_request_success{model="perceptron"} 2',
@@ -97,7 +97,7 @@ def test_every_example_has_a_device_and_a_number_of_steps() -> None:
 
 @pytest.mark.torch
 def test_an_example_that_needs_a_gpu_says_why_a_simulated_one_will_not_do() -> None:
-    why = "a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu"
+    why = "a simulated GPU computes no PyTorch tensors; give --device cuda or cpu"
     assert all(why in (EXAMPLES / f"{name}.py").read_text() for name in SCRIPTS if name != "overlap")
     ran = python(EXAMPLES / "three_stages.py", "--device", "sim:h200")
     assert ran.returncode == 2 and ran.stderr.endswith(f"error: {why}\n"), ran.stderr

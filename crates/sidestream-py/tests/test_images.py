@@ -497,7 +497,7 @@ def test_invalid_data_is_refused(samples: Path) -> None:
     for nothing in (5, None, [], [5], b"train"):
         with pytest.raises(
             TypeError,
-            match="; give a folder, a list or an archive, as a text or a path, or a sequence of archives",
+            match="; give a folder, a list or an archive, as a string or a path, or a sequence of archives",
         ):
             Loader(nothing)
     loader = Loader(samples)

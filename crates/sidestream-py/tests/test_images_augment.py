@@ -155,7 +155,7 @@ half: Any = 0.5
             lambda: images.RandomResizedCrop(8, interpolation="nearest"),
             'RandomResizedCrop: interpolation is .nearest.; give "bilinear"',
         ),
-        (lambda: images.RandomRotation(-5), "RandomRotation: degrees is -5; give a number from 0 on"),
+        (lambda: images.RandomRotation(-5), "RandomRotation: degrees is -5; give a non-negative number"),
         (lambda: images.RandomRotation((5, -5)), "RandomRotation: degrees is from 5 to -5; give"),
         (
             lambda: images.RandomRotation(float("nan")),
@@ -329,7 +329,8 @@ for operators in (
     assert int(passes[0][0]) == int(passes[1][0]) == 1 < int(passes[2][0])
 
 
-# ------------------------------------------------------------------ beside torchvision, where it is installed
+# ------------------------------------------------------------------ compared with torchvision, if it is
+# installed
 
 
 def test_single_operators_are_torchvisions_within_a_level() -> None:

@@ -73,7 +73,7 @@ def test_what_is_listed_is_what_people_call() -> None:
         ("running_mean", "did you mean RunningMean?"),
         ("Diagnose", "did you mean diagnose?"),
         ("lightning", "import sidestream.lightning"),
-        ("nothing_like_it", "dir(sidestream) has what there is"),
+        ("nothing_like_it", "dir(sidestream) lists all names"),
     ],
 )
 def test_a_name_that_is_not_there_is_refused_with_what_is(name: str, says: str) -> None:

@@ -185,7 +185,7 @@ def test_a_stage_may_not_run_its_own_pipeline() -> None:
 def test_a_stage_takes_names_and_choices_of_their_kinds() -> None:
     with pytest.raises(TypeError, match="capture is 'maybe'; give True or False"):
         Stage(add(1), capture="maybe")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="name is 5; give a text"):
+    with pytest.raises(TypeError, match="name is 5; give a string"):
         Stage(add(1), name=5)  # type: ignore[arg-type]
 
 
@@ -218,7 +218,7 @@ def test_without_cuda_the_choice_says_why() -> None:
     assert pipe.choice.mode == "serial" and not pipe.choice.measured
     assert (
         str(pipe.choice)
-        == "serial: the device is cpu, so the stages run one after the other on the processor"
+        == "serial: the device is cpu, so the stages run one after another on the CPU"
     )
     assert repr(pipe) == "<Pipeline stage > (stage, stage): serial>"
     pipe.remeasure()
@@ -344,7 +344,7 @@ def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails(
     with pytest.raises(sidestream.StageError) as failed:
         list(pipe(batch))
     says = (
-        "; the items are what the list holds (2 of them), one after the other: "
+        "; the 2 values in the list are taken as separate items: "
         "give [items] if together they are one batch"
     )
     assert str(failed.value).endswith(says) and isinstance(failed.value.__cause__, ValueError)
@@ -398,7 +398,7 @@ def test_pinned_memory_of_a_pipeline_is_shown_and_limited() -> None:
         with pytest.raises(
             ValueError,
             match=(
-                "need 12.0 kB of pinned memory, of which there may be 9000 B; raise max_pinned, lower depth, "
+                "need 12.0 kB of pinned memory, and the limit is 9000 B; raise max_pinned, lower depth, "
                 "or give items"
             ),
         ):

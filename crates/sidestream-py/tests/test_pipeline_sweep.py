@@ -116,7 +116,7 @@ def test_without_cuda_a_sweep_has_the_serial_figures_and_compares_nothing() -> N
     for row in sweep.rows:
         assert set(row.steps_per_s) == {"serial"} and row.gain is None
         assert row.samples_per_s == row.size * row.steps_per_s["serial"] > 0
-        why = "the device is cpu, so the stages run one after the other on the processor"
+        why = "the device is cpu, so the stages run one after another on the CPU"
         assert row.verdict == f"nothing was compared: {why}"
     # The model was trained.
     assert not torch.equal(layer.weight, before)

@@ -401,7 +401,7 @@ def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
             r"loader is one dict, whose keys would be the items; give \[loader\] if it is one item",
         ),
         (lambda: prefetch([], "sim:none"), sidestream.DeviceError, "sim:none"),
-        (lambda: prefetch([], "cpu", stream=1), ValueError, "the processor has no streams"),
+        (lambda: prefetch([], "cpu", stream=1), ValueError, "the CPU has no streams"),
         (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),
     ],
 )
@@ -459,7 +459,7 @@ def test_the_statistics_print_themselves_and_can_be_exported() -> None:
     assert repr(batches) == "<Prefetcher of list to sim:h200, depth 2>"
     ahead = prefetch([1, 2], "cpu")
     assert list(ahead) == [1, 2]
-    assert str(ahead.statistics).startswith("2 batches read ahead on the processor\nwaited ")
+    assert str(ahead.statistics).startswith("2 batches read ahead on the CPU\nwaited ")
 
 
 def test_arrays_in_an_object_that_cannot_be_taken_apart_are_said_to_stay() -> None:
@@ -480,13 +480,13 @@ def test_arrays_in_an_object_that_cannot_be_taken_apart_are_said_to_stay() -> No
     one = {"sample": Sample(), "slotted": Slotted(), "plain": Plain(), "class": Sample, "image": np.ones(9)}
     loader: list[dict[str, Any]] = [one] * 3
     batches = prefetch(loader, "sim:h200")
-    with pytest.warns(UserWarning, match="stays on the host") as said:
+    with pytest.warns(UserWarning, match="stay on the host") as said:
         for _ in range(2):
             assert all(type(given["sample"].image) is np.ndarray for given in batches)
     # Each class is named once, at the line that takes batches.
     assert len(said) == 2 and {one.filename for one in said} == {__file__}
     first, second = batches.statistics.warnings
-    assert "Sample holds stays on the host" in first and "Slotted holds stays on the host" in second
+    assert "Sample stay on the host" in first and "Slotted stay on the host" in second
     assert first in str(batches.statistics)
 
 

@@ -226,8 +226,8 @@ print(*(str(one.message) for one in said), sep=chr(10))
 """
         ).splitlines()
         == [
-            "what a Stays holds stays on the host, since it is not known how to rebuild one: "
-            "let the loader give a dictionary or a dataclass"
+            "the arrays of a Stays stay on the host, since it is not known how to rebuild one: "
+            "let the loader return a dictionary or a dataclass"
         ]
         * 2
     )

@@ -236,7 +236,7 @@ def test_a_step_that_was_never_called_is_named(
         # Without a GPU this is reported instead, at the end of the block.
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert profiled.problem == (
-        "step() was never called in the block, so that nothing was recorded; call it at the end of each step"
+        "step() was never called in the block, so nothing was recorded; call it at the end of each step"
     )
     assert str(profiled) == f"no diagnosis: {profiled.problem}"
 
@@ -300,7 +300,7 @@ def test_a_recording_that_the_block_cut_short_is_diagnosed_and_says_so(
         (
             {},
             0,
-            "step() was never called, so that the trace does not say where a step ends; "
+            "step() was never called, so the trace does not say where a step ends; "
             "call it at the end of each step",
         ),
         ({"steps": 3, "timed": False}, 4, None),

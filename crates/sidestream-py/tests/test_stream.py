@@ -120,7 +120,7 @@ def test_arguments_of_another_kind_are_refused() -> None:
             lambda: Stream("sim:h200", priority="high"),  # type: ignore[arg-type]
             "priority is 'high'; give a whole number",
         ),
-        (lambda: Stream("sim:h200", name=5), "name is 5; give a text"),  # type: ignore[arg-type]
+        (lambda: Stream("sim:h200", name=5), "name is 5; give a string"),  # type: ignore[arg-type]
         (
             lambda: Event(True, device="sim:h200").elapsed_time(5),  # type: ignore[arg-type]
             "end is 5; give a sidestream.Event",
@@ -181,5 +181,5 @@ def test_a_device_says_what_it_can_do() -> None:
     most, least = h200.priorities
     assert most < least
     assert Stream("sim:h200", priority=most).priority == most
-    with pytest.raises(ValueError, match="the processor has no streams"):
+    with pytest.raises(ValueError, match="the CPU has no streams"):
         sidestream.caps("cpu")

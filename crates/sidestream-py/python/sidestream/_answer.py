@@ -25,7 +25,7 @@ class RequestRefused(RuntimeError):
     """A request was not accepted, or waited when the batcher was closed. ``reason`` is ``"full"``, ``"late"``
     or ``"closed"``.
 
-    Its arguments are the reason and a text. An overloaded server raises many of these, so the class has no
+    Its arguments are the reason and a message. An overloaded server raises many of these, so the class has no
     ``__init__``.
     """
 
@@ -95,12 +95,10 @@ class Answer(Generic[Value]):
         return True
 
     def add_done_callback(self, call: Callable[[Answer[Any]], object]) -> None:
-        """Call ``call`` with this answer when the request has ended, or at once if it has ended already. The
-        caller is a thread of the batcher, or an event loop in which a request is submitted. Exceptions that
-        ``call`` raises are logged.
+        """Call ``call`` with this answer when the request has ended, or at once if it has ended already.
 
-        It is called by a thread of the batcher, or by an event loop in which a request is submitted. What it
-        raises is logged.
+        ``call`` runs in a thread of the batcher, or in an event loop in which a request is submitted.
+        Exceptions that it raises are logged.
         """
         with self._batcher._lock:
             has_ended = self._has_ended

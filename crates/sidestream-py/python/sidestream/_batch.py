@@ -67,11 +67,9 @@ def lent(torch: Any, made: Any) -> Any:
 
 class Slot:
     """Two streams with the memory of a batch, and the graphs of the slot, which share a pool and never run at
-    once. The slot is idle once the host has waited for the download, so no other ordering is needed for its
-    reuse.
+    once.
 
-    The slot is idle again when the host has waited for the download, so nothing else has to be ordered after
-    it.
+    The slot is idle once the host has waited for the download, so no other ordering is needed for its reuse.
     """
 
     def __init__(

@@ -130,12 +130,12 @@ class Batcher(Generic[Value]):
         torch: Any = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
             raise RuntimeError(
-                "a Batcher runs models of PyTorch on a GPU, and there is none here; "
+                "a Batcher runs PyTorch models on a GPU, and there is none here; "
                 "`sidestream.check(simulate=True)` has a simulated one"
             )
         if not callable(model):
             raise TypeError(f"model is {model!r}; give a callable of tensors")
-        rows = sorted({whole("a size", size, 1, "how many rows a batch may have") for size in sizes})
+        rows = sorted({whole("a size", size, 1, "the number of rows of a batch") for size in sizes})
         if not rows:
             raise ValueError("sizes is empty; give the rows that a batch may have, such as (1, 2, 4, 8)")
         if (
@@ -200,7 +200,7 @@ class Batcher(Generic[Value]):
         if like is not None:
             leaves, shape, is_bare = self._taken_apart(like if isinstance(like, tuple) else (like,))
             self._begin(leaves, shape, is_bare)
-            self._said_by = "as like= says"
+            self._said_by = "as like= gives it"
         self._threads = [self._thread("batcher", _dispatch, self._requests)]
         self._threads += [
             self._thread(f"batcher {each.name}", _finish, each, self._sleepers) for each in self._classes
@@ -269,8 +269,8 @@ class Batcher(Generic[Value]):
         for leaf in leaves:
             if leaf.is_cuda:
                 raise TypeError(
-                    "a request has a tensor on a device; give rows of the host, which are packed and uploaded"
-                    " as one"
+                    "a request has a tensor on a device; pass CPU tensors, which are packed and uploaded"
+                    " together"
                 )
         loop = running_loop()
         answer = Answer(self, leaves, loop, each.number)
@@ -299,7 +299,7 @@ class Batcher(Generic[Value]):
         if why == -1:
             raise RequestRefused(
                 "full",
-                f"{self._max_queue} requests wait already, as many as may; try again later, or raise "
+                f"{self._max_queue} requests are already waiting, the maximum; try again later, or raise "
                 "max_queue",
             )
         if why == -2:
@@ -321,8 +321,8 @@ class Batcher(Generic[Value]):
             raise RequestRefused("late", "its deadline has passed")
         raise RequestRefused(
             "late",
-            f"the answer would take {expected:.6f} s by what batches took lately and max_delay, which is past"
-            " the deadline",
+            f"the answer would take {expected:.6f} s, as recent batches and max_delay show, which is past the"
+            " deadline",
         )
 
     def _taken_apart(self, values: tuple[Any, ...]) -> tuple[list[Any], Any, bool]:
@@ -330,8 +330,8 @@ class Batcher(Generic[Value]):
         leaves, shape = _tree.flatten(values)
         if not leaves:
             raise ValueError(
-                "a request has no tensor: its numbers are taken as a part of its structure, which is the same"
-                " for all; give torch.tensor(...) of them"
+                "a request has no tensor: numbers are a part of its structure, which is the same for all"
+                " requests; pass them as torch.tensor(...)"
             )
         is_bare = len(values) == 1 and leaves[0] is values[0]
         return (
@@ -354,15 +354,15 @@ class Batcher(Generic[Value]):
 
     def _unlike(self, leaves: list[Any]) -> str:
         said, own = described(self._like), described(leaves)
-        by = self._said_by or "as the one before it has, which is not answered yet"
+        by = self._said_by or "as the previous one, which is not answered yet"
         if said == own:
             return (
-                "a request of this batcher has another structure, or other numbers in it, than this one has, "
-                f"{by}; what differs has to be a tensor"
+                "a request of this batcher has another structure, or other numbers in it, than this one, "
+                f"{by}; values that differ must be tensors"
             )
         return (
             f"a request of this batcher is {said}, and this one is {own}: the first is {by}; a request is one"
-            " row, without the batch's dimension, and like= says beforehand what one is"
+            " row, without the batch dimension, and like= sets its form in advance"
         )
 
     def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
@@ -461,7 +461,7 @@ class Batcher(Generic[Value]):
                 if leaf.dim() == 0 or leaf.shape[0] != size:
                     raise ValueError(
                         f"the model was given {size} rows and returned a tensor of shape {tuple(leaf.shape)};"
-                        " it has to return a row for each"
+                        " it must return one row for each"
                     )
                 host = torch.empty((many, *leaf.shape[1:]), dtype=leaf.dtype, pin_memory=True)
                 columns.append(host.copy_(leaf if many == size else leaf[:many], non_blocking=True))

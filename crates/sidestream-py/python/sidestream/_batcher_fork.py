@@ -20,7 +20,7 @@ class Forked:
     def __getattr__(self, name: str) -> NoReturn:
         raise DeviceError(
             "the Batcher was made before the fork, and a child has neither the threads nor the device of its "
-            "parent; use it in the process that made it, or start this one anew instead of forking it"
+            "parent; use it in the process that made it, or spawn this process instead of forking it"
             ' (multiprocessing\'s method "spawn")'
         )
 

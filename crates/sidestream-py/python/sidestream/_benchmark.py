@@ -32,7 +32,7 @@ LONGEST_HOLD_NS = 200_000_000
 #: with other work.
 MOST_TRIES = 20
 #: The noun in error messages for the code that is measured.
-RUNS = "a function of Python"
+RUNS = "a Python function"
 #: Minimum nanoseconds between two events around a kernel.
 LEAST_NS = 500
 
@@ -59,26 +59,26 @@ def benchmark(
     ``is_launch_bound`` is True, and the host is the part to shorten. Between two samples the host waits for
     one event; nothing else is synchronized.
 
-    On the processor both are one time, measured by the host's clock.
+    On the CPU both are one time, measured by the host's clock.
 
-    Where less than half of the roofline is reached, ``fn`` is called once more under PyTorch's profiler, and
-    ``far_off`` says what the launch of its longest kernel tells: too few blocks, a last round of blocks that
-    is nearly empty, or few warps because of registers or shared memory.
+    If less than half of the roofline is reached, ``fn`` is called once more under PyTorch's profiler, and
+    ``far_off`` has possible causes in the launch of its longest kernel: too few blocks, a last round of
+    blocks that is nearly empty, or few warps because of registers or shared memory.
 
     Args:
-        fn: The function. What it returns is dropped.
-        args: Its arguments.
+        fn: The function. Its result is dropped.
+        args: The arguments of ``fn``.
         warmup: Number of calls before the first sample.
         repeat: Number of samples.
         flops: Multiplications and additions of one call, for the share of the roofline.
-        bytes: Bytes of device memory that one call has to move, for the share of the roofline.
-        peak_flops: Multiplications and additions that the device computes a second at most, instead of the
+        bytes: Bytes of device memory that one call must read and write, for the share of the roofline.
+        peak_flops: Maximum number of multiplications and additions per second of the device, instead of the
             peak for ``dtype`` in its profile (``sidestream devices --sources``).
         dtype: The type of the numbers, for that peak: ``"fp32"``, and with tensor cores ``"tf32"``,
-            ``"bf16"``, ``"fp16"`` and others, or a ``torch.dtype``. Products of float32 run as ``"tf32"``
-            where PyTorch allows it.
+            ``"bf16"``, ``"fp16"`` and others, or a ``torch.dtype``. Matrix products of float32 run as
+            ``"tf32"`` if PyTorch allows it.
         device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default
-            PyTorch's current device where PyTorch is imported and has CUDA, otherwise the processor.
+            PyTorch's current device if PyTorch is imported and has CUDA, otherwise the CPU.
         kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``, since ``benchmark`` has named
             arguments itself.
 
@@ -92,7 +92,7 @@ def benchmark(
             is out of range, ``peak_flops`` is given without ``flops``, or the device is simulated or
             ``"auto"``.
         DeviceError: There is no such device.
-        ImportError: A GPU was asked for, and PyTorch is not installed.
+        ImportError: A GPU was requested, and PyTorch is not installed.
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments after it")
@@ -142,17 +142,18 @@ def benchmark(
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time that the device needs for the stated work, and the share of it that was reached.
+    """The minimum time that the device needs for the stated work, and the share of this limit that was
+    reached.
 
     Attributes:
-        floor_ns: The least time of a call, in nanoseconds.
-        bound: What sets it: ``memory`` or ``arithmetic``.
-        share: The least time divided by the median: 1 is all that the device can do.
-        peak_flops_per_s: Peak of multiplications and additions per second; None where it is not known.
-        peak_bytes_per_s: Peak bandwidth of device memory, in bytes per second; None where it is not known.
-        intensity: Operations for each byte; None where only one of the two was stated.
-        ridge: The intensity from which arithmetic is the limit; None where a peak is not known.
-        dtype: The type of numbers that the peak is for; None where the peak was given.
+        floor_ns: The minimum time of a call, in nanoseconds.
+        bound: The limit that sets it: ``memory`` or ``arithmetic``.
+        share: The minimum time divided by the median; 1 is the best that the device can do.
+        peak_flops_per_s: Peak of multiplications and additions per second; None if it is not known.
+        peak_bytes_per_s: Peak bandwidth of device memory, in bytes per second; None if it is not known.
+        intensity: Operations per byte; None if only one of the two was stated.
+        ridge: The minimum intensity at which arithmetic is the limit; None if a peak is not known.
+        dtype: The number type of the peak; None if the peak was given.
     """
 
     floor_ns: float
@@ -172,15 +173,15 @@ class Benchmark(Result):
     Attributes:
         name: The name of the function.
         device: ``cuda:0``, or ``cpu``.
-        device_name: The vendor's name of the device.
+        device_name: The vendor's name for the device.
         calls: Number of calls in a sample.
         samples_ns: The device's time of one call, for each sample, in nanoseconds.
         host_samples_ns: The host's time to submit one call, for each sample, in nanoseconds.
         includes_host: Whether the device's time contains the host's: the function waits for the device,
             submits more than the driver queues, or takes the host too long to hold the device back.
-        roofline: The least time for the stated work, where the device's peaks are known.
-        roofline_unknown: Why there is no roofline although work was stated.
-        far_off: Where less than half of the roofline was reached, sentences on the launch of the longest
+        roofline: The minimum time for the stated work, if the device's peaks are known.
+        roofline_unknown: The reason if there is no roofline although work was stated.
+        far_off: If less than half of the roofline was reached, sentences on the launch of the longest
             kernel, from one call under PyTorch's profiler.
     """
 
@@ -274,7 +275,7 @@ class Benchmark(Result):
             )
             if roofline.intensity is not None and roofline.ridge is not None:
                 yield (
-                    f"{roofline.intensity:.1f} operations for each byte; from {roofline.ridge:.1f} on "
+                    f"{roofline.intensity:.1f} operations per byte; at {roofline.ridge:.1f} or more, "
                     "arithmetic is the limit"
                     + (f" in {roofline.dtype}" if roofline.dtype else "")
                 )
@@ -338,19 +339,17 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
     # An empty call takes some ten nanoseconds; only a short call is compared with an empty one.
     if (calls == MOST_CALLS_ON_HOST or one < 1_000) and _is_nothing(fn, args):
         raise ValueError(
-            f"a call of {fn!r} takes {units.time(min(samples))} on the processor, no more than an empty call;"
+            f"a call of {fn!r} takes {units.time(min(samples))} on the CPU, no more than an empty call;"
             " give it more to do"
         )
-    return _Taken("cpu", "the processor", calls, samples, samples, includes_host=False)
+    return _Taken("cpu", "the CPU", calls, samples, samples, includes_host=False)
 
 
 def _is_nothing(fn: Callable[..., object], args: tuple[Any, ...]) -> bool:
-    """Return whether a call takes as long as a call of an empty function. Both are measured in turn, so that
-    a CPU that is slow for a while is slow for both, and each measurement is so brief that some are not
-    interrupted.
+    """Return whether a call takes as long as a call of an empty function.
 
-    Both are measured in turn, so that a processor that is slow for a while is slow for both, and so briefly
-    that some of the measurements are not interrupted.
+    Both are measured in turn, so that a CPU that is slow for a while is slow for both, and each measurement
+    is so brief that some are not interrupted.
     """
     calls, rounds = 500, 40
     pairs = [(_submitted_ns(fn, args, calls), _submitted_ns(_nothing, args, calls)) for _ in range(rounds)]
@@ -386,7 +385,7 @@ def _took_no_time(calls: int, fn: object, device: Any) -> str:
     fn = getattr(fn, "func", fn)
     return (
         f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
-        'processor, give device="cpu"; if it runs on another stream, let the current one wait for that'
+        'CPU, give device="cpu"; if it runs on another stream, let the current one wait for that'
     )
 
 
@@ -481,7 +480,7 @@ class InTurn:
         self._stopwatch: _Stopwatch | None = None
         self._holds = [0.0 for _ in functions]
         if device is None:
-            self.device, self.device_name, self.includes_host = "cpu", "the processor", False
+            self.device, self.device_name, self.includes_host = "cpu", "the CPU", False
             shortest = [min(_submitted_ns(fn, (), 1) for _ in range(3)) for fn in functions]
             self.calls = tuple(_fitting(one, MOST_CALLS_ON_HOST, sample_ns) for one in shortest)
             return
@@ -571,8 +570,8 @@ def _why_no_roofline(
             f"{name_of(dtype)}; give peak_flops="
         )
     return (
-        f"share of the roofline unknown: there are no figures of {taken.device_name}; `sidestream devices` "
-        "lists those there are"
+        f"share of the roofline unknown: there are no figures for {taken.device_name}; `sidestream devices` "
+        "lists the known devices"
     )
 
 

@@ -57,11 +57,11 @@ def check(
 
     Inside the block the check observes PyTorch's operators, streams, events and memory, Triton and CuPy
     kernel launches, collectives that Python calls, what threads hand over to each other, and the host's own
-    loads and stores of pinned memory in asynchronous copies. It judges them by CUDA's documented rules, so it
-    finds a race that had no effect in this run, and reports no pair that is ordered. It adds no waits and
-    changes no results. Threads that start inside the block are observed too; what ran before is not, nor are
-    other processes. Work on the CPU is not checked: a program that put nothing on a GPU is clean with 0
-    ``operations``. What cannot be seen is never reported, right or wrong.
+    loads and stores of pinned memory in asynchronous copies. The check judges these by CUDA's documented
+    rules, so it finds a race even if that had no effect in this run, and reports no ordered pair. It adds no
+    waits and changes no results. Threads that start inside the block are observed too; earlier work and other
+    processes are not. Work on the CPU is not checked: a program that put nothing on a GPU is clean with 0
+    ``operations``. Accesses that the check cannot observe are never reported.
 
     The returned object fills while the block runs, and stays valid afterwards. Each call of ``check`` makes
     one block, which is entered once, and left on the thread that entered it. As a decorator it checks each
@@ -75,27 +75,28 @@ def check(
 
     Args:
         on_race: ``"report"`` keeps races for the report. ``"raise"`` raises a ``RaceError`` from the operator
-            that is the second of a race, after it was launched; a race that is only a warning does not raise.
+            that makes the second access of a race, after its launch; a race that is only a warning does not
+            raise.
         stacks: Whether the places in the program are recorded.
-        memory: Bytes that the check may use, 1 GiB by default. When it has used them it ends, and
-            ``CheckedRun.ended`` says so.
+        memory: Maximum bytes that the check may use, 1 GiB by default. If they do not suffice, the check ends
+            early, and ``CheckedRun.ended`` says so.
         suppress: A file of findings that are known to be harmless: a line ``FILE:LINE REASON`` for each,
             where ``FILE`` is the end of a path. A race with that line in one of its stacks is not reported.
             The report names the suppressions that were used, and those that matched nothing.
-        host: Whether the host's own loads and stores of pinned memory are observed, including those of numpy
+        host: Whether the host's own loads and stores of pinned memory are observed, including those of NumPy
             and other libraries. For that, pages that an asynchronous copy uses are protected until the host
             has waited for the copy.
-        simulate: Whether the processor simulates a GPU, so that none is needed; a number simulates several.
+        simulate: Whether to simulate a GPU on the CPU, so that none is needed; a number simulates several.
             PyTorch must not have used a GPU in the process before. The same calls are observed as on a GPU.
 
     Returns:
-        A context manager that gives a ``CheckedRun``.
+        A context manager that yields a ``CheckedRun``.
 
     Raises:
-        RaceError: With ``on_race="raise"``, where a race is found.
+        RaceError: With ``on_race="raise"``, if a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one, entered twice, or left on another thread than the
-            one that entered it; or a GPU is to be simulated where PyTorch uses one already.
+            one that entered it; or ``simulate`` is given although PyTorch already uses a GPU.
         TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` is not a
             whole number.
         ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is negative or

@@ -3,7 +3,7 @@
 PyTorch does not run a compiled function while a dispatch mode is entered, unless the mode declares that it is
 ignored in compiling. The recorder declares that if PyTorch asks. The operators of a compiled program are then
 observed as usual. The kernels that were generated for it are not operators, and are observed at their launch:
-Triton's in `_check_triton`, those in C++ for the processor here.
+Triton's in `_check_triton`, those in C++ for the CPU are observed here.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path |
         )
     if not every:
         print(
-            f"{path}: no code block is marked as python, and nothing in it parses as a program of PyTorch",
+            f"{path}: no code block is marked as python, and nothing in it parses as a PyTorch program",
             file=sys.stderr,
         )
     if file is not None:

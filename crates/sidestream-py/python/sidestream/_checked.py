@@ -70,21 +70,21 @@ class CheckedRace:
 
     Attributes:
         kind: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/guide/check.md.
-        text: What the kind means.
+        text: The meaning of the kind.
         severity: ``error``, or ``warn`` where it is not certain that the race can happen.
-        doubt: For ``warn``, why it is not certain.
-        workspace: The stream whose workspace of cuBLAS the bytes are, shared by graphs that were captured on
-            it; None for other memory.
-        dtype: The type of the tensor, as the second access uses it; None where the memory is not a tensor's.
-        shape: The shape of that tensor, likewise.
+        doubt: For ``warn``, the reason why it is not certain.
+        workspace: The stream whose cuBLAS workspace the bytes belong to, which graphs captured on it share;
+            None for other memory.
+        dtype: The type of the tensor, as the second access uses it; None if the memory is not a tensor.
+        shape: The shape of that tensor, as the second access uses it.
         bytes: The addresses that the second access touched: first byte, and one past the last.
         first: The access that was called earlier.
         second: The access that was called later.
         freed_between: Whether the memory was freed in between, so that the two use it as two tensors.
         fix: The call that orders them.
         count: Number of pairs at the same two places.
-        names: What the program calls the two streams where the second access is called; None for the host,
-            and where no variable at that place holds the stream.
+        names: The program's names for the two streams at the second access; None for the host, and if no
+            variable there holds the stream.
     """
 
     kind: str
@@ -125,8 +125,8 @@ class CheckedRace:
     def _what(self) -> str:
         if self.workspace is not None:
             return (
-                f"{self.kind} on the workspace of cuBLAS for {self.workspace}, on which products of matrices "
-                "were captured"
+                f"{self.kind} on the cuBLAS workspace of {self.workspace}, on which matrix products were "
+                "captured"
             )
         if self.shape is None and self.bytes is not None:
             count = self.bytes[1] - self.bytes[0]
@@ -254,17 +254,18 @@ class HostAccesses:
             )
         if self.lost:
             parts.append(
-                f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once"
+                f"{self.lost:,} further host accesses were noticed and not kept: too many came at once"
             )
         if self.problem is not None:
             parts.append(
-                f"loads and stores of the host by other means than operators are not observed: {self.problem}"
+                f"loads and stores of the host outside operators are not observed: {self.problem}"
             )
         if self.refused is not None:
             at = printable(f" at {self.refused[0].file}:{self.refused[0].line}") if self.refused else ""
             parts.append(
-                f"a system call failed with EFAULT{at} while memory of copies was protected; if it was to use"
-                " that memory, it succeeds without the check, or with `--no-host` and `check(host=False)`"
+                f"a system call failed with EFAULT{at} while memory of copies was protected; if it was meant"
+                " to use that memory, it succeeds without the check, or with `--no-host` or "
+                "`check(host=False)`"
             )
         return "\n".join(parts)
 

@@ -62,7 +62,7 @@ def compare(
             waits for the device more often. This is judged by one call of each, from PyTorch's operators and
             its ``synchronize`` calls; other copies are not seen. With False the difference is noted in
             ``unlike``.
-        seconds: Seconds of measuring at most.
+        seconds: Maximum seconds of measuring.
         device: As for ``benchmark``.
         kwargs: Arguments by name, as in ``kwargs={"dim": 0}``.
 
@@ -74,7 +74,7 @@ def compare(
         ValueError: The two do not do the same work, a figure is out of range, one puts nothing on the device,
             or the device is simulated.
         DeviceError: There is no such device.
-        ImportError: A GPU was asked for, and PyTorch is not installed.
+        ImportError: A GPU was requested, and PyTorch is not installed.
     """
     for name, fn in (("f", f), ("g", g)):
         if not callable(fn):
@@ -97,7 +97,7 @@ def compare(
     unlike = _unlike(names, moved(first), moved(second))
     if unlike and same_work:
         raise ValueError(
-            f"{unlike}; a comparison of times is one of other work: let both do the same, or say "
+            f"{unlike}; their times would compare different work: let both do the same, or pass "
             "same_work=False"
         )
     with benchmark.without_collector():
@@ -225,8 +225,8 @@ class Comparison(Result):
             )
         else:
             yield (
-                f"cannot tell which is faster: the time was enough for {self.groups} of the {LOOKS[0]} "
-                "groups that it takes at least; give more (seconds=)"
+                f"cannot tell which is faster: the time sufficed for {self.groups} of at least "
+                f"{LOOKS[0]} groups; give more (seconds=)"
             )
         where = self.device if self.device == "cpu" else f"{self.device} ({self.device_name})"
         first, second = (units.time(ns) for ns in self.median_ns)

@@ -43,7 +43,7 @@ def device_name(device: Any) -> str:
         raise DeviceError(
             f"device is {name!r}, which names no device; there are NVIDIA's GPUs, as cuda, cuda:0, cuda:1 and"
             f" so on, simulated ones as {', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, "
-            "auto for what there is of these, and cpu: no other accelerators"
+            "auto for whichever of these exists, and cpu: no other accelerators"
         )
     return "cpu" if is_of("cpu", name) else name
 
@@ -104,7 +104,7 @@ def name_with_streams(device: Any) -> str:
     """
     name = device_name(device)
     if name == "cpu":
-        raise ValueError('the processor has no streams; give "cuda", or "sim:h200" for a simulated GPU')
+        raise ValueError('the CPU has no streams; give "cuda", or "sim:h200" for a simulated GPU')
     return name
 
 

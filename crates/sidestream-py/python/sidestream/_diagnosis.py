@@ -43,7 +43,8 @@ def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
     sets = list(sets) if isinstance(sets, Iterable) else [sets]
     if not all(isinstance(one, str) for one in sets):
         raise TypeError(
-            f'what_if is {what_if!r}; give a text such as "pinned,no-sync", a list of such texts, or "all"'
+            f'what_if is {what_if!r}; give a string such as "pinned,no-sync", a list of such strings, or '
+            '"all"'
         )
     if sets == ["all"]:
         return None
@@ -72,7 +73,7 @@ class Diagnosis(Told):
         tables: _sidestream.Tables | None = None,
     ) -> None:
         """Take the report as JSON, text, HTML and in short form, the digest for comparing ranks, and the
-        tables. ``diagnose`` makes these.
+        tables.
 
         ``diagnose`` makes these.
         """
@@ -275,7 +276,7 @@ class Finding:
             ``high`` is above 0.
         evidence: Places in the trace that show it.
         floor_ns: The step time below which no change of this kind can go.
-        changes: The changes that remove it, as ``what_if`` takes them; empty where none was tried.
+        changes: The changes that remove it, in the form that ``what_if`` takes; empty if none was tried.
         is_aside: Whether it is not a cause of idle time: it concerns the trace itself, or holds under a
             condition.
     """
@@ -394,11 +395,11 @@ class Replay:
         median_error: The difference of the two, as a share of the measured one.
         steps: Number of steps that were replayed, the first ones.
         explained_share: The share of the time of these steps that the replay explains, step by step.
-        unprofiled_ns: A step without the profiler, which slows down the host; the predictions are without it
-            too.
-        base: Where ``unprofiled_ns`` comes from: ``measured`` before the profiler started, or ``estimated``
+        unprofiled_ns: The time of a step without the profiler, which slows down the host; predictions are
+            without the profiler, too.
+        base: The source of ``unprofiled_ns``: ``measured`` before the profiler started, or ``estimated``
             from the trace.
-        why: Why there is no replay, where there is none.
+        why: The reason if there is no replay.
     """
 
     ok: bool

@@ -80,7 +80,7 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
         idle = f"{multiprocessors - blocks} of {multiprocessors} multiprocessors"
         leaves = "leaves" if blocks == 1 else "leave"
         return [
-            f"its {_blocks(blocks)} {leaves} {idle} without work: more work a call, or other work beside it"
+            f"its {_blocks(blocks)} {leaves} {idle} without work: more work per call, or concurrent work"
         ]
     by_threads = most_warps // warps
     by_registers = (
@@ -97,8 +97,8 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
         last = rounds % 1
         if 1 < rounds < _MOST_ROUNDS and 0 < last < 0.5:
             said.append(
-                f"its {_blocks(blocks)} are {rounds:.2f} times as many as are there at once: while the last "
-                f"ones run, {100 * (1 - last):.0f} % of the room is empty if all take the same time"
+                f"its {_blocks(blocks)} are {rounds:.2f} times as many as fit at once: while the last ones "
+                f"run, {100 * (1 - last):.0f} % of the room is empty if all take the same time"
             )
         if 2 * fit * warps <= most_warps:
             what = (
@@ -108,7 +108,7 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
             )
             said.append(
                 f"its {what} leave room for {fit * warps} of {most_warps} warps on a multiprocessor: fewer "
-                "hide less of the time that memory takes"
+                "warps hide less of the memory latency"
             )
     if not said:
         said.append(

@@ -141,7 +141,7 @@ class Feed:
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this iteration began before the process was forked, and its thread is the parent's; iterate "
-                "anew"
+                "again in this process"
             )
         entry: Entry | None
         try:
@@ -306,8 +306,8 @@ class Feed:
     def _note_what_stays(self, classes: list[str]) -> None:
         for name in classes:
             text = (
-                f"what a {name} holds stays on the host, since it is not known how to rebuild one: let the"
-                " loader give a dictionary or a dataclass"
+                f"the arrays of a {name} stay on the host, since it is not known how to rebuild one: let"
+                " the loader return a dictionary or a dataclass"
             )
             if text not in self._noted.warnings:
                 self._noted.warnings.append(text)
@@ -376,7 +376,7 @@ class Feed:
                     error = again
             text = (
                 f"batch {index}: there is no memory for it on {ring.device} ({error}); use a smaller depth or"
-                ' smaller batches, let go of earlier ones, or use keep="copy"'
+                ' smaller batches, release earlier ones, or use keep="copy"'
             )
             out_of_memory: Any = MemoryError if torch is None else torch.cuda.OutOfMemoryError
             raise out_of_memory(text) from None

@@ -38,21 +38,21 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
 
     **Ordering.** Neither the host nor the current stream waits for a download; the host does in ``result()``
     only. Tensors of up to 4,096 elements are written to pinned memory by a kernel on the current stream.
-    Larger ones are copied on a separate stream, one for each device, after all that the current stream has
-    been given so far. Under a check all of them are copied on that stream.
+    Larger ones are copied on a separate stream, one for each device, after all work that was submitted to the
+    current stream so far. Under a check all of them are copied on that stream.
 
     The values are those at the time of the call: the current stream first copies larger tensors on the
-    device, so that later writes to them change nothing. Small contiguous tensors of one type are put together
-    and come as one download. With ``snapshot=False`` large tensors are not copied first; then nothing may
-    write to them until the result is there. They may be dropped at any time.
+    device, so that later writes to them do not change the result. Small contiguous tensors of one type are
+    joined into one download. With ``snapshot=False`` large tensors are not copied first; then nothing may
+    write to them until the download is complete. They may be dropped at any time.
 
-    Results require no grad. A result stays in pinned memory as long as it is held. Small results share pages
-    of 1,024 elements, which ``torch.save`` writes whole: store a clone.
+    Results require no grad. The pinned memory of a result stays allocated as long as the result is
+    referenced. Small results share pages of 1,024 elements, which ``torch.save`` writes whole: store a clone.
 
     Args:
         values: A tensor, or nested dictionaries and other mappings, lists, tuples, named tuples and
-            dataclasses of tensors. Values that are not tensors are passed through. Tensors of the host are
-            copied, or with ``snapshot=False`` returned as they are.
+            dataclasses of tensors. Values that are not tensors are passed through. CPU tensors are copied, or
+            with ``snapshot=False`` returned unchanged.
         snapshot: Whether larger tensors are copied on the device first, which takes device memory of their
             size until the download is complete.
 

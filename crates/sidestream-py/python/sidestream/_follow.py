@@ -134,8 +134,9 @@ class _OfAccelerate(Follower):
         if dispatcher is not None and issubclass(type(loader), dispatcher) and loader.state.num_processes > 1:
             raise ValueError(
                 "accelerate hands out the batches of this loader by collective calls, which all ranks have to"
-                " make in one order, and a thread that reads ahead would make them beside those of the "
-                "training; prepare the loader with DataLoaderConfiguration(dispatch_batches=False)"
+                " make in one order, and a thread that reads ahead would make them concurrently with "
+                "those of the training; prepare the loader with "
+                "DataLoaderConfiguration(dispatch_batches=False)"
             )
         self._accelerate = accelerate
         # A weak reference, since the prefetcher holds this object.

@@ -39,7 +39,7 @@ def target(device: Any, copies: bool, stream: Any) -> Target:
     name = _name(device, torch)
     if name == "cpu":
         if stream is not None:
-            raise ValueError('the processor has no streams; leave out stream, or give device="cuda"')
+            raise ValueError('the CPU has no streams; leave out stream, or give device="cuda"')
         return Target("cpu")
     if torch is not None and is_of("cuda", name):
         if getattr(torch.cuda, "is_simulated", False):

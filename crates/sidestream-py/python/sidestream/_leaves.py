@@ -87,12 +87,12 @@ def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise TypeError(
             "this tensor is sparse, nested or quantized, and only dense ones are prefetched; convert it in "
-            "the loader, or put it into an object that is handed on as it is"
+            "the loader, or put it into an object that is passed through"
         )
     if not tensor.is_cpu:
         raise TypeError(
-            f"this tensor is on {tensor.device}, and what is prefetched comes from the host; give it as a "
-            "tensor of the host, or of the device that is prefetched to"
+            f"this tensor is on {tensor.device}, but prefetched tensors come from the host; give it as a CPU "
+            "tensor, or as a tensor on the target device"
         )
     if tensor.requires_grad:
         tensor = tensor.detach()

@@ -34,8 +34,8 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         raise ValueError(
-            'overlap(step, batches) measures on a GPU of PyTorch, and there is none here; overlap("sim:h200",'
-            " kernel_ms=…, upload_ms=…) says what times that you know would give"
+            'overlap(step, batches) measures on a PyTorch GPU, and there is none here; overlap("sim:h200",'
+            " kernel_ms=…, upload_ms=…) predicts from times that you know"
         )
     items("batches", batches)
     given = list(islice(batches, 64))
@@ -47,7 +47,7 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
     ]
     sizes = [sum(leaf.nbytes for leaf in _tree.tensors_of(batch)[0]) for batch in given]
     if not given or not any(sizes):
-        raise ValueError("the batches hold no tensors of the host; give some of those that the loader gives")
+        raise ValueError("the batches contain no CPU tensors; pass batches as the loader yields them")
     device = torch.device("cuda", torch.cuda.current_device())
 
     def moved(batch: Any, non_blocking: bool) -> Any:
@@ -175,8 +175,8 @@ class LoopOverlap(Result):
             )
         if by == "the uploads":
             text += (
-                " What is left is set by the uploads: a smaller type or a transform on the device would gain "
-                "more."
+                " The remaining time is set by the uploads: a smaller dtype or a transform on the device "
+                "would gain more."
             )
         return text
 

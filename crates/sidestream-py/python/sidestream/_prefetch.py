@@ -77,9 +77,9 @@ def prefetch(
     other mappings, lists, tuples, named tuples, dataclasses and ``TensorDict`` objects. A batch comes out
     with the same structure and with its arrays on the device. Several threads pack each batch into pinned
     memory, and one copy on a separate stream uploads it; a pinned tensor of 256 KiB or more is copied
-    directly. Values that are not arrays of numbers are passed through, and so are tensors that are on the
-    device already. An object of another class that holds tensors and has a method ``to`` is moved to a GPU
-    with ``to`` when you take its batch, not ahead of that.
+    directly. Values that are not arrays of numbers are passed through, and so are tensors that are already on
+    the device. An object of another class that holds tensors and has a method ``to`` is moved to a GPU with
+    ``to`` when you take its batch, not ahead of that.
 
     With PyTorch imported the arrays become ordinary tensors with the values that ``.to(device)`` would give.
     Without it, and on simulated devices, they become ``DeviceArray``.
@@ -87,41 +87,41 @@ def prefetch(
     **Ordering.** The stream that is current where a batch is taken waits for the upload and the transform of
     that batch. The host waits only for the loader.
 
-    **How long a batch is valid.** As long as you hold one of its tensors or a view of one: for work on the
-    stream that was current where the batch was taken, on every stream named with
+    **How long a batch is valid.** A batch is valid as long as you hold one of its tensors or a view of one:
+    for work on the stream that was current where the batch was taken, on every stream named with
     ``tensor.record_stream(stream)``, and on the stream of a library that takes a tensor with ``from_dlpack``.
-    These other streams have to wait for the first one. When the last tensor is gone, the next upload into its
-    memory waits for the work that these streams had been given by then. Streams that were not named, and work
-    submitted after the last tensor is gone, are not waited for.
+    These other streams must wait for the first one. When the last tensor is gone, the next upload into its
+    memory waits for the work that was submitted to these streams by then. It does not wait for streams that
+    were not named, or for work that is submitted after the last tensor is gone.
 
     Args:
         loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your
             thread, and a thread of the prefetcher pulls the batches ahead of you: batches that you do not
-            take are lost. Once the loader is asked for the next batch, it may refill arrays of numbers that
-            go to a device, but nothing else: not what is passed through, and with ``"cpu"`` nothing at all.
+            take are lost. When the loader makes the next batch, it may refill arrays of numbers that go to a
+            device, but no values that are passed through, and with ``"cpu"`` no arrays at all.
         device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only
             read ahead; ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there
             is one, otherwise ``"cpu"``.
-        depth: Number of batches that fit in device memory at once, the one in use included, from 1 to 4,096;
+        depth: Number of batches that fit in device memory at once, including the one in use, from 1 to 4,096;
             a transform adds one more. Each array begins at a multiple of 512 bytes. In a plain ``for`` loop
             with ``keep="grow"``, 1 becomes 2, because the loop variable holds a batch while the next one is
             taken. On ``"cpu"``, the number of batches that are read ahead.
         transform: A function from batch to batch, on the device. It runs in your thread, with your autocast
-            and grad modes, when its batch is asked for, on a separate stream that waits for what your stream
-            had been given when the previous batch was handed out. So it must not read what the body of the
-            loop writes, unless it waits: ``torch.cuda.current_stream().wait_stream(stream)``, where
-            ``stream`` is the loop's. A transform that returns tensors inside an opaque object waits for all
-            earlier steps. Random numbers are drawn as in a plain loop. On ``"cpu"`` and for ``DeviceArray``
-            the transform is simply called.
-        keep: What happens when you hold ``depth`` batches and take another: ``"grow"`` adds memory for one
-            more, which stays; ``"copy"`` gives you a copy of each batch, so that the memory never grows.
+            and grad modes, when its batch is requested, on a separate stream that waits for the work that was
+            submitted to your stream before the previous batch was handed out. So it must not read data that
+            the body of the loop writes, unless it waits: ``torch.cuda.current_stream().wait_stream(stream)``,
+            where ``stream`` is the loop's. A transform that returns tensors inside an opaque object waits for
+            all earlier steps. Random numbers are drawn as in a plain loop. On ``"cpu"`` and for
+            ``DeviceArray`` the transform is simply called.
+        keep: The behaviour when you hold ``depth`` batches and take another one: ``"grow"`` adds memory for
+            one more, which stays; ``"copy"`` gives you a copy of each batch, so that the memory never grows.
         stream: The stream on which batches are taken, instead of the current one. A stream of another library
-            has to live until the batches are gone. A simulated device has no current stream: by default the
+            must live until the batches are gone. A simulated device has no current stream: by default the
             prefetcher makes one.
-        max_pinned: Bytes of pinned memory that batches may be packed into. By default twice those of the
-            largest batch, and up to a quarter more where batches grow, or what an earlier prefetcher has
-            left. If only one batch fits, packing waits for the upload before. A batch that does not fit
-            raises a ``ValueError`` where it is taken.
+        max_pinned: Maximum bytes of pinned memory into which batches are packed. By default twice the bytes
+            of the largest batch, and up to a quarter more if batches grow, or the memory that an earlier
+            prefetcher has left. If only one batch fits, packing waits for the previous upload. A batch that
+            does not fit raises a ``ValueError`` where it is taken.
 
     Returns:
         A ``Prefetcher``, which can be iterated once for each epoch and has ``statistics``.
@@ -129,11 +129,11 @@ def prefetch(
     Raises:
         TypeError: ``loader`` cannot be iterated over, or is one tensor, a dictionary or a model; ``device``
             names no device; or an argument has the wrong type. While iterating: a batch holds a sparse,
-            nested or quantized tensor, or a type that GPUs lack; the text says where in the batch.
+            nested or quantized tensor, or a type that GPUs lack; the message says where in the batch.
         ValueError: An argument is out of range or not one of its values.
         DeviceError: The device cannot be opened.
         torch.cuda.OutOfMemoryError: While iterating: there is no memory for a batch, even after PyTorch has
-            given back what it does not use. Without PyTorch a ``MemoryError``.
+        freed its unused memory. Without PyTorch a ``MemoryError``.
     """
     warn_of_samples(loader, stacklevel=2)
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
@@ -149,14 +149,14 @@ class Prefetcher(Generic[Batch]):
     iteration that is left early ends with its iterator. ``len``, ``break``, exceptions and Ctrl-C work as
     with the loader alone. Attributes of the loader, such as ``dataset``, ``batch_size``, ``sampler`` and
     ``set_epoch``, are read and set through the prefetcher. If the loader has ``state_dict`` and
-    ``load_state_dict``, so does the prefetcher; there they count the batches that you took. A loader that
-    accelerate prepared also follows the batch that you took.
+    ``load_state_dict``, so does the prefetcher; there they count the batches that you took. The state of a
+    loader that accelerate prepared also follows the batches that you took.
 
-    **Threads.** A thread of the prefetcher pulls the batches. It ends with the epoch, with the iterator, with
+    **Threads.** A thread of the prefetcher reads the batches. It ends with the epoch, with the iterator, with
     ``close()`` or at the end of the program. Batches before an error of the loader are delivered; then the
     error is raised in your thread, with its traceback. When an iteration begins, the thread takes over your
     context variables, grad and inference mode, ``torch.autocast``, ``with torch.device(...)`` and other
-    ``TorchFunctionMode``; its current device is the one that is prefetched to. It does not take over a
+    ``TorchFunctionMode``; its current device is the target device. It does not take over a
     ``threading.local``, saved-tensor hooks, a ``TorchDispatchMode``, the profiler's regions or the current
     stream.
 
@@ -167,8 +167,8 @@ class Prefetcher(Generic[Batch]):
     - An opaque object that cannot be moved is passed through, and its tensors stay on the host. If the first
       batch of an iteration has such objects, a ``UserWarning`` names each class once. No object is moved to a
       simulated device, and a ``TensorDict`` comes out there as a ``dict``.
-    - If both a loader without workers and the loop draw random numbers, they draw from one generator in
-      another order than in a plain loop.
+    - If both a loader without workers and the loop draw random numbers, they draw from one generator in a
+      different order than in a plain loop.
     - A CUDA graph may be captured while the prefetcher works. In the capture no batch can be taken, copied,
       or read with ``numpy()``. Do not close the prefetcher, let batches grow, or call ``empty_cache`` then:
       memory is not given back during a capture. A batch that is dropped while its own stream is being
@@ -425,8 +425,8 @@ class PrefetchStatistics(Result):
     def __str__(self) -> str:
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         if self.device == "cpu":
-            waited = f"waited {self.waited_for_loader_s:.3f} s for the loader, of {self.elapsed_s:.3f} s"
-            return f"{batches} read ahead on the processor\n{waited}\n{self.verdict}"
+            waited = f"waited {self.waited_for_loader_s:.3f} s of {self.elapsed_s:.3f} s for the loader"
+            return f"{batches} read ahead on the CPU\n{waited}\n{self.verdict}"
         lines = [
             (
                 f"{batches} to {self.device}: {units.size(self.bytes)}, {units.size(self.bytes_from_pinned)} "
@@ -437,8 +437,8 @@ class PrefetchStatistics(Result):
                 f"{units.size(self.pinned_bytes)} of pinned memory to pack into"
             ),
             (
-                f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for"
-                f" packing and memory, of {self.elapsed_s:.3f} s"
+                f"of {self.elapsed_s:.3f} s, waited {self.waited_for_loader_s:.3f} s for the loader and "
+                f"{self.waited_for_slots_s:.3f} s for packing and memory"
             ),
             self.verdict,
         ]

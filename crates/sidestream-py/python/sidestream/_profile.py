@@ -56,9 +56,9 @@ def profile(
     the edges of a window and for nothing inside it. Then the profiler starts, and the diagnosis predicts from
     the timed step; a kept trace keeps the times. At the end of the block the host waits for the device.
 
-    An exception of the block passes through, and its trace is not diagnosed. If the block ends before the
+    An exception in the block is passed on, and the trace is not diagnosed. If the block ends before the
     profiler starts, ``problem`` says how many steps are needed. If it ends while steps are recorded, those
-    are diagnosed, and ``remark`` says so. Without CUDA there is no diagnosis, but ``unprofiled`` is there.
+    are diagnosed, and ``remark`` says so. Without CUDA there is no diagnosis, but ``unprofiled`` is set.
     Nothing is printed. One profile is entered at a time in a process.
 
     Args:
@@ -69,10 +69,10 @@ def profile(
             of steps, 9 at least, is timed as given, and then the profiler starts. By default steps are timed
             if ``steps`` is given without a schedule of your own; with several ranks 100 of them, so that all
             ranks record the same steps. Steps are never timed after the profiler of the same block.
-        every: N, if every Nth step does something else, such as updating the weights: a window has a multiple
-            of N steps.
-        path: Where to keep the trace: ``.json``, or ``.json.gz`` for a compressed one. By default it is not
-            kept.
+        every: N, if every Nth step does extra work, such as updating the weights: a window has a multiple of
+            N steps.
+        path: The file in which to keep the trace: ``.json``, or ``.json.gz`` for a compressed one. By default
+            it is not kept.
         what_if: As for ``diagnose``.
         link_gbps: As for ``diagnose``.
         options: Passed to ``torch.profiler.profile``, such as ``with_stack=True``.
@@ -281,7 +281,7 @@ class Profile:
             self.remark = f"the block ended when {self._count - 1} of {self._planned} steps were recorded"
         elif self._stepped == 0:
             self.remark = (
-                "step() was never called, so that the trace does not say where a step ends; call it at the "
+                "step() was never called, so the trace does not say where a step ends; call it at the "
                 "end of each step"
             )
         try:
@@ -306,7 +306,7 @@ class Profile:
         """Return the reason why nothing was recorded."""
         if self._stepped == 0:
             return (
-                "step() was never called in the block, so that nothing was recorded; call it at the end of "
+                "step() was never called in the block, so nothing was recorded; call it at the end of "
                 "each step"
             )
         windows, recorded = self._windows, 1 + (self._planned or 0)

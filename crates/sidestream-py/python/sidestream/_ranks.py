@@ -55,7 +55,7 @@ class Unknown:
             _warn_once(
                 "accelerate",
                 f"accelerate accumulates gradients over {self._steps} batches and does not know this "
-                "DataLoader, so that it does not step at its end: prefetch the one that it has prepared, "
+                "DataLoader, so it does not step at the end: prefetch the loader that it has prepared, "
                 "sidestream.prefetch(accelerator.prepare(loader))",
                 stacklevel,
             )

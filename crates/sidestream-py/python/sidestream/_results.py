@@ -53,8 +53,7 @@ class Told(Result):
 
 def made(of: Any, value: Any) -> Any:
     """Build a value of a type from a JSON value: tuples from lists, and data classes from objects, by the
-    names of their fields. Keys that the data class does not have are ignored: a later version of a schema may
-    have more.
+    names of their fields.
 
     Keys that the data class does not have are ignored: a later version of a schema may have more.
     """

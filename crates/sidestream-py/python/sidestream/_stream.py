@@ -28,7 +28,7 @@ class Stream(_sidestream.Stream):
     other.
 
     Wherever a stream is asked for, a ``torch.cuda.Stream``, an object with ``__cuda_stream__`` (cuda.core,
-    CuPy, numba), a handle as a number, or ``None`` for PyTorch's current stream will do as well. The NULL
+    CuPy, numba), a handle as a number, or ``None`` for PyTorch's current stream is accepted as well. The NULL
     stream is taken as the legacy default stream, and never handed out. ``with stream:`` makes it PyTorch's
     current stream, as ``torch.cuda.stream`` does. If memory that PyTorch allocated on one stream is used on
     another one, tell the allocator with ``tensor.record_stream``, as between PyTorch's own streams.
@@ -45,14 +45,14 @@ class Stream(_sidestream.Stream):
     Args:
         device: ``"cuda"`` (PyTorch's current device), ``"cuda:1"``, a ``torch.device`` or its number; or a
             simulated device such as ``"sim:h200"``.
-        priority: Lower is more urgent, as in PyTorch: where several kernels wait, those of the stream with
-            the lowest priority start first. ``caps(device)`` has the range.
+        priority: Lower is more urgent, as in PyTorch: if several kernels wait, those of the stream with the
+            lowest priority number start first. ``caps(device)`` has the range.
         name: The name in traces. Use few different names.
 
     Raises:
         DeviceError: The device cannot be opened.
         TypeError: ``device`` names no device, ``priority`` is not a number or ``name`` not a string.
-        ValueError: The device has no such priority, or is the processor.
+        ValueError: The device has no such priority, or is the CPU.
     """
 
     def __new__(cls, device: Any = "cuda", *, priority: int = 0, name: str | None = None) -> Self:
@@ -60,7 +60,7 @@ class Stream(_sidestream.Stream):
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise TypeError(f"priority is {priority!r}; give a whole number, of which lower is more urgent")
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"name is {name!r}; give a text, or leave it out")
+            raise TypeError(f"name is {name!r}; give a string, or leave it out")
         return super().__new__(cls, name_with_streams(device), priority, name, None)
 
     @classmethod
@@ -282,7 +282,7 @@ class Event(_sidestream.Event):
     Raises:
         DeviceError: The device cannot be opened.
         TypeError: ``device`` names no device, or another argument is neither True nor False.
-        ValueError: The device is the processor; it is simulated and ``interprocess`` is True; or more than
+        ValueError: The device is the CPU; it is simulated and ``interprocess`` is True; or more than
             one of ``timing``, ``blocking`` and ``interprocess`` is True.
     """
 

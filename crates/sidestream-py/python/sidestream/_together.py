@@ -41,15 +41,15 @@ def diagnose(
     """Read a trace and return the causes of lost time in it, and the predicted gain of changes.
 
     Nothing runs, and no GPU is needed. Other threads run meanwhile. A file gives a ``Diagnosis``. A folder,
-    or a list of files and folders, gives ``Diagnoses``: a diagnosis of each trace, and what the ranks of one
-    run show together. A type checker cannot tell a folder from a file; for ``[folder]`` it knows that the
+    or a list of files and folders, gives ``Diagnoses``: a diagnosis of each trace, and a comparison of the
+    ranks of one run. A type checker cannot tell a folder from a file; for ``[folder]`` it knows that the
     result is ``Diagnoses``. ``sidestream.ray.diagnose`` does this in many processes.
 
     Args:
         path: The JSON of PyTorch's profiler (``.json``, ``.json.gz``), an export of Nsight Systems
             (``nsys export --type sqlite``), or a trace that Sidestream wrote; a folder of these, or a list.
-        link_gbps: The speed of copies from and to pinned memory, in GB/s. By default what the trace shows, or
-            a table of devices.
+        link_gbps: The speed of copies from and to pinned memory, in GB/s. By default it is taken from the
+            trace, or from a table of devices.
         what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``async-output``,
             ``fused=RANGE``, ``graphs``, ``workers=N``, ``more-workers=N``, ``host-work=N``,
             ``second-stream``, ``pipeline=RANGE,RANGE``, ``non-blocking-streams``,
@@ -58,9 +58,9 @@ def diagnose(
             the usual ones.
 
     Raises:
-        TraceError: The file is not a trace that can be read, or the folder has none; the text says what to
-            do. With several traces, those that cannot be read are in ``Diagnoses.failed`` instead.
-        OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
+        TraceError: The file is not a trace that can be read, or the folder has none; the message has advice.
+            With several traces, those that cannot be read are in ``Diagnoses.failed`` instead.
+        OSError: The system cannot read the file; ``FileNotFoundError`` if there is none.
         TypeError: ``path`` is neither a path nor a list of paths.
         ValueError: ``link_gbps`` is not a speed, there is no such change, or the list is empty.
     """

@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
     left = None if given.reduce is None else _left(parser, given.reduce, rank)
     if suffix == ".md":
         if not given.simulate:
-            parser.error(f"{program[0]} is a text; its blocks of Python are checked with --simulate")
+            parser.error(f"{program[0]} is a Markdown file; give --simulate to check its Python code blocks")
         others = {
             "--fix": given.fix,
             "--reduce": given.reduce,
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> int:
             "--steps": given.steps,
         }
         if unfit := ", ".join(name for name, value in others.items() if value):
-            parser.error(f"a text has a report for each of its blocks; leave out {unfit}")
+            parser.error(f"a Markdown file has a report for each of its blocks; leave out {unfit}")
         return check_text(path, devices, not given.no_stacks, given.memory, file)
     # A program with its own handler sets it later; then that handler decides how the program ends.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -161,10 +161,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sidestream.check",
         usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
-        description="Run a program of PyTorch and say where it races.",
+        description="Run a PyTorch program and report its races.",
         epilog=(
             f"Order between host threads is observed where they hand over by {HEARD}. Conflicting calls "
-            "without such an order are a warning, which does not change the exit code."
+            "without such an order are reported as a warning, which does not change the exit code."
         ),
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
@@ -184,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--steps",
         metavar="A:B",
-        help="check the steps from A on and before B, as the first optimizer makes them",
+        help="check steps A to B-1, counted from 0; a step ends with step() of the first optimizer",
     )
     parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
     parser.add_argument(
@@ -198,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
         "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="how much memory the check may use"
     )
     parser.add_argument(
-        "--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it"
+        "--simulate", action="store_true", help="simulate the GPU: its work runs on the CPU"
     )
     parser.add_argument("--devices", type=int, metavar="N", help="how many GPUs are simulated: 1")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
@@ -222,8 +222,8 @@ def _program(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list
             it, comes = ("it", "comes") if len(behind) == 1 else ("them", "come")
             print(
                 f"{', '.join(behind)} {comes} after {program[0]}, so the program gets {it} and the check "
-                "does not; options of the check come before the script, and with -- before it this is "
-                "not said",
+                "does not; options of the check come before the script, and -- before the script suppresses "
+                "this warning",
                 file=sys.stderr,
             )
     return program
@@ -235,7 +235,7 @@ def _steps(parser: argparse.ArgumentParser, text: str) -> Steps:
         parser.error(f"--steps {text}: give two whole numbers, as in 10:20")
     steps = Steps(int(bounds[1] or 0), int(bounds[2] or sys.maxsize))
     if steps.first >= steps.last:
-        parser.error(f"--steps {text}: there is no step from {steps.first} on and before {steps.last}")
+        parser.error(f"--steps {text}: the first number must be less than the second, as in 10:20")
     return steps
 
 
@@ -249,7 +249,7 @@ def _left(parser: argparse.ArgumentParser, name: str, rank: int | None) -> Path:
     left = _of_rank(name, rank)
     if not left.parent.is_dir() or left.is_dir() or left.suffix == ".py":
         parser.error(
-            f"--reduce {name}: name a file for a stream program, such as race.yaml, in a folder that is there"
+            f"--reduce {name}: name a file for a stream program, such as race.yaml, in an existing folder"
         )
     return left
 

@@ -53,65 +53,65 @@ class Pipeline:
     concurrently with stage ``k - 1`` of item ``n + 1``, each on its own CUDA stream, unless the measurement
     shows that running them one after another is as fast. Parameters after an epoch equal those of the plain
     loop, in every mode. Without CUDA the stages run one after another on the CPU, with the same results;
-    items are passed through there, so a loader must not refill one that a result still holds.
+    there, items are passed through, so a loader must not refill an item that a result still holds.
 
     **Ordering.** An item on the host is copied to the device on a separate stream, through pinned memory; a
-    pinned tensor of 256 KiB or more is copied from where it is. An item on the device is taken as it is. Each
-    stage waits for those before it, and the first stage also for the caller's current stream if the item was
-    on the device already. Each stage runs the items in order. When a result is handed out, the caller's
-    current stream waits for the last stage of that item; the host does not. Pinned memory of an item may be
-    refilled when the loader is asked for the next one. Memory from lists, tuples and a ``DataLoader`` with
-    workers may be refilled only once the result of the item is there.
+    pinned tensor of 256 KiB or more is copied directly. An item on the device is used in place. Each stage
+    waits for the previous ones, and the first stage also for the caller's current stream if the item was
+    already on the device. Each stage runs the items in order. When a result is handed out, the caller's
+    current stream waits for the last stage of that item; the host does not. The loader may refill the pinned
+    memory of an item when it makes the next one. Memory from lists, tuples and a ``DataLoader`` with workers
+    may be refilled only once the result of the item is complete.
 
     **When results come.** The result of item ``n`` is handed out once item ``n + depth - 1`` has been issued,
-    on every device and in every mode, so that the GPU has work while the caller looks at a result. What the
-    loop does between two items, such as a new learning rate, therefore reaches the stages ``depth`` items
-    later. What has to happen once for each item, such as ``scheduler.step()``, belongs in a stage. After a
-    ``break`` the stages have run up to ``depth - 1`` items whose results you do not have; to run exactly
-    ``n`` items, pass ``itertools.islice(loader, n)``.
+    on every device and in every mode, so that the GPU has work while the caller looks at a result. Changes
+    that the loop makes between two items, such as a new learning rate, therefore reach the stages ``depth``
+    items later. Code that must run once for each item, such as ``scheduler.step()``, belongs in a stage.
+    After a ``break`` the stages have run up to ``depth - 1`` items whose results you have not received; to
+    run exactly ``n`` items, pass ``itertools.islice(loader, n)``.
 
-    **What stages may share.** Only the items. A stage may change its own parameters. Another stage, or the
-    body of the loop, that reads them while items are in flight races with it. After the loop the caller's
-    stream has waited for everything. A stage works on the current stream, and joins streams of its own before
-    it returns. Tensors that pass from stage to stage are held until the GPU no longer uses them, for
-    ``depth`` items at most. Tensors inside an opaque object (no mapping, list, tuple or dataclass) are not
-    seen, and stay where they are: such an item waits for the caller's stream, and a stage that takes or
-    returns one is not captured.
+    **What stages may share.** Stages may share only the items. A stage may change its own parameters; if
+    another stage, or the body of the loop, reads them while items are in flight, that is a race. After the
+    loop the caller's stream has waited for all work. A stage works on the current stream, and must join its
+    own side streams before it returns. Tensors that pass from stage to stage are held until the GPU no longer
+    uses them, for ``depth`` items at most. Tensors inside an opaque object (no mapping, list, tuple or
+    dataclass) are not seen, and stay where they are: such an item waits for the caller's stream, and a stage
+    that takes or returns one is not captured.
 
-    **Measurement.** With ``mode="auto"`` the modes take turns, beside ``serial`` each time, on the items of
-    the run, each of which runs once and in order. Graph modes take part only where ``capture`` allows them.
+    **Measurement.** With ``mode="auto"`` the modes take turns on the items of the run, alternating with
+    ``serial``; each item runs once and in order. Graph modes take part only if ``capture`` allows them.
     ``serial`` stays unless another mode takes 2 % less overall, and less in four rounds of five. A mode is
-    tried in the first run once 2 % of that run pay for what trying it may cost, which is taken to be five
-    items or 50 ms, and a second where stages have to be captured. So a first run of less than 250 items is a
-    plain loop, and the second run measures without a limit. A later ``Pipeline`` of this process with the
-    same stages, depth and captures starts from the measurement, if its first item has the same shapes and
-    types; ``choice`` has the times.
+    tried in the first run once 2 % of that run cover the cost of trying it, which is assumed to be five items
+    or 50 ms, or a second if stages have to be captured. So a first run of less than 250 items is a plain
+    loop, and the second run measures without a limit. A later ``Pipeline`` of this process with the same
+    stages, depth and captures starts from that measurement, if its first item has the same shapes and types;
+    ``choice`` has the times.
 
     A pipeline is used by one thread, and has one run at a time.
 
     Args:
         stages: Functions, modules or ``Stage`` objects, in the order in which an item passes them; at least
-            one. A tuple of them is a level of parallel branches: each gets the same input, on a stream of its
-            own, and the next stage gets the tuple of their results. Stages return tensors that require no
-            grad, so a backward pass stays inside its stage, and keep none that they were given.
+            one. A tuple of them is a level of parallel branches: each gets the same input, on its own stream,
+            and the next stage gets the tuple of their results. Stages return tensors that require no grad, so
+            a backward pass stays inside its stage, and must not keep any of their inputs.
         mode: ``"auto"`` measures and keeps the fastest mode. The others measure nothing: ``"serial"`` runs
-            one stage after the other on the current stream, ``"streams"`` each stage on its own stream,
+            one stage after another on the current stream, ``"streams"`` each stage on its own stream,
             ``"serial-graphs"`` and ``"graphs"`` do so with captured stages as CUDA graphs.
         capture: Whether stages are captured into CUDA graphs, unless a ``Stage`` says so itself. Modes with
             graphs need at least one.
-        depth: Number of items in flight at most; by default one more than there are levels.
-        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor if
-            there is none.
-        measure: Number of segments of each mode that are measured at most; two are enough where the
-            difference is clear. A segment has at least 5 items and takes at least about 50 ms.
-        max_pinned: Bytes of pinned memory that the items in flight may be packed into. An item that needs
-            more raises a ``ValueError`` in its place.
+        depth: Maximum number of items in flight; by default one more than there are levels.
+        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the CPU if there is
+            none.
+        measure: Maximum number of segments of each mode that are measured; two are enough if the difference
+            is clear. A segment has at least 5 items and takes at least about 50 ms.
+        max_pinned: Maximum bytes of pinned memory into which the items in flight are packed. An item that
+            needs more raises a ``ValueError`` instead of its result.
 
     Raises:
         ImportError: PyTorch is not installed.
         TypeError: A stage cannot be called, ``stages`` is not a list, or an argument has the wrong type.
         ValueError: There are no stages, ``mode`` is not one of these, no stage may be captured for a mode
-            with graphs, or the device is neither a CUDA device nor the processor.
+            with graphs, or the device is neither a CUDA device nor the CPU.
         DeviceError: There is no such device.
     """
 
@@ -167,7 +167,7 @@ class Pipeline:
         """Run every item through the stages, and iterate over the results in the order of the items.
 
         A run ends when the next one starts, or when its iterator is closed or collected. Work that was
-        enqueued by then completes on the device, and its results are lost. After an error, a ``break`` or the
+        already enqueued completes on the device, and its results are lost. After an error, a ``break`` or the
         end of an epoch the pipeline can be used again. An error of ``items`` is raised as it is, after the
         results of all items before it.
 
@@ -223,7 +223,7 @@ class Pipeline:
 
         At each size a ``Pipeline`` runs the same four batches again and again until its modes are measured,
         which takes some hundred steps. **A stage that trains does so** on these batches, and its changes are
-        kept: where that matters, pass stages of a copy of the model (``copy.deepcopy``) with its own
+        kept: if that matters, pass stages of a copy of the model (``copy.deepcopy``) with its own
         optimizer. The rules are those of ``mode="auto"``. A later ``Pipeline`` of the same stages in this
         process uses these measurements. Without CUDA only ``serial`` is measured, and nothing is compared.
 
@@ -235,7 +235,7 @@ class Pipeline:
             capture: As for ``Pipeline``.
             depth: As for ``Pipeline``.
             device: As for ``Pipeline``.
-            measure: Number of segments of each mode that are measured at most. A segment is 20 batches or 50
+            measure: Maximum number of segments of each mode that are measured. A segment is 20 batches or 50
                 ms, whichever is longer.
 
         Returns:
@@ -490,8 +490,8 @@ class PipelineStatistics(Result):
     def __str__(self) -> str:
         items = "1 item" if self.items == 1 else f"{self.items} items"
         waited = (
-            f"waited {self.waited_for_items_s:.3f} s for items, {self.idle_s:.3f} s of it with an idle "
-            f"device, of {self.elapsed_s:.3f} s"
+            f"waited {self.waited_for_items_s:.3f} s of {self.elapsed_s:.3f} s for items, with the device "
+            f"idle for {self.idle_s:.3f} s of that"
         )
         return f"{items}; {units.size(self.pinned_bytes)} of pinned memory\n{waited}\n{self.verdict}"
 
@@ -591,8 +591,8 @@ def _as_one_batch(items: Any) -> str:
     ):
         return ""
     return (
-        f"; the items are what the {kind} holds ({len(items)} of them), one after the other: give [items] if "
-        "together they are one batch"
+        f"; the {len(items)} values in the {kind} are taken as separate items: give [items] if together "
+        "they are one batch"
     )
 
 
@@ -618,7 +618,7 @@ def _backends(
     where = of_torch(device, torch, "a pipeline")
     if where is None:
         why = "there is no CUDA device" if device is None else "the device is cpu"
-        return OnProcessor(stages), None, f"{why}, so the stages run one after the other on the processor"
+        return OnProcessor(stages), None, f"{why}, so the stages run one after another on the CPU"
     from sidestream._pipeline._cuda import OnCuda
 
     return None, OnCuda(stages, captures, depth, where.index, max_pinned), ""

@@ -18,16 +18,16 @@ class Stage:
     addresses: load weights with ``load_state_dict`` or ``copy_``, and do not set ``.grad = None`` from
     outside. ``.item()``, ``.cpu()`` and sizes that depend on data cannot be captured; such a stage runs
     without a graph, and ``Pipeline.choice`` says why. So does an item of another shape. Dropout draws new
-    numbers at each replay; if two captured stages draw random numbers, one of them runs without a graph where
-    stages overlap. SGD can be captured as it is, Adam with ``capturable=True``. Each slot has a graph with
-    memory of its own, so a captured stage takes ``depth`` times what it needs.
+    numbers at each replay; if two captured stages draw random numbers, one of them runs without a graph while
+    stages overlap. SGD can be captured unchanged, Adam with ``capturable=True``. Each slot has a graph with
+    its own memory, so a captured stage takes ``depth`` times the memory that it needs.
 
     Args:
-        call: What runs for each item. It may return nested tuples, lists and dictionaries of tensors that
-            require no grad, and anything else. It must not keep the tensors that it is given beyond the call;
-            it may keep copies.
-        name: What reports and errors call the stage; by default the name of the callable.
-        capture: Whether the stage is captured into CUDA graphs; by default what the pipeline says.
+        call: The callable that runs for each item. It may return nested tuples, lists and dictionaries of
+            tensors that require no grad, and anything else. It must not keep its input tensors after the
+            call, but it may keep copies.
+        name: The name of the stage in reports and errors; by default the name of the callable.
+        capture: Whether the stage is captured into CUDA graphs; by default as the pipeline says.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Stage:
         if capture is not None:
             truth("capture", capture)
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"name is {name!r}; give a text, or leave it out")
+            raise TypeError(f"name is {name!r}; give a string, or leave it out")
         self.call = call
         self.name: str = name or getattr(call, "__name__", None) or type(call).__name__
         self.capture = capture
@@ -107,15 +107,15 @@ def chain(stages: Iterable[Any]) -> Chain:
         if not level:
             raise ValueError(
                 f"the tuple at place {len(levels)} of the stages is empty; a tuple holds the branches that "
-                "run side by side"
+                "run concurrently"
             )
         first = len(flat)
         for one in level:
             if not callable(one) and not isinstance(one, Stage):
                 raise TypeError(
                     f"a stage is a callable that takes one item, and the one at place {len(levels)} is "
-                    f"{type(one).__name__}; a tuple in the list is a level of branches, and branches hold no "
-                    "lists of their own"
+                    f"{type(one).__name__}; a tuple in the list is a level of branches, and branches contain "
+                    "no lists"
                 )
             flat.append(one if isinstance(one, Stage) else Stage(one))
         levels.append(tuple(range(first, len(flat))))

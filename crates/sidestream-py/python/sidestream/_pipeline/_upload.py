@@ -32,9 +32,9 @@ class Pinned:
         held = self.bytes - before + after
         if self.most_bytes is not None and held > self.most_bytes:
             raise ValueError(
-                f"the items in flight need {size(held)} of pinned memory, of which there may be "
-                f"{size(self.most_bytes)}; raise max_pinned, lower depth, or give items that are pinned "
-                "already, which are copied from where they are"
+                f"the items in flight need {size(held)} of pinned memory, and the limit is "
+                f"{size(self.most_bytes)}; raise max_pinned, lower depth, or give items that are already "
+                "pinned, which are copied directly"
             )
         self.bytes = held
 

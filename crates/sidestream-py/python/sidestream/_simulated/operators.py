@@ -194,7 +194,7 @@ class Operators:
                     return _in_single(op, args, kwargs)
                 if "from the 'CPU' backend" in text and memory_of_any(args):
                     why = (
-                        f"the operator {name} has no kernel for the processor, which runs the operators of a "
+                        f"the operator {name} has no kernel for the CPU, which runs the operators of a "
                         "simulation"
                     )
                     raise self.refused(why) from error

@@ -100,7 +100,7 @@ class Refusals:
 
         def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
             if backend is None or "nccl" in str(backend).lower():
-                raise self.refused('NCCL; backend="gloo" runs on the processor')
+                raise self.refused('NCCL; backend="gloo" runs on the CPU')
             return start(backend, *args, **kwargs)
 
         put(stack, distributed, "init_process_group", init_process_group)

@@ -28,8 +28,8 @@ class Compose:
         transforms: Operators of ``sidestream.images``; ``from_torchvision`` makes them from torchvision's.
             Without operators the result is a copy.
         seed: The seed of the run.
-        fuse: Whether operators are composed. If not, each one samples and rounds to bytes, as torchvision
-            does on tensors of bytes: for comparisons.
+        fuse: Whether operators are composed. If not, each operator samples and rounds to bytes, as in
+            torchvision on tensors of bytes; this is meant for comparisons.
         channels_last: Whether results have PyTorch's memory format ``channels_last``.
 
     Raises:
@@ -292,12 +292,12 @@ def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
         raise ValueError(
             "the state does not say how pictures were augmented, since an earlier version saved it, "
             "or a loader in Rust; "
-            'begin anew, or set state["augment"] to loader.state_dict()["augment"] if it was as here'
+            'start over, or set state["augment"] to loader.state_dict()["augment"] if it was as here'
         )
     saved = state["augment"]
     if saved == own:
         return
-    remedy = "make the loader with the same `augment`, or begin anew"
+    remedy = "make the loader with the same `augment`, or start over"
     if saved is None or own is None:
         has, lacks = ("this loader has", "the state") if saved is None else ("the state has", "this loader")
         raise ValueError(f"{has} an augmentation, {_words(own or saved)}, and {lacks} none; {remedy}")

@@ -50,10 +50,10 @@ def connect() -> None:
         text = (
             'decode="gpu": CUDA has started with 8 connections to the device, '
             "and the engines alone have more streams: pictures may wait behind kernels "
-            "of the training, beside which an H200 decoded a third less; "
+            "of the training, during which an H200 decoded a third less; "
             f"set {_CONNECTIONS}={_MOST_CONNECTIONS} in the environment of the program, "
             "or make the Loader before anything "
-            "asks for CUDA, as torch.cuda.is_available() does"
+            "starts CUDA, as torch.cuda.is_available() does"
         )
         warnings.warn(text, stacklevel=3)
 

@@ -154,33 +154,32 @@ class Loader:
             sequence of such archives. JPEG and PNG are told apart by their bytes.
         batch_size: Number of pictures in a batch.
         seed: The seed of the order.
-        shuffle: Whether each epoch has an order of its own.
+        shuffle: Whether each epoch has a different, random order.
         drop_last: Whether a last batch with fewer pictures is left out.
         classes: The names of the sub-folders that are classes, by number.
-        rank: The number of this process; by default that of ``torch.distributed`` where it is in use. Give
+        rank: The number of this process; by default that of ``torch.distributed`` if it is in use. Give
             ``world`` with it.
         world: Number of processes that share the data.
-        uneven: All ranks get equally many samples: ``"drop"`` drops the last ones of an epoch, ``"repeat"``
-            repeats its first ones.
-        workers: Number of threads that decode; 0 for one for each processor.
-        depth: Number of batches that are prepared ahead, at most.
-        broken: What happens to pictures that cannot be decoded: ``"raise"`` raises an ``ImageError`` that
+        uneven: All ranks get equally many samples: ``"drop"`` drops the last samples of an epoch,
+            ``"repeat"`` repeats the first ones.
+        workers: Number of threads that decode; 0 means one for each CPU.
+        depth: Maximum number of batches that are prepared ahead.
+        broken: The handling of pictures that cannot be decoded: ``"raise"`` raises an ``ImageError`` that
             names the file, ``"skip"`` leaves them out, ``"replace"`` replaces each by the next good picture.
-        faulty: Whether JPEGs that were cut short or have other faults are taken for what can be decoded of
-            them.
-        orientation: Whether pictures are turned as EXIF says.
-        max_pixels: Most pixels of a picture.
-        max_file_bytes: Most bytes of a file.
-        max_slab_bytes: Most bytes of the slab of a batch.
-        pin_memory: Whether slabs are page-locked; by default where PyTorch can use CUDA.
-        augment: With a ``Compose``, only the part of a picture is decoded that its result depends on, and
-            ``prefetch`` gives the results.
+        faulty: Whether truncated or otherwise faulty JPEGs are used as far as they can be decoded.
+        orientation: Whether pictures are rotated according to their EXIF data.
+        max_pixels: Maximum number of pixels of a picture.
+        max_file_bytes: Maximum bytes of a file.
+        max_slab_bytes: Maximum bytes of the slab of a batch.
+        pin_memory: Whether slabs are page-locked; by default if PyTorch can use CUDA.
+        augment: A ``Compose``. Only the part of a picture that its result depends on is decoded, and
+            ``prefetch`` returns the results.
         decode: ``"gpu"`` leaves baseline JPEGs to the hardware engines that data-centre GPUs have since the
             A100, while the threads decode the rest. It needs nvJPEG (the wheel ``nvidia-nvjpeg`` for CUDA 13,
-            ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and ``prefetch`` on a GPU. Pixels differ a
-            little from the processor's.
+            ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and ``prefetch`` on a GPU. Pixels differ
+            slightly from those that the CPU decodes.
         engine_share: The share of the baseline JPEGs that engines decode; below 1 the threads decode the
-            others. Which do, depends only on the number of the sample.
+            others. The choice depends only on the index of the picture.
     """
 
     def __init__(
@@ -322,15 +321,15 @@ class Loader:
 
         With ``decode="gpu"`` the thread that reads ahead also lets the engines decode, and blocks meanwhile.
         A batch that they refuse is decoded on the CPU instead: a warning reports this once, and ``refused``
-        counts.
+        counts such batches.
 
         Args:
             device: As for ``sidestream.prefetch``, but not simulated.
             depth: As for ``sidestream.prefetch``.
 
         Raises:
-            ValueError: The loader was made without ``augment``, or with ``decode="gpu"`` and this is not a
-                GPU.
+            ValueError: The loader was made without ``augment``, or with ``decode="gpu"`` and ``device`` is
+                not a GPU.
             DeviceError: With ``decode="gpu"``, the GPU has no engines, or there is no nvJPEG.
         """
         if self._augment is None:
@@ -343,7 +342,7 @@ class Loader:
 
         if isinstance(device, str) and device.startswith("sim:"):
             raise ValueError(
-                f'device is {device!r}; pictures go to a GPU that PyTorch knows, or to the processor: '
+                f'device is {device!r}; pictures go to a GPU that PyTorch knows, or to the CPU: '
                 'give "cuda" or "cpu"'
             )
         feed = _Feed(self, self._augment)
@@ -410,8 +409,8 @@ class Loader:
         why, self._unsaid = self._unsaid, None
         if why is not None:
             warnings.warn(
-                f"a GPU's engines refused a batch of pictures ({why}), and the processor decoded it: "
-                "that takes longer, and its pixels differ "
+                f"a GPU's engines refused a batch of pictures ({why}), and the CPU decoded it: "
+                "that takes longer, and the pixels differ "
                 "a little. Loader.refused counts such batches",
                 # Points to the loop over the prefetcher.
                 stacklevel=5,
@@ -619,7 +618,7 @@ def _paths(data: Any) -> list[str]:
     paths = [data] if is_one else list(data) if hasattr(data, "__iter__") else []
     if not paths or any(not isinstance(path, (str, os.PathLike)) for path in paths):
         raise TypeError(
-            f"data is {reprlib.repr(data)}; give a folder, a list or an archive, as a text or a path, "
+            f"data is {reprlib.repr(data)}; give a folder, a list or an archive, as a string or a path, "
             "or a sequence of archives"
         )
     return [os.fspath(path) for path in paths]

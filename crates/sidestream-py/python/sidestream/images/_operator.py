@@ -144,10 +144,10 @@ class Operator:
     def _around(self, name: str, value: Any) -> tuple[float, ...]:
         """Return two bounds: the given ones, or for one number the negative and the positive number."""
         if hasattr(value, "__len__"):
-            return self._numbers(name, value, 2, "a number from 0 on, or two, the lower one first")
+            return self._numbers(name, value, 2, "a non-negative number, or two numbers, the lower one first")
         most = self._number(name, value)
         if most < 0:
-            self._refuse(name, value, "a number from 0 on, or two, the lower one first")
+            self._refuse(name, value, "a non-negative number, or two numbers, the lower one first")
         return -most, most
 
     def _factors(self, name: str, value: Any) -> tuple[float, ...] | None:
@@ -184,7 +184,7 @@ class Operator:
         sides: list[Any] = [value or 0] if value is None or isinstance(value, int) else list(value)
         if len(sides) not in (1, 2, 4) or any(not hasattr(side, "__index__") or side < 0 for side in sides):
             give = (
-                "one whole number from 0 on, two (left and right, top and bottom) "
+                "one non-negative whole number, two (left and right, top and bottom) "
                 "or four (left, top, right, bottom)"
             )
             self._refuse(name, value, give)
