@@ -58,7 +58,7 @@ def main() -> None:
 
     expected = [join((left(image), right(image))) for image in (image.to(args.device) for image in images)]
     close = all(torch.allclose(one, expected[at % len(images)], atol=1e-5) for at, one in enumerate(results))
-    print(f"{len(results)} images through two branches and what joins them")
+    print(f"{len(results)} images through two branches and the stage that joins them")
     print("the results are those of one branch after the other" if close else "THE RESULTS DIFFER")
     print(pipe.choice)
     if not on_gpu:

@@ -57,7 +57,7 @@ def count(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A racy loop, and what the checker says about it.")
+    parser = argparse.ArgumentParser(description="A racy loop, and the report of the checker.")
     parser.add_argument("--device", help="cuda; simulated; or cpu, for the stream program")
     parser.add_argument("--steps", type=count, default=4)
     args = parser.parse_args()

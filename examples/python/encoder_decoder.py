@@ -88,12 +88,13 @@ def main() -> None:
         optimizer.step()
         return loss.detach()
 
-    # Captured stages run their Python once. SGD can be captured unchanged; see docs/guide/pipelines.md.
+    # Captured stages run their Python code only at first. SGD can be captured unchanged; see
+    # docs/guide/pipelines.md.
     pipe = sidestream.Pipeline([encode, train], device=args.device, capture=on_gpu)
     start = time.perf_counter()
     losses = torch.stack(list(pipe(batches(steps, args.batch, size)))).cpu()
     seconds = time.perf_counter() - start
-    print(f"{steps} steps of batch {args.batch}: {steps / seconds:.1f} a second, measuring included")
+    print(f"{steps} steps of batch {args.batch}: {steps / seconds:.1f} a second, including the measurement")
     print(f"the loss went from {losses[0]:.4f} to {losses[-1]:.4f}")
     print(pipe.choice)
     if not on_gpu:

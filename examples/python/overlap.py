@@ -24,7 +24,7 @@ def count(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What overlapping gains for a job.")
+    parser = argparse.ArgumentParser(description="Predict the gain of overlapping for a job.")
     parser.add_argument("--device", default="auto", help="a GPU if there is one, else the simulated H200")
     parser.add_argument("--steps", type=count, default=32, help="how many batches")
     parser.add_argument("--batch", default="4MiB", help="the size of a batch")

@@ -82,7 +82,7 @@ def application(model: torch.nn.Module) -> fastapi.FastAPI:
 
 
 async def ask(port: int, requests: int) -> None:
-    """Send this many requests, up to 64 at once."""
+    """Send this many requests, at most 64 at once."""
     turns = asyncio.Semaphore(64)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
 
@@ -137,7 +137,7 @@ def main() -> None:
     if (args.device or "").startswith("sim:"):
         parser.error("a simulated GPU computes no PyTorch tensors; give --device cuda or cpu")
     if args.device == "cpu":
-        print("this is a simulated GPU: its times say nothing about one")
+        print("this is a simulated GPU: its times say nothing about a real one")
         with sidestream.check(simulate=True) as found:
             asyncio.run(serve(perceptron(), args.port, args.steps))
         print(f"{len(found.races)} races")

@@ -3,10 +3,10 @@
 python examples/python/serving.py
 
 A pool of streams that take requests in turn is often seen. It is correct if each stream waits for its
-request and the caller waits for the streams. It gains little for small requests: then the host's launches
-are the limit, and streams do not shorten them. One batch of all requests does, and if they come one by one
-from many callers, a `sidestream.Batcher` makes batches of those that arrive together: serve_http.py has one
-behind HTTP.
+request and the caller waits for the streams. It gains little for small requests: then the host's launches are
+the limit, which streams do not change. One batch of all requests does, and if they come one by one from many
+callers, a `sidestream.Batcher` makes batches of those that arrive together: serve_http.py has one behind
+HTTP.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def main() -> None:
         for one in stages:
             x = one.call(x)
         expected.append(x.sum())
-    print(f"{steps} inputs through three stages: {steps / seconds:.0f} a second, measuring included")
+    print(f"{steps} inputs through three stages: {steps / seconds:.0f} a second, including the measurement")
     same = torch.allclose(sums, torch.stack(expected).cpu(), rtol=1e-4)
     print("the results are those of a plain loop" if same else "THE RESULTS DIFFER")
     print(pipe.choice)

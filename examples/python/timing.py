@@ -58,7 +58,7 @@ def main() -> None:
     layers = sidestream.benchmark(small_layers, repeat=args.steps, device=args.device)
     print(layers)
     if layers.is_launch_bound:
-        print("streams would gain nothing here: it is the host that is late")
+        print("streams would gain nothing here: the host is the limit")
     if not on_gpu:
         print("this is the CPU, where the clock measures both; on a GPU the two differ")
 

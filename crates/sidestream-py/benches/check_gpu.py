@@ -1,4 +1,4 @@
-"""What ``sidestream.check`` costs and finds on a machine with a GPU.
+"""The cost and the findings of ``sidestream.check`` on a machine with a GPU.
 
     python check_gpu.py            # everything, one JSON object per line
     python check_gpu.py step       # the time of a training step: plain, checked, under PyTorch's sanitizer
@@ -44,7 +44,7 @@ def guarded(part: str, name: str, run: Callable[[], dict[str, Any]]) -> None:
             raise
 
 
-# ---------------------------------------------------------------- (a) what a step takes
+# ---------------------------------------------------------------- (a) the time of a step
 
 
 def mlp_step(device: str = "cuda") -> Callable[[], object]:
@@ -119,7 +119,7 @@ def steps() -> None:
         guarded("step", how, run)
 
 
-# ---------------------------------------------------------------- (b) right programs
+# ---------------------------------------------------------------- (b) correct programs
 
 
 def loops() -> None:

@@ -1,4 +1,4 @@
-"""What ``sidestream.check(simulate=True)`` costs and finds on a machine without a GPU.
+"""The cost and the findings of ``sidestream.check(simulate=True)`` on a machine without a GPU.
 
     python check_simulated.py             # everything, one JSON object per line
     python check_simulated.py step        # a training step on the CPU: plain, and on a simulated GPU

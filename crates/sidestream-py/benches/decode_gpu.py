@@ -1,5 +1,5 @@
-"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and fixed: their traces,
-and the time of a step.
+"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and in a fixed form:
+records their traces, and times their steps.
 
     python crates/sidestream-py/benches/decode_gpu.py --out FOLDER [LOOP …]
 

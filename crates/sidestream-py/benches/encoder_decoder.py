@@ -3,8 +3,8 @@
     python crates/sidestream-py/benches/encoder_decoder.py [--quick] [part …]
 
 Needs PyTorch with CUDA and the package `sidestream`. Variants of a job take turns within one process, and
-the figure of each is the median of its turns, in steps per second. A part that fails says so in a line and
-does not stop the others.
+the figure of each is the median of its turns, in steps per second. A part that fails prints a line about that
+and does not stop the others.
 
 Parts: `encoder_decoder` (a frozen encoder and a decoder in training, by batch size), `pairs` (other pairs
 of models), `uncaptured` (without capture compared with the plain loop, and that loop with itself), `stages`
@@ -173,7 +173,7 @@ def by_hand_streams(job: Job) -> Callable[[int], None]:
 
 
 def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], None]]:
-    """Graphs one after the other, and on three streams with two slots."""
+    """Graphs one after another, and on three streams with two slots."""
     first = [part.to(DEVICE) for part in job.items[0]]
     warm = torch.cuda.Stream()
     warm.wait_stream(torch.cuda.current_stream())
@@ -187,8 +187,8 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     encoders, decoders = [], []
     up, encoding, training = (torch.cuda.Stream() for _ in range(3))
     # Each part is captured on a separate stream. Captured on one stream, as `torch.cuda.graph` does by
-    # default, those of the tiny perceptrons hung the GPU when they ran concurrently: cuBLAS has one
-    # workspace per stream, which both then used.
+    # default, the graphs of the tiny perceptrons hung the GPU when they ran concurrently: cuBLAS has one
+    # workspace per stream, which both graphs then used.
     for slot in range(2):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=encoding):
@@ -352,8 +352,8 @@ def pairs(size: Size) -> None:
 
 
 def uncaptured(size: Size) -> None:
-    """Without capture the host is the limit for small models, and its time varies: so all variants train
-    one job, in many short turns.
+    """Without capture, small models are limited by the host, whose time varies. So all variants train one
+    job, in many short turns.
 
     The ratios are medians over the rounds, each between two turns of one round. The ratio of the plain loop
     to itself shows the noise.
@@ -481,8 +481,8 @@ def host(size: Size) -> None:
 
 
 class Noisy:
-    """A pair with dropout in one stage or in both, trained with momentum; deterministic, so that parameters
-    can be compared bit by bit.
+    """A pair with dropout in one stage or in both, trained with momentum. It is deterministic, so that
+    parameters can be compared bit by bit.
     """
 
     def __init__(self, both: bool, adam: bool, set_to_none: bool) -> None:

@@ -1,5 +1,5 @@
-"""What a reader tries on the first day, measured on a GPU: `fetch`, `parallel`, `compare`, `overlap` with
-times. Takes less than four minutes.
+"""The features that a reader tries on the first day, measured on a GPU: `fetch`, `parallel`, `compare`,
+`overlap` with times. Takes less than four minutes.
 
     python everyday_gpu.py             # everything, one JSON object per line, with `ok`
     python everyday_gpu.py fetch       # one part: fetch, gradients, parallel, compare, overlap
@@ -298,13 +298,13 @@ def gradients() -> None:
 
 
 def parallel() -> None:
-    """Time training steps of two branches: on streams, one after the other, and as `auto` chose, compared
-    with a plain loop.
+    """Time training steps of two branches: on streams, one after another, and in the mode that `auto` chose,
+    compared with a plain loop.
     """
     # Layers, branches, rows and widths. A softmax has a block of 1,024 threads for each row, so 44 rows of
-    # a million fill a third of 132 multiprocessors, for tenths of a millisecond each. Products have tiles
-    # of 128 x 128, of which a library may use more by splitting the sums, and are so short that the host
-    # may be the limit; then the whole GPU; then next to nothing.
+    # a million fill a third of 132 multiprocessors, for tenths of a millisecond each. The matrix products
+    # have tiles of 128 x 128, which a library may split, and are so short that the host may be the limit. The
+    # next shape fills the whole GPU, and the one after that next to nothing.
     shapes = {
         "a third": (8, 2, 44, 1 << 20),
         "a sixth": (8, 2, 22, 1 << 20),
@@ -562,7 +562,8 @@ def overlap() -> None:
         )
         del inputs, outputs
 
-        # The kernels in one stream, as in a training loop: copies run a step ahead on a separate stream.
+        # All kernels run in one stream, as in a training loop, and copies run a step ahead on a separate
+        # stream.
         inputs = [torch.empty_like(up, device=DEVICE) for _ in range(2)]
         copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
         side, back = torch.cuda.Stream(), torch.cuda.Stream()

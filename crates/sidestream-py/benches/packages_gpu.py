@@ -5,8 +5,8 @@
 A folder is a checkout of the package's repository, since neither package ships its tests; the package
 itself is installed from the package index: ``pip install --no-deps torchgpipe==0.0.7 fairscale==0.4.13``.
 Prints a JSON object for each: how pytest ended, and what was found. No race may be found in the correct
-ones. fairscale's ``OffloadModel`` moves its shards on two streams without any wait, and serves as the one
-that must be found.
+packages. fairscale's ``OffloadModel`` moves its shards on two streams without any wait; that race must be
+found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the measurement costs in pipelines of ten jobs, and tables over batch sizes, on one GPU.
+"""The cost of the measurement in pipelines of ten jobs, and tables over batch sizes, on one GPU.
 
     python crates/sidestream-py/benches/pipeline_sizes.py [--quick] [epochs] [sweeps]
 

@@ -1,4 +1,4 @@
-"""How fast `prefetch` is on one GPU, and whether it ever corrupts a batch.
+"""The speed of `prefetch` on one GPU, and whether it ever corrupts a batch.
 
     python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
 

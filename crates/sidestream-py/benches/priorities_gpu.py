@@ -1,5 +1,5 @@
-"""What a high priority gains for a few small kernels while other work is queued. The kernels are launched one
-by one and as a CUDA graph.
+"""The gain of a high priority for a few small kernels while other work is queued. The kernels are launched
+one by one and as a CUDA graph.
 
     python crates/sidestream-py/benches/priorities_gpu.py [--quick]
 

@@ -1,5 +1,5 @@
-"""How well `sidestream.profile` measures a step without the profiler, compared with a process that has no
-profiler.
+"""The accuracy with which `sidestream.profile` measures a step without the profiler, compared with a process
+that has no profiler.
 
     python crates/sidestream-py/benches/profile_gpu.py [--device cpu] [--runs N] [--json FILE] [--bar]
     [PROGRAM …]
@@ -174,7 +174,8 @@ def reads_its_loss(machine: Machine) -> Step:
 
 @program
 def prepares_its_batch(machine: Machine) -> Step:
-    """The host's own work, then the device's, which runs concurrently with the work for the next step."""
+    """The host's own work, then the device's work, which runs concurrently with the host's work for the next
+    step."""
     w = machine.square(machine.side(2048, 128))
 
     def step(_: int) -> None:

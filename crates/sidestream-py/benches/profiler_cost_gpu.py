@@ -1,12 +1,12 @@
-"""What PyTorch's profiler costs: kinds of calls, and whole steps of 24 jobs, timed with and without it;
+"""The cost of PyTorch's profiler: kinds of calls, and whole steps of 24 jobs, are timed with and without it;
 their traces are kept.
 
     python crates/sidestream-py/benches/profiler_cost_gpu.py --out FOLDER [--device cpu] [JOB …]
 
-`diagnose` takes its cost of the profiler from here. Two processes run all jobs. Each times every job before
-any profiler has run, then again in turns with a profiler of the host only, of the device only, and of both,
-which writes a trace. FOLDER gets ``truth.json`` and ``traces.tar`` (traces of at most ten steps,
-compressed). On an H200 it takes less than four minutes.
+`diagnose` uses these figures for the cost of the profiler. Two processes run all jobs. Each process times
+every job before any profiler has run, then again in turns with a profiler of the host only, of the device
+only, and of both; the last writes a trace. FOLDER gets ``truth.json`` and ``traces.tar`` (traces of at most
+ten steps, compressed). On an H200 it takes less than four minutes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def training(model: nn.Module, optimizer: torch.optim.Optimizer, *shape: int) ->
     return step
 
 
-# Similar jobs take turns: those with even numbers are one half, those with odd numbers the other.
+# Similar jobs alternate: jobs with even numbers are one half, jobs with odd numbers the other.
 
 
 @job
@@ -531,7 +531,7 @@ def activities(host: bool, device: bool) -> list[ProfilerActivity]:
     return wanted + ([ProfilerActivity.CUDA] if device and IS_CUDA else [])
 
 
-#: The kinds of profiler: of the host, of the device.
+#: For each kind of profiler: whether it records the host, and the device.
 KINDS = {"host": (True, False), "device": (False, True), "both": (True, True)}
 
 

@@ -1,4 +1,4 @@
-"""How fast `Batcher` is on one GPU: an 8-layer perceptron of width 512, one row per request.
+"""The speed of `Batcher` on one GPU: an 8-layer perceptron of width 512, one row per request.
 
     python crates/sidestream-py/benches/requests_gpu.py [--quick] [PART …]
 

@@ -202,7 +202,7 @@ def main() -> None:
 
 
 def overloaded() -> dict[str, Any]:
-    """Arrivals at three times the rate of the closed loop, three turns each."""
+    """Requests arrive at three times the rate of the closed loop, in three turns."""
     from requests_gpu import closed_loop, open_loop
 
     lasting = 1.0 if QUICK else 3.0

@@ -35,7 +35,7 @@ import sidestream
 TINY = "--tiny" in sys.argv
 # A simulated GPU is also named "cuda"; it exists only while the parts run.
 DEVICE = pair_of.DEVICE = "cuda"
-#: How much is measured: the steps of a turn, and the turns.
+#: Number of steps in a turn, and number of turns.
 SIZE = pair_of.Size(quick=True)
 SIZE.items, SIZE.rounds = (2, 1) if TINY else (20, 5)
 

@@ -247,7 +247,7 @@ def host_measures(repaired: bool) -> Step:
     return step
 
 
-# Copies of unpinned memory.
+# Copies from unpinned memory.
 
 
 def landing(size: float) -> tuple[torch.Tensor, Callable[[int], None]]:
@@ -476,7 +476,7 @@ def download_in_pieces(repaired: bool) -> Step:
     return step
 
 
-# Waits of the host.
+# Waits that block the host.
 
 
 def layers_with(wait: Callable[[torch.Tensor], object], repaired: bool, look: bool = False) -> Step:

@@ -57,7 +57,7 @@ def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, 
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.startswith("no race in 2 operations")
     assert f"suppressed: train.py:{TWO} (the ring has a lock of its own)\n" in ran.stderr
-    assert "nothing was found for these suppressions; take them out: other.py:3 (gone since)" in ran.stderr
+    assert "these suppressions matched nothing; remove them: other.py:3 (gone since)" in ran.stderr
     known.write_text(f"rain.py:{TWO} of another file\n")
     ran = command("--suppress", known, racy, "--mine", "--simulate")
     assert ran.returncode == 1
@@ -68,7 +68,7 @@ def test_suppressed_races_do_not_count_and_unused_entries_are_named(racy: Path, 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("train.py:9", "say after train.py:9 why it is no race"),
+        ("train.py:9", "say after train.py:9 why it is not a race"),
         ("train.py nine", "'train.py nine' is no suppression"),
     ],
 )
@@ -207,7 +207,7 @@ def test_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "known.txt").write_text(f"test_library.py:{TWO} known\n")
     again = tested("--sidestream-suppress", "known.txt")
     assert "3 passed in" in again, again
-    assert "nothing of this test ran on a GPU" in tested("--sidestream-require-gpu", "-k", "clean")
+    assert "this test ran nothing on a GPU" in tested("--sidestream-require-gpu", "-k", "clean")
 
 
 def test_a_file_of_suppressions(tmp_path: Path) -> None:

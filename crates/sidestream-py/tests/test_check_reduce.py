@@ -121,7 +121,7 @@ def test_a_racy_program_is_cut_to_the_calls_that_race(
     fixed = tmp_path / "fixed.yaml"
     fixed.write_text("\n".join(line for line in lines if not line.startswith("expect:")), encoding="utf-8")
     assert sidestream.check_program(fixed).is_clean
-    # An equal run gives an equal result.
+    # Running the command again gives an equal result.
     first = left.read_text(encoding="utf-8")
     assert reduced(tmp_path, text)[0].read_text(encoding="utf-8") == first
 

@@ -415,7 +415,7 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_if_work_can_continue_after
     assert again.returncode == 0 and again.stdout.splitlines() == [
         f"{2.0**step if between else 1.0}" for step in range(6)
     ], again.stderr
-    # The statements in between are enqueued while the host waits.
+    # Statements in between are enqueued before the host waits.
     assert ("SYNC_IN_LOOP" in again.stderr) is not between, again.stderr
 
 

@@ -342,7 +342,7 @@ def test_the_report_comes_after_an_exception(tmp_path: Path) -> None:
     script.write_text("raise ValueError('broken')", encoding="utf-8")
     ran = command(str(script))
     assert ran.returncode == 1
-    ended = "the program ended with ValueError; the report is of what it did before that\n"
+    ended = "the program ended with ValueError; the report covers the time before that\n"
     assert ran.stderr.index("ValueError: broken") < ran.stderr.index(ended) < ran.stderr.index("no race in")
 
 

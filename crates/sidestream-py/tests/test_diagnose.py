@@ -320,7 +320,7 @@ def test_a_table_that_there_is_not_is_refused_with_those_there_are(copy_bound: D
         copy_bound.table("kernels", sort="host")
     with pytest.raises(ValueError, match="ranges have no shapes of inputs"):
         copy_bound.table("ranges", by_shape=True)
-    with pytest.raises(ValueError, match="limit is 0; give how many rows the table has at most, 1 or more"):
+    with pytest.raises(ValueError, match="limit is 0; give the maximum number of rows, 1 or more"):
         copy_bound.table("operators", limit=0)
     with pytest.raises(RuntimeError, match="diagnose the trace again"):
         pickle.loads(pickle.dumps(copy_bound)).table("operators")

@@ -127,7 +127,7 @@ def test_what_the_readme_shows_of_a_script_is_what_it_prints() -> None:
         # An ellipsis marks an omission.
         missing = [line for line in lines.splitlines() if line != "…" and line not in printed]
         assert not missing, command
-    # The loop on the page is the loop of the script.
+    # The loop on the page must equal the loop of the script.
     script = (ROOT / "examples/python/racy_copy.py").read_text()
     assert script[script.index("import torch") :] in text
 

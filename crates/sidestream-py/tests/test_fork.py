@@ -59,7 +59,7 @@ def look(streams):
     refused(lambda: batches.statistics)
     array.record_stream(streams[0])
     batches.close()
-    # The parent's cached memory stays the parent's.
+    # The parent's cached memory must stay with the parent.
     sidestream.empty_cache()
     assert sidestream._sidestream.cached_bytes() == (0, 0)
 

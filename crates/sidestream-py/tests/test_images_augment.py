@@ -108,7 +108,8 @@ def test_labels_are_mixed_as_pictures_are() -> None:
 
 def test_what_means_nothing_is_refused() -> None:
     crop: Any = images.CenterCrop(4)
-    with pytest.raises(TypeError, match="is no operator of sidestream.images; from_torchvision translates"):
+    says = "is not an operator of sidestream.images; from_torchvision translates"
+    with pytest.raises(TypeError, match=says):
         images.Compose([lambda batch: batch])  # type: ignore[list-item]
     with pytest.raises(
         ValueError, match="operator 0, Normalize: it takes floating-point numbers; put ToDtype before it"

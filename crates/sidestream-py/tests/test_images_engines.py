@@ -236,7 +236,7 @@ context = ctypes.c_void_p()
 assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
 engines = _engines._opened(0, "13.0")
 whole = dict(batch_size=16, seed=3, pin_memory=False)
-# All of each picture is needed.
+# The result needs the whole picture.
 augment = images.Compose([images.Resize((20, 20))])
 
 def put(batch):

@@ -419,11 +419,11 @@ def test_a_pipeline_says_whether_the_loader_is_the_limit() -> None:
     assert said.to_dict()["verdict"] == said.verdict and said.json()
     for items, idle_s, verdict in (
         (9, 9.0, "9 items are too few to say whether the loader keeps up"),
-        (10, 0.4, "the loader keeps up: 4 % of the time the stages had nothing to do but to wait for it"),
+        (10, 0.4, "the loader keeps up: 4 % of the time the stages only waited for it"),
         (
             10,
             5.0,
-            "your loader is the limit: 50 % of the time the stages had nothing to do but to wait for it, "
+            "your loader is the limit: 50 % of the time the stages only waited for it, "
             "without which the loop would be 2.0 times as",
         ),
     ):

@@ -27,7 +27,7 @@ class Job:
     noise: float
     right: str | None
     host: dict[str, float] = field(default_factory=dict)
-    #: The extra cost of the first items on separate streams, for memory.
+    #: The extra cost of the first items on separate streams, which allocate memory.
     memory: float = 0.0
     #: The host's cost of capturing the stages for one slot.
     capture: float = 0.0

@@ -106,7 +106,7 @@ def test_pinned_memory_is_shown_and_limited() -> None:
         batches = prefetch(loader, "sim:h200", max_pinned=limit)
         assert [on_host({"x": given})["x"][0] for given in batches] == list(range(8))
         assert batches.statistics.pinned_bytes == pinned
-        assert ("1000 B" if pinned == 1000 else "2000 B") + " of pinned memory to pack into" in str(
+        assert ("1000 B" if pinned == 1000 else "2000 B") + " of pinned memory for packing" in str(
             batches.statistics
         )
         batches.close()

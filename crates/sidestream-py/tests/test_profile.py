@@ -202,7 +202,7 @@ def test_an_exception_while_steps_are_timed_passes_through() -> None:
     with pytest.raises(KeyError), sidestream.profile(steps=2) as profiled:
         profiled.step()
         raise KeyError
-    assert profiled.problem == "the block ended with KeyError, so its trace was not looked at"
+    assert profiled.problem == "the block ended with KeyError, so its trace was not diagnosed"
     with sidestream.profile():
         pass
 
@@ -319,7 +319,7 @@ def test_a_recording_that_the_block_cut_short_is_diagnosed_and_says_so(
 def test_an_exception_passes_through() -> None:
     with pytest.raises(KeyError), sidestream.profile() as profiled:
         raise KeyError
-    assert profiled.problem == "the block ended with KeyError, so its trace was not looked at"
+    assert profiled.problem == "the block ended with KeyError, so its trace was not diagnosed"
     # The lock is free again.
     with sidestream.profile():
         pass

@@ -272,8 +272,8 @@ def a_gradient_past_the_engine(right: bool) -> None:
 
 @planted
 def gradients_that_are_added_up(right: bool) -> None:
-    """Two branches on separate streams: the engine adds their gradients on a third, and records it for
-    them.
+    """Two branches on separate streams: the engine adds their gradients on a third stream, and records that
+    stream for them.
     """
     one, two, main = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()
     given: list[Any] = []

@@ -61,7 +61,7 @@ def transform_recorded_on_its_own_stream(right: bool) -> None:
                 model.wait_stream(transform)
                 (transformed * 2).sum()
         with torch.cuda.stream(transform):
-            # The name is dropped before the next tensor is made, so the memory is reused at once.
+            # The last reference is dropped before the next tensor is made, so the memory is reused at once.
             old, transformed = transformed, None
             if old is not None:
                 old.record_stream(model if right else transform)
@@ -395,7 +395,7 @@ def gathered_by_an_index(right: bool) -> None:
 def graphs_captured_on_one_stream(right: bool) -> None:
     """`torch.cuda.graph` captures on one stream that it creates, whose cuBLAS workspace both graphs keep.
 
-    The products are too small to use it: with larger ones the results would be wrong
+    The products are too small to use that workspace: with larger ones the results would be wrong
     (`real_gpu.py workspaces`).
     """
     x = torch.ones(64, 64, device="cuda")

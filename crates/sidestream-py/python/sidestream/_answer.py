@@ -1,4 +1,5 @@
-"""Answers of a `Batcher`: futures for threads and event loops, and how waiting threads and tasks are woken.
+"""Answers of a `Batcher`: futures for threads and event loops, and the code that wakes waiting threads and
+tasks.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ def _called(call: Callable[[Answer[Any]], object], answer: Answer[Any]) -> None:
     try:
         call(answer)
     except BaseException as error:
-        # As in `concurrent.futures`, with the traceback.
+        # The error is logged with its traceback, as in `concurrent.futures`.
         logging.getLogger("sidestream").exception(
             "a callback of an answer raised %s, which was ignored", type(error).__name__
         )

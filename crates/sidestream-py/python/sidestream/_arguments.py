@@ -16,7 +16,7 @@ def whole(name: str, value: Any, least: int, give: str) -> int:
 
     Raises:
         TypeError: The value is not a whole number.
-        ValueError: It is less.
+        ValueError: The value is less than ``least``.
     """
     text = f"{name} is {value!r}; give {give}, {least} or more"
     # NumPy integers are accepted. True is an integer in Python, but is a mistake here.
@@ -33,7 +33,7 @@ def positive(name: str, value: Any, give: str) -> float:
 
     Raises:
         TypeError: The value is not a number.
-        ValueError: It is not above 0, or infinite.
+        ValueError: The value is not above 0, or is infinite.
     """
     text = f"{name} is {value!r}; give {give}, more than 0, or leave it out"
     if isinstance(value, (bool, str)):
@@ -122,7 +122,7 @@ def one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
     """Refuse a value that is not one of these names.
 
     Raises:
-        ValueError: It is not.
+        ValueError: The value is none of the names.
     """
     if value not in names:
         *most, last = (f'"{one}"' for one in names)

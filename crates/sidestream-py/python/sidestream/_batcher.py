@@ -45,7 +45,7 @@ _GRACE_S = 0.005
 #: Number of threads that are woken at once after their requests have ended. Of 64 threads, waking 4 at once
 #: took half the time of waking all (`benches/requests_host.py`); waking fewer made batches smaller.
 _AWAKE = 4
-#: Seconds after which threads are woken that another thread should have woken.
+#: Seconds after which threads are woken in place of the thread that should have woken them.
 _PATIENCE_S = 0.05
 
 
@@ -163,7 +163,7 @@ class Batcher(Generic[Value]):
                     f"the weights of the model are on the host, and batches are on {self._device}; give "
                     f"model.to({str(self._device)!r})"
                 )
-        #: Held briefly, while answers are written and waited for.
+        #: Held briefly, while answers are written or a thread begins to wait for one.
         self._lock = threading.Lock()
         #: The event loop that will look for complete batches.
         self._looking: Any = None
@@ -303,7 +303,7 @@ class Batcher(Generic[Value]):
                 "max_queue",
             )
         if why == -2:
-            raise RequestRefused("late", "others came first, and the deadline cannot be kept")
+            raise RequestRefused("late", "the requests ahead of this one leave too little time")
         raise RequestRefused("closed", "the batcher is closed") from self._lost
 
     def _refuse_late(self, each: Class, deadline: float, expected: float | None) -> NoReturn:
@@ -650,8 +650,8 @@ class Batcher(Generic[Value]):
             self._run(slot, size)
             slot.stream.synchronize()
             graph = torch.cuda.CUDAGraph()
-            # Not `torch.cuda.graph`, which synchronizes the device and empties the cache. Calls of other
-            # threads are allowed meanwhile.
+            # `torch.cuda.graph` would synchronize the device and empty the cache. With "thread_local", other
+            # threads may call CUDA meanwhile.
             graph.capture_begin(pool=slot.pool, capture_error_mode="thread_local")
             try:
                 made = self._run(slot, size)

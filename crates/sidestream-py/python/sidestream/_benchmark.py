@@ -285,7 +285,7 @@ class Benchmark(Result):
                     "the arithmetic that ran, or count again"
                 )
             elif roofline.share > 1.05:
-                yield "more than the memory allows: the bytes are fewer than stated, or stay in the cache"
+                yield "more than the memory allows: fewer bytes move than stated, or they stay in the cache"
         yield from self.far_off
         if self.roofline_unknown is not None:
             yield self.roofline_unknown

@@ -73,11 +73,11 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         self._choosers = {with_grad: Chooser(modes, _SEGMENTS, _SETTLE) for with_grad in (True, False)}
         self._latest = True
 
-    #: The tuple of what each branch returns.
+    #: Returns the tuple of the branches' results.
     __call__: Callable[..., Results]
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return the tuple of what each branch returns for these arguments, for work on the current stream.
+        """Return the tuple of the branches' results for these arguments, for work on the current stream.
         """
         inputs, _ = tensors_of((args, kwargs))
         self._device = device = next((tensor.get_device() for tensor in inputs if tensor.is_cuda), None)
@@ -97,7 +97,7 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
         if not chooser.measuring:
             return chooser.mode
         if torch.cuda.is_current_stream_capturing():
-            # Nothing can be measured in a capture, and a graph with branches costs the host no more than one
+            # Times cannot be measured in a capture, and a graph with branches costs the host no more than one
             # without.
             return STREAMS
         while chooser.measuring and chooser.due(time.perf_counter()):
@@ -147,8 +147,8 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
 
     @property
     def choice(self) -> Choice:
-        """How the branches run now, and why. ``print`` shows it. Calls with gradients and calls without are
-        measured separately; this is about the kind of the last call.
+        """The mode in which the branches run now, and why. ``print`` shows it. Calls with gradients and calls
+        without are measured separately; this is the result for the kind of the last call.
         """
         chooser = self._choosers[self._latest]
         mode, reason = chooser.mode, chooser.reason()
@@ -165,7 +165,7 @@ class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
             reason=reason,
             seconds_per_item=medians,
             segments={one: len(times) for one, times in chooser.times.items() if times},
-            notes=("an item is a call with all that comes between it and the next one",) if medians else (),
+            notes=("an item is a call and everything until the next call",) if medians else (),
         )
 
     def extra_repr(self) -> str:

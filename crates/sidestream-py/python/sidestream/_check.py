@@ -327,7 +327,7 @@ class CheckedRun(Result):
         """Return the calls as a unified diff of the program's files, for ``patch -p0``. No file is written.
 
         A call that cannot be placed safely comes first, as a line that begins with ``# not placed`` and says
-        why. A superfluous wait costs overlap and nothing else, but read the patch before you apply it.
+        why. A superfluous wait only costs overlap, but read the patch before you apply it.
         """
         return _check_fix.patch(self.mends, self.races)
 
@@ -350,7 +350,8 @@ class CheckedRun(Result):
 
     @property
     def ended(self) -> str | None:
-        """Why the check ended before the block did: the report covers only what came before. Otherwise None.
+        """The reason if the check ended before the block did: the report covers only the time before.
+        Otherwise None.
         """
         return self._found.ended
 
@@ -463,7 +464,7 @@ class CheckedRun(Result):
         left = [one for one in self._suppress if one not in found.suppressed]
         if unused and left and found.operations and found.ended is None:
             parts.append(
-                "nothing was found for these suppressions; take them out: "
+                "these suppressions matched nothing; remove them: "
                 + ", ".join(str(one) for one in left)
             )
         if found.operations and (host := str(self.host)):

@@ -126,7 +126,7 @@ def _registrations(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
 def _refused() -> str | None:
     """Return why pages cannot be protected here, or None."""
-    unknown = "the driver does not say how its devices read the host's memory"
+    unknown = "the driver does not report how its devices read host memory"
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         answer, count = ctypes.c_int(0), ctypes.c_int(0)

@@ -56,10 +56,10 @@ def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
         parts = re.fullmatch(r"\s*(?:\./)?(.+?):(\d+)(?:\s+(.*\S))?\s*", text)
         if parts is None:
             raise ValueError(
-                f"{os.fspath(path)}:{number}: {text.strip()!r} is no suppression; write FILE:LINE REASON"
+                f"{os.fspath(path)}:{number}: {text.strip()!r} is not a suppression; write FILE:LINE REASON"
             )
         file, line, reason = parts.groups()
         if reason is None:
-            raise ValueError(f"{os.fspath(path)}:{number}: say after {file}:{line} why it is no race")
+            raise ValueError(f"{os.fspath(path)}:{number}: say after {file}:{line} why it is not a race")
         found.append(Suppression(file, int(line), reason))
     return tuple(found)

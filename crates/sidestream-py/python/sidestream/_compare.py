@@ -43,11 +43,12 @@ def compare(
     """Measure ``f(*args)`` and ``g(*args)`` in turn, and return which is faster, with an interval for the
     ratio.
 
-    They are measured in groups of four samples, f, g, g, f, so that a device that gets slower or warmer does
-    so for both. The interval for the ratio of their times makes no assumption on how times are distributed,
-    and misses the truth once in 3,000. Groups are added until the interval decides: the times differ by more
-    than 0.5 % (``different``), or by less than 3 % (``equal``). If neither holds when ``seconds`` have
-    passed, the verdict is ``unknown``, and ``smallest`` is the difference that would have been seen.
+    They are measured in groups of four samples, f, g, g, f, so that both are equally affected if the device
+    gets slower or warmer. The interval for the ratio of their times makes no assumption on how times are
+    distributed, and misses the truth once in 3,000. Groups are added until the interval decides: the times
+    differ by more than 0.5 % (``different``), or by less than 3 % (``equal``). If neither holds when
+    ``seconds`` have passed, the verdict is ``unknown``, and ``smallest`` is the difference that would have
+    been seen.
 
     As in ``benchmark`` times are the device's, with the device held back while the host submits a sample.
     Where one of the two waits for the device, or takes the host longer than the device, both are measured
@@ -87,7 +88,7 @@ def compare(
         )
     truth("same_work", same_work)
     warmup = whole("warmup", warmup, 0, "the number of calls before the first sample")
-    seconds = positive("seconds", seconds, "for how long it is measured at most")
+    seconds = positive("seconds", seconds, "the maximum seconds of measuring")
     cuda = benchmark.gpu(device)
     first, second = (functools.partial(fn, *args, **(kwargs or {})) for fn in (f, g))
     names = _names(f, g)

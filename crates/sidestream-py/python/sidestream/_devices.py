@@ -1,4 +1,4 @@
-"""Names of devices, and the CUDA device of PyTorch that a name means.
+"""Names of devices, and the PyTorch CUDA device that a name refers to.
 
 An argument that is neither a string, a number nor a ``torch.device`` is a ``TypeError``; a device that a
 function does not run on is a ``ValueError``; a string that names no device, or a device that cannot be

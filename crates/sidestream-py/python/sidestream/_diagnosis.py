@@ -108,7 +108,7 @@ class Diagnosis(Told):
 
     @property
     def rank(self) -> int | None:
-        """The rank of the process, where the trace states it; otherwise None."""
+        """The rank of the process, if the trace states it; otherwise None."""
         rank: int | None = self._report["source"]["rank"]
         return rank
 
@@ -124,13 +124,13 @@ class Diagnosis(Told):
 
     @cached_property
     def steps(self) -> Steps:
-        """The number of steps of the program, and how long they took."""
+        """The number of steps of the program, and their times."""
         return self._part("steps", Steps)
 
     @cached_property
     def unprofiled(self) -> Unprofiled | None:
-        """The time of a step before the profiler started, where ``profile`` timed it and wrote it to the
-        trace; otherwise None.
+        """The time of a step before the profiler started, if ``profile`` timed it and wrote it to the trace;
+        otherwise None.
         """
         return None if self._report.get("unprofiled") is None else self._part("unprofiled", Unprofiled)
 
@@ -190,7 +190,7 @@ class Diagnosis(Told):
                 1.
             RuntimeError: The diagnosis was unpickled, and a pickle does not have the tables.
         """
-        limit = whole("limit", limit, 1, "how many rows the table has at most")
+        limit = whole("limit", limit, 1, "the maximum number of rows")
         if self._tables is None:
             raise RuntimeError(
                 "a diagnosis that was unpickled has no tables to sort; make the table before, or diagnose "

@@ -113,7 +113,7 @@ def _of_launch(given: Mapping[str, Any], device: Mapping[str, Any]) -> list[str]
     if not said:
         said.append(
             f"its launch gives no reason ({_blocks(blocks)} of {threads} threads, {registers} registers "
-            "each); Nsight Compute looks into the kernel"
+            "each); Nsight Compute analyses the kernel itself"
         )
     return said
 

@@ -159,7 +159,7 @@ class Feed:
             try:
                 raise error
             finally:
-                # The traceback holds this frame, and the frame would hold the error.
+                # The traceback holds this frame, which must not hold the error in turn.
                 del error
         return None
 
@@ -209,7 +209,7 @@ class Feed:
             self.stop()
             self._wait(min(patience_s, self._patience_s))
         except BaseException:
-            # A user who interrupts the wait does not want to wait at the end of the program either.
+            # After an interrupt of this wait, the end of the program does not wait either.
             self._patience_s = 0.0
             raise
         self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))

@@ -196,7 +196,7 @@ class Prefetcher(Generic[Batch]):
             )
         one_of("keep", keep, ("grow", "copy"))
         if max_pinned is not None:
-            max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
+            max_pinned = whole("max_pinned", max_pinned, 1, "the maximum bytes of pinned memory")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
         items("loader", loader)
@@ -204,8 +204,7 @@ class Prefetcher(Generic[Batch]):
         self._depth = depth
         self._transform = transform
         self._target = _hand_over.target(device, keep == "copy", stream)
-        # One batch is in use. Another is being transformed, and may still use its slot when the next one
-        # comes.
+        # One batch is in use, and another may still use its slot for its transform when the next batch comes.
         slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
         self._ring = (
             None
@@ -289,7 +288,7 @@ class Prefetcher(Generic[Batch]):
         The next prefetcher on the same device reuses the device memory, pinned memory, streams and threads,
         and ``sidestream.empty_cache()`` gives the memory back.
 
-        Blocks while the loader is giving a batch, for 10 seconds at most; ``close()`` and the end of the
+        Blocks while the loader is making a batch, for at most 10 seconds; ``close()`` and the end of the
         program share these 10 seconds. The thread ends, and its memory is left, as soon as the loader has
         given the batch.
         """
@@ -430,11 +429,11 @@ class PrefetchStatistics(Result):
         lines = [
             (
                 f"{batches} to {self.device}: {units.size(self.bytes)}, {units.size(self.bytes_from_pinned)} "
-                "of it from pinned memory where it was"
+                "of it from pinned memory, copied directly"
             ),
             (
                 f"memory for {self.slots} batches, {self.grown} of them added because all others were held; "
-                f"{units.size(self.pinned_bytes)} of pinned memory to pack into"
+                f"{units.size(self.pinned_bytes)} of pinned memory for packing"
             ),
             (
                 f"of {self.elapsed_s:.3f} s, waited {self.waited_for_loader_s:.3f} s for the loader and "
@@ -505,7 +504,7 @@ class _Batches(Iterator[Batch]):
         self._is_over = True
         if self._feed.is_stopped:
             raise RuntimeError(
-                "this iteration was ended, by another one of the same prefetcher or by close(); use one "
+                "this iteration was ended by another one of this prefetcher, or by close(); use one "
                 "iteration at a time"
             )
         self.note = self._feed.last_note

@@ -102,7 +102,7 @@ def profile(
         )
     if "on_trace_ready" in options:
         raise TypeError(
-            "profile has a handler of its own for the trace; give path= to keep it, and leave "
+            "profile has its own handler for the trace; give path= to keep it, and leave "
             "on_trace_ready out"
         )
     if path is not None:
@@ -243,7 +243,7 @@ class Profile:
     ) -> None:
         """Stop the profiler, write the trace and diagnose it; after an exception only stop."""
         if error is not None:
-            self.problem = f"the block ended with {type(error).__name__}, so its trace was not looked at"
+            self.problem = f"the block ended with {type(error).__name__}, so its trace was not diagnosed"
         self._is_entered, self._is_over = False, True
         _recording.release()
         try:
@@ -313,7 +313,7 @@ class Profile:
         if windows is None:
             return (
                 f"the block ended after {self._stepped} steps, before anything was recorded: the first step "
-                "that the profiler sees is left out; give the block "
+                "under the profiler is left out; give the block "
                 f"{self._stepped - self._count + recorded} steps or more"
             )
         return (

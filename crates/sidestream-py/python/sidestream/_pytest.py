@@ -12,12 +12,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the fixture."""
     group = parser.getgroup("sidestream", "races between streams, in tests with the fixture sidestream_check")
     group.addoption(
-        "--sidestream-suppress", metavar="FILE", help="findings to leave out: FILE:LINE REASON, a line each"
+        "--sidestream-suppress", metavar="FILE", help="findings to leave out, one FILE:LINE REASON per line"
     )
     group.addoption(
         "--sidestream-require-gpu",
         action="store_true",
-        help="fail a test with the fixture if nothing of it ran on a GPU",
+        help="fail a test with the fixture if it ran nothing on a GPU",
     )
 
 
@@ -44,4 +44,4 @@ def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
     if not found.is_clean:
         pytest.fail(found.text(unused=False), pytrace=False)
     if request.config.getoption("--sidestream-require-gpu") and not found.operations:
-        pytest.fail("nothing of this test ran on a GPU (--sidestream-require-gpu)", pytrace=False)
+        pytest.fail("this test ran nothing on a GPU (--sidestream-require-gpu)", pytrace=False)

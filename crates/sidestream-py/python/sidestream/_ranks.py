@@ -18,9 +18,9 @@ def warn(loader: Any, stacklevel: int) -> None:
     if world > 1 and _is_plain(loader) and _gives_all(loader):
         _warn_once(
             "ranks",
-            f"each of the {world} ranks goes through all that this DataLoader has, unless its data set is one"
-            " rank's part already: give it sampler=DistributedSampler(dataset), or prefetch what accelerate "
-            "or Lightning have made of it, sidestream.prefetch(accelerator.prepare(loader)) or "
+            f"each of the {world} ranks goes through all data of this DataLoader, unless its data set is "
+            "already one rank's part: give it sampler=DistributedSampler(dataset), or prefetch the loader "
+            "that accelerate or Lightning make from it, sidestream.prefetch(accelerator.prepare(loader)) or "
             "callbacks=[sidestream.lightning.Prefetch()]",
             stacklevel,
         )
@@ -34,7 +34,8 @@ def unknown_to_accelerate(loader: Any) -> Unknown | None:
     if steps < 2 or not _is_plain(loader):
         return None
     batches = len(loader) if hasattr(loader.dataset, "__len__") else None
-    # If the batches are a multiple of the steps, accelerate steps at the last batch anyway.
+    # If the number of batches is a multiple of the accumulation steps, accelerate steps at the last batch
+    # anyway.
     return None if batches is not None and batches % steps == 0 else Unknown(steps)
 
 

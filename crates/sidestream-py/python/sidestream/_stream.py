@@ -58,7 +58,7 @@ class Stream(_sidestream.Stream):
     def __new__(cls, device: Any = "cuda", *, priority: int = 0, name: str | None = None) -> Self:
         """Create a stream."""
         if isinstance(priority, bool) or not isinstance(priority, int):
-            raise TypeError(f"priority is {priority!r}; give a whole number, of which lower is more urgent")
+            raise TypeError(f"priority is {priority!r}; give a whole number; lower is more urgent")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is {name!r}; give a string, or leave it out")
         return super().__new__(cls, name_with_streams(device), priority, name, None)
@@ -246,7 +246,7 @@ class InFlight:
             raise TypeError(f"stream is {stream!r}; give a Stream or a torch.cuda.Stream")
         if getattr(self._inside, "piece", False):
             raise RuntimeError(
-                "this thread is in a piece of this limit already, and a second could wait for the first; "
+                "this thread is already in a piece of this limit, and a second one could wait for the first; "
                 "leave it first"
             )
         event, done = self._turns.get(), None
@@ -403,7 +403,7 @@ class Event(_sidestream.Event):
         """
         if self.device.startswith("sim:"):
             raise ValueError(
-                f"an event of {self.device} is no event of CUDA: the device is simulated; make the event on"
+                f"an event of {self.device} is not a CUDA event: the device is simulated; make the event on"
                 ' "cuda"'
             )
         bridge = Stream(self.device, name="bridge")
@@ -432,8 +432,8 @@ def _torch_cuda() -> Any:
         raise ImportError("this needs PyTorch, which is not installed; pip install torch") from error
     if not torch.cuda.is_available():
         raise _sidestream.DeviceError(
-            "PyTorch cannot use CUDA here: it was built without, or finds no driver; install a PyTorch with "
-            "CUDA"
+            "PyTorch cannot use CUDA here: it was built without CUDA, or finds no driver; install a build "
+            "with CUDA"
         )
     torch.cuda.init()
     return torch.cuda
@@ -454,4 +454,4 @@ def _as_torch_stream(stream: Any) -> Any:
 def _event_of_torch(event: Any) -> Any:
     if hasattr(event, "cuda_event"):
         return event
-    raise TypeError(f"{event!r} is no event; give a sidestream.Event or a torch.cuda.Event")
+    raise TypeError(f"{event!r} is not an event; give a sidestream.Event or a torch.cuda.Event")

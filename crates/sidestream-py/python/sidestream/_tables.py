@@ -168,7 +168,7 @@ class Table(Told):
 
     @cached_property
     def rows(self) -> tuple[Any, ...]:
-        """Its rows: ``OperatorRow``, ``RangeRow``, ``KernelRow`` or ``MemoryRow``."""
+        """The rows: ``OperatorRow``, ``RangeRow``, ``KernelRow`` or ``MemoryRow``."""
         whole = self.to_dict()
         return tuple(made(_ROWS[whole["table"]], row) for row in whole["rows"])
 

@@ -34,7 +34,7 @@ from sidestream._sidestream import RaceError
 # The contents of `help(sidestream.check)`, once this module has been imported.
 __all__ = ["check"]
 
-#: The exit code if nothing was found and something was not simulated.
+#: The exit code if no race was found but the program used a feature that is not simulated.
 NOT_SIMULATED = 3
 
 
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     if not 1 <= devices <= MOST_DEVICES:
         parser.error(f"--devices {devices}: give a number from 1 to {MOST_DEVICES}")
     if given.devices is not None and not given.simulate:
-        parser.error("--devices says how many GPUs are simulated; give --simulate, too")
+        parser.error("--devices sets the number of simulated GPUs; add --simulate")
     is_module = given.module is not None
     path = Path(program[0])
     is_folder = (path / "__main__.py").is_file()
@@ -160,7 +160,7 @@ def main(arguments: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m sidestream.check",
-        usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
+        usage="%(prog)s [options] (SCRIPT | -m MODULE) [program arguments]",
         description="Run a PyTorch program and report its races.",
         epilog=(
             f"Order between host threads is observed where they hand over by {HEARD}. Conflicting calls "
@@ -179,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         help="write the shortest stream program (YAML) that still has the first race",
     )
     parser.add_argument(
-        "--suppress", metavar="FILE", help="findings to leave out: FILE:LINE REASON, a line each"
+        "--suppress", metavar="FILE", help="findings to leave out, one FILE:LINE REASON per line"
     )
     parser.add_argument(
         "--steps",
@@ -195,12 +195,12 @@ def _parser() -> argparse.ArgumentParser:
         "--no-host", action="store_true", help="do not observe the host's own loads and stores"
     )
     parser.add_argument(
-        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="how much memory the check may use"
+        "--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="maximum memory of the check"
     )
     parser.add_argument(
         "--simulate", action="store_true", help="simulate the GPU: its work runs on the CPU"
     )
-    parser.add_argument("--devices", type=int, metavar="N", help="how many GPUs are simulated: 1")
+    parser.add_argument("--devices", type=int, metavar="N", help="number of simulated GPUs; 1 by default")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -267,7 +267,7 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
         shown = error.with_traceback(_of_program(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
         print(
-            f"the program ended with {type(error).__name__}; the report is of what it did before that",
+            f"the program ended with {type(error).__name__}; the report covers the time before that",
             file=sys.stderr,
         )
         if str(error) in found.skipped:

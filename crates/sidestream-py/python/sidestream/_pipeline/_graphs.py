@@ -26,7 +26,7 @@ class Buffers:
         self._addresses: set[int] = set()
 
     def add(self, *tensors: Any) -> None:
-        """Add tensors. They live as long as this object."""
+        """Add tensors, which then live as long as this object."""
         for tensor in tensors:
             self._tensors[id(tensor)] = tensor
             self._addresses.add(_address(tensor))

@@ -60,5 +60,6 @@ def recall(
 
 
 def _parts(call: Any) -> tuple[Any, ...]:
-    """Return the objects that identify a callable. Each access to a method makes a new object."""
+    """Return the objects that identify a callable. A method is not such an object, since each access to it
+    makes a new one."""
     return (call.__self__, call.__func__) if isinstance(call, types.MethodType) else (call,)

@@ -38,7 +38,7 @@ AUTO = "auto"
 #: The pipeline asks whether the device is idle only if the loader took more than these seconds for the
 #: previous item.
 _SLOW_S = 0.0002
-#: The share of its time that measuring may cost a first run.
+#: The share of a first run's time that the measurement may cost.
 FIRST_RUN = 0.02
 #: Minimum number of items of a segment in a sweep: more than otherwise, since the first item of a segment
 #: overlaps with nothing. `RUN` is the number of times that the batches are repeated in one run.
@@ -132,9 +132,9 @@ class Pipeline:
         truth("capture", capture)
         in_flight = default_depth(self._chain.levels) if depth is None else depth
         self._depth = whole("depth", in_flight, 1, "how many items are in flight")
-        measure = whole("measure", measure, 1, "how many segments of each mode are measured")
+        measure = whole("measure", measure, 1, "the maximum number of segments of each mode")
         if max_pinned is not None:
-            max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
+            max_pinned = whole("max_pinned", max_pinned, 1, "the maximum bytes of pinned memory")
         captures = tuple(capture if stage.capture is None else stage.capture for stage in self._chain.stages)
         if mode in (GRAPHS, SERIAL_GRAPHS) and not any(captures):
             raise ValueError(
@@ -396,7 +396,7 @@ class Pipeline:
         return now
 
     def _waited(self, since: float, is_idle: bool) -> float:
-        """Record how long the next item took, and whether the device was idle before it."""
+        """Record the waiting time for the next item, and whether the device was idle before that."""
         now = self._passed(since)
         waited = now - since
         self._items += 1
@@ -480,7 +480,7 @@ class PipelineStatistics(Result):
             "items",
             self.idle_s,
             self.elapsed_s,
-            "the stages had nothing to do but to wait for it",
+            "the stages only waited for it",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -533,7 +533,7 @@ class Run(Iterator[Any]):
         """
         if self._is_over:
             raise TypeError(
-                "the run has ended and no longer has its items; ask what you passed to the pipeline for its "
+                "the run has ended and no longer has its items; ask the object that you passed for its "
                 "length"
             )
         return len(self._items)

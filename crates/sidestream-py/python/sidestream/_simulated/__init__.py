@@ -82,7 +82,7 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
     """
     if torch.cuda.is_initialized():
         raise RuntimeError(
-            "PyTorch uses a GPU in this process already; simulate in a process of its own, before the first "
+            "PyTorch already uses a GPU in this process; simulate in a separate process, before the first "
             "use of CUDA"
         )
     simulation = Simulation(count)

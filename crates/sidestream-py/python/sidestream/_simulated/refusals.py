@@ -55,7 +55,7 @@ class Refusals:
                 stack,
                 module.JITFunction,
                 "run",
-                self.refusing("a kernel of Triton, which runs on a GPU only"),
+                self.refusing("a Triton kernel, which runs only on a GPU"),
             )
 
         def extensions(module: Any) -> None:

@@ -46,8 +46,8 @@ class Compose:
         for transform in self.transforms:
             if not isinstance(transform, Operator):
                 raise TypeError(
-                    f"{transform!r} is no operator of sidestream.images; from_torchvision translates those "
-                    "of torchvision"
+                    f"{transform!r} is not an operator of sidestream.images; from_torchvision translates "
+                    "those of torchvision"
                 )
         truth("fuse", fuse)
         truth("channels_last", channels_last)
@@ -122,8 +122,8 @@ class Compose:
         """Return the pictures of a loader's batch, augmented on the device that has its bytes, and their
         labels.
 
-        The pictures may have different sizes, if the operators give all of them one. The result for a picture
-        depends on the seed of this object, the epoch and its number in the data.
+        The pictures may have different sizes, if the operators bring all of them to one size. The result for
+        a picture depends on the seed of this object, the epoch and its number in the data.
 
         Args:
             slab: ``batch.slab``, or a copy of it on a device.

@@ -1,8 +1,6 @@
-"""The base of the operators: each checks and holds its arguments, as the table of the extension module
-describes them.
-
-Their classes are in ``_operators.py``, which ``python -m sidestream.images._operator FILE`` writes from that
-table.
+"""The base class of the operators. Each operator checks and holds its arguments, as the table of the
+extension module describes them. The operators' classes are in ``_operators.py``, which ``python -m
+sidestream.images._operator FILE`` writes from that table.
 """
 
 from __future__ import annotations
