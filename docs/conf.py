@@ -33,6 +33,8 @@ html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+# Options in tables keep their two hyphens.
+smartquotes = False
 # Anchors follow GitHub's rules, so that a link works in both places.
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"

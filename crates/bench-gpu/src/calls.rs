@@ -1,4 +1,4 @@
-//! What single calls cost the host.
+//! The cost of single calls on the host.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! `sidestream-bench gpu`: what the library costs compared with the driver's own calls.
+//! `sidestream-bench gpu`: the cost of the library, compared with the driver's own calls.
 
 mod calls;
 mod kernels;
@@ -75,7 +75,7 @@ struct Rounds {
     jobs: usize,
 }
 
-/// What is measured, and how often.
+/// The measured programs, and the numbers of their rounds.
 struct Bench {
     /// The driver's side; absent for a simulated device.
     gpu: Option<Gpu>,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sidestream_cli::measure::rounds::{median, quantile};
 
-/// One figure of ours, compared with the driver's.
+/// One figure of the library, compared with the driver's.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub what: String,
@@ -17,7 +17,7 @@ pub struct Row {
     /// The tenth and the ninetieth percentile of the ratio; of our time if there is no ratio.
     pub spread: Option<(f64, f64)>,
     pub bar: Option<Bar>,
-    /// What else a reader needs to know.
+    /// A remark for the reader.
     pub note: String,
 }
 

@@ -1,4 +1,4 @@
-//! What an allocation and its free cost in the cache alone: `cargo bench -p sidestream-benches --bench alloc`.
+//! The cost of an allocation and its free in the cache alone: `cargo bench -p sidestream-benches --bench alloc`.
 
 use std::hint::black_box;
 

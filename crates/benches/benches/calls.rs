@@ -24,7 +24,7 @@ use sidestream::pipeline::{Pipeline, per_row};
 use sidestream::ptx;
 use sidestream::stream::Stream;
 
-/// What is counted: the row's name, a function that does it a given number of times, and the row whose count is
+/// A row: its name, a function that makes the counted calls a given number of times, and the row whose count is
 /// subtracted.
 struct Row {
     what: &'static str,

@@ -1,4 +1,4 @@
-//! What a call costs the checker, including rules and clocks: `cargo bench -p sidestream-benches --bench check`.
+//! The checker's cost of a call, including rules and clocks: `cargo bench -p sidestream-benches --bench check`.
 //!
 //! `cargo bench -p sidestream-benches --bench check -- long` checks 10^8 operations in one run, and prints how much
 //! memory that took: memory use must not grow with the length of the program.

@@ -1,4 +1,4 @@
-//! What a call costs to write to a log, to read from it, and to check from it; and what recording or checking costs a
+//! The cost of writing a call to a log, of reading it, and of checking it; and the cost of recording or checking in a
 //! running program: `cargo bench -p sidestream-benches --bench log`.
 
 use std::panic::Location;

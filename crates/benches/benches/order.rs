@@ -1,4 +1,4 @@
-//! What a call costs the rules and their clocks: `cargo bench -p sidestream-benches --bench order`.
+//! The cost of a call in the rules and their clocks: `cargo bench -p sidestream-benches --bench order`.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sidestream::order::{Clocks, Force, Order, Steps};

@@ -1,4 +1,4 @@
-//! What the runtime itself costs, on a back end that does nothing.
+//! The cost of the runtime itself, on a back end that does nothing.
 //!
 //!     cargo bench -p sidestream-benches --bench runtime
 //!     cargo bench -p sidestream-benches --bench runtime --no-default-features

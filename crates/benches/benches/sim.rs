@@ -1,5 +1,5 @@
-//! What the simulated GPU executes per second, including results and times: `cargo bench -p sidestream-benches
-//! --bench sim`.
+//! The calls that the simulated GPU executes per second, including results and times: `cargo bench -p
+//! sidestream-benches --bench sim`.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use sidestream::engine::Profile;

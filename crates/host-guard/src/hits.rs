@@ -1,11 +1,10 @@
 //! Recorded accesses, until they are fetched. The slots are preallocated, since the handler must not allocate.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::lines::{self, Frames};
-use crate::table;
+use crate::system;
 
 /// The number of accesses that are kept until they are fetched. Further ones are only counted.
 const ROOM: usize = 128;
@@ -40,26 +39,7 @@ pub struct Hit {
 impl Hit {
     /// The name of the accessing function, or of its library.
     pub fn function(&self) -> Option<String> {
-        // SAFETY: all zeros are a valid value.
-        let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-        // SAFETY: `dladdr` accepts any address.
-        if unsafe { libc::dladdr(self.code as *const c_void, &mut found) } == 0 {
-            return None;
-        }
-        let text = |name: *const c_char| {
-            if name.is_null() {
-                return None;
-            }
-            // SAFETY: a name from the loader ends with a zero byte and lives as long as the library.
-            let name = unsafe { CStr::from_ptr(name) };
-            Some(name.to_string_lossy().into_owned())
-        };
-        let file = text(found.dli_fname)?;
-        let library = file.rsplit('/').next().unwrap_or(&file).to_owned();
-        Some(match text(found.dli_sname) {
-            Some(function) => format!("{function} in {library}"),
-            None => library,
-        })
+        system::function_at(self.code)
     }
 }
 
@@ -113,8 +93,7 @@ impl Room {
 
 /// The system's ID of the calling thread.
 pub fn this_thread() -> i32 {
-    // SAFETY: the call only returns a number.
-    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+    system::this_thread()
 }
 
 /// Records an access. If the same line of this thread has just reached the end of the previous page, the recorded
@@ -132,7 +111,7 @@ pub fn note(start: usize, end: usize, store: bool, code: usize, call: Option<&'s
             && known.store == store
             && known.frames.place == at
             && known.call == call
-            && start / table::page() == known.end.div_ceil(table::page());
+            && start / system::page() == known.end.div_ceil(system::page());
         if goes_on {
             known.end = end;
         }

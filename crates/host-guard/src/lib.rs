@@ -47,77 +47,23 @@
 //!   the pages, or they are not protected.
 //!
 //! # The modules, from the bottom up
-//! `table` (what is protected), `lines` (the program's current lines), `hits` (recorded accesses), `watch` (whether
-//! memory may be protected), `handler`, `entries` (of the loader), `stand_ins`, and the functions below, which begin
-//! and end the observation. A module uses only those before it.
+//! In `linux` `table` (what is protected); here `lines` (the program's current lines) and `hits` (recorded accesses); in
+//! `linux` `watch` (whether memory may be protected), `handler`, `entries` (of the loader), `stand_ins`, and the functions
+//! that begin and end the observation. A module uses only those before it. On other systems `elsewhere` takes the place
+//! of `linux`: nothing is protected there, and [`why_off`] says so.
 
-mod entries;
-mod handler;
 pub mod hits;
 pub mod lines;
-mod stand_ins;
-mod table;
-mod watch;
+#[cfg_attr(target_os = "linux", path = "linux/mod.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "elsewhere.rs")]
+mod system;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+pub use system::{Piece, begin, end, in_place_of, is_ready, off, page, protect, release, why_off};
 
-pub use stand_ins::in_place_of;
-pub use table::{Piece, page, protect, release, whole_pages};
-pub use watch::{off, why_off};
-
-/// How often [`is_ready`] was called.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
-/// How many calls pass between two searches for io_uring instances: a program may create one with its own system-call
-/// instructions.
-const OFTEN: usize = 256;
-
-/// Begins the observation: from here on memory may be protected.
-pub fn begin() {
-    if watch::is_child() {
-        return;
-    }
-    stand_ins::begin();
-    ASKED.store(0, Ordering::Relaxed);
-    watch::begin();
-    // Calls are redirected now, not at the first protection: a call may use memory for a long time.
-    entries::look(stand_ins::of);
-    if !handler::IS_KNOWN {
-        off("the fault information of this processor is not supported");
-    } else if !handler::install() {
-        off("the handler of SIGSEGV cannot be installed");
-    }
-}
-
-/// Ends the observation: nothing is protected any more, and everything is restored.
-pub fn end() {
-    if watch::is_child() {
-        return;
-    }
-    watch::end();
-    entries::restore();
-    handler::uninstall();
-}
-
-/// Whether memory may be protected now: the signal handler is ours, and the calls of all libraries are redirected.
-pub fn is_ready() -> bool {
-    if !watch::is_watched() {
-        return false;
-    }
-    if ASKED.fetch_add(1, Ordering::Relaxed).is_multiple_of(OFTEN) && has_ring() {
-        off("the program uses io_uring, whose reads would fail");
-        return false;
-    }
-    entries::look_again(stand_ins::of);
-    handler::install()
-}
-
-/// Whether the process has an io_uring instance.
-fn has_ring() -> bool {
-    let Ok(files) = std::fs::read_dir("/proc/self/fd") else {
-        return false;
-    };
-    let mut links = files
-        .flatten()
-        .filter_map(|file| std::fs::read_link(file.path()).ok());
-    links.any(|link| link.to_string_lossy().contains("[io_uring]"))
+/// The whole pages in a range; start and end are equal if there are none.
+pub fn whole_pages(start: usize, end: usize) -> (usize, usize) {
+    let page = page();
+    let first = start.div_ceil(page) * page;
+    let last = end / page * page;
+    (first, last.max(first))
 }

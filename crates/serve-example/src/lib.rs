@@ -125,7 +125,7 @@ async fn metrics(State(batcher): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// Why there is no answer, as an HTTP status and a text.
+/// Why there is no answer, as an HTTP status and a message.
 struct Refused(Error);
 
 impl From<Error> for Refused {

@@ -1,4 +1,4 @@
-//! `cargo run -p sidestream-serve-example -- sim:h200 127.0.0.1:8080`: see the library beside this file.
+//! `cargo run -p sidestream-serve-example -- sim:h200 127.0.0.1:8080`: see the library in `lib.rs`.
 
 use std::error::Error;
 

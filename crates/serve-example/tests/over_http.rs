@@ -44,7 +44,7 @@ impl Server {
         }
     }
 
-    /// Returns the server's answer: the status, and the text.
+    /// Returns the server's answer: the status, and the body.
     fn ask(&self, question: &str) -> (u16, String) {
         let agent: ureq::Agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -117,7 +117,7 @@ fn what_cannot_be_answered_says_why() {
     assert_eq!((code, &*text), (503, "the batcher is closed"));
 }
 
-/// As a service manager stops it.
+/// The server is stopped by SIGTERM, as a service manager does it.
 #[cfg(unix)]
 #[test]
 fn a_server_that_is_asked_to_end_does_so_in_order() {

@@ -17,19 +17,19 @@ use crate::{input, output, reduce, text};
 
 /// Find races between streams, host threads and the allocator
 ///
-/// A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md describes the format. The
-/// check applies CUDA's documented rules and does not run the program: no GPU is needed, and a race is found even where a run
-/// would happen to give the right result. The op log of a run (docs/reference/op-log.md), and a trace that carries one, are checked like
-/// programs. In a Markdown text, the code blocks are checked: each stream program, and each PyTorch program, which then runs on
-/// simulated GPUs.
+/// A stream program lists CUDA calls in the order in which they are made; docs/reference/stream-programs.md describes the
+/// format. The check applies CUDA's documented rules and does not run the program: no GPU is needed, and a race is found even
+/// where a run would happen to give the right result. The op log of a run (docs/reference/op-log.md), and a trace that carries
+/// one, are checked like programs. In a Markdown file, the code blocks are checked: each stream program, and each PyTorch
+/// program, which then runs on simulated GPUs.
 ///
 /// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program that breaks the format, 3 a
-/// call that CUDA refuses or a block of a text that cannot be checked completely, 4 only races of which CUDA leaves open
-/// whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
+/// call that CUDA refuses or a code block that cannot be checked completely, 4 only races of which CUDA leaves open whether
+/// they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
-    /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or texts
-    /// (Markdown); - is standard input
+    /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or Markdown files; - is standard
+    /// input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one line of JSON for each program instead of text
@@ -42,7 +42,7 @@ pub struct Args {
     /// program
     #[arg(long, value_name = "FILE")]
     reduce: Option<PathBuf>,
-    /// The Python interpreter that runs the programs of a text; it needs the packages `sidestream` and PyTorch
+    /// The Python interpreter that runs the programs in a Markdown file; it needs the packages `sidestream` and PyTorch
     #[arg(long, value_name = "PATH", default_value = "python3")]
     python: PathBuf,
 }
@@ -145,7 +145,7 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
     if text::is_text(path) {
         if args.trace.is_some() || args.reduce.is_some() {
             return Err(Failure::input(format!(
-                "{} is a text, and --trace and --reduce write the result of one run; give the log or the program",
+                "{} is a Markdown file, and --trace and --reduce write the result of one run; give the log or the program",
                 shown(path)
             )));
         }
@@ -163,7 +163,8 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
         Source::Program => match document(path, file) {
             Ok(document) => programs(args, path, &document),
             Err(failure) => {
-                // With `--json`, a text that holds no program also gets one line, for the program that reads the lines.
+                // With `--json`, a file without a program also gets one line, so that a program reading the output finds a
+                // result for each file.
                 if args.json {
                     print(format_args!("{}\n", unreadable_json(&failure.to_string())))?;
                 }
@@ -213,11 +214,11 @@ fn source(start: &[u8]) -> Source {
     }
 }
 
-/// The formats that are read, for the error about any other.
-const READ: &str = "stream programs (YAML, docs/reference/stream-programs.md), op logs, traces that carry one, and texts (.md)";
+/// The formats that this command reads, for the error message about any other format.
+const READ: &str = "stream programs (YAML, docs/reference/stream-programs.md), op logs, traces that carry one, and Markdown files (.md)";
 
 fn no_text(path: &Path) -> Failure {
-    // People often try the files of Nsight Systems.
+    // Users often pass files from Nsight Systems.
     let instead = match path.extension().and_then(|end| end.to_str()) {
         Some("sqlite" | "nsys-rep") => {
             "; `sidestream diagnose` says why a GPU idled in a trace of Nsight Systems"
@@ -225,7 +226,7 @@ fn no_text(path: &Path) -> Failure {
         _ => "",
     };
     Failure::input(format!(
-        "{} is neither a text nor an op log; this command reads {READ}{instead}",
+        "{} is neither a text file nor an op log; this command reads {READ}{instead}",
         shown(path)
     ))
 }
@@ -257,7 +258,7 @@ fn log(args: &Args, path: &Path, bytes: impl Read) -> Result<Logged, Failure> {
         sites,
     };
     let races = checked.report.races.len();
-    // The part before the cut is worth reporting if it holds a race; it says nothing about the rest.
+    // The part before the cut is worth reporting only if it has a race: without one, the rest may still have a race.
     if cut.is_none() || (ops > 0 && races > 0) {
         show(args, path, None, &checked)?;
     }
@@ -315,11 +316,11 @@ pub fn read(path: &Path) -> Result<Document, Failure> {
     match source(start) {
         Source::Program => document(path, file),
         Source::Binary => Err(Failure::input(format!(
-            "{} is not a text, as a stream program must be (YAML, docs/reference/stream-programs.md)",
+            "{} is not a text file, as a stream program must be (YAML, docs/reference/stream-programs.md)",
             shown(path)
         ))),
         Source::Gzip => Err(Failure::input(format!(
-            "{}: {}; a stream program is a text; unpack it with gunzip first",
+            "{}: {}; a stream program is a text file; unpack it with gunzip first",
             shown(path),
             compressed(path)
         ))),
@@ -352,7 +353,7 @@ fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
         // Advice on fixing one line does not help a user who gave another kind of file.
         let other = if is_other {
             "; it has neither `ops:` nor `cases:`, so it may not be a stream program (YAML, docs/reference/stream-programs.md); \
-             `sidestream check` reads op logs and texts (.md) too, and `sidestream diagnose` traces"
+             `sidestream check` reads op logs and Markdown files (.md) too, and `sidestream diagnose` traces"
         } else {
             ""
         };

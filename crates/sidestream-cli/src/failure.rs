@@ -66,7 +66,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns a path for printing: in one line, whatever characters it has.
+/// Returns a path for printing. Control characters are escaped, so the result is one line.
 pub fn shown(path: &Path) -> String {
     one_line(&path.to_string_lossy()).into_owned()
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use sidestream_program::Limits;
 
 use crate::failure::{Failure, shown};
+use crate::system::is_named_pipe;
 
 /// Opens a file; `-` is standard input. A named pipe is refused: without a writer, opening it would block forever. (What a
 /// shell passes for `<(command)` has no name, and opens at once.)
@@ -29,19 +30,6 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
     }
     let file = File::open(path).map_err(|e| Failure::file("read", path, &e))?;
     Ok(Box::new(file))
-}
-
-#[cfg(unix)]
-fn is_named_pipe(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    // A pipe without a name has one below /proc or /dev, which leads nowhere.
-    let has_name = || path.canonicalize().is_ok_and(|target| target.exists());
-    std::fs::metadata(path).is_ok_and(|at| at.file_type().is_fifo()) && has_name()
-}
-
-#[cfg(not(unix))]
-fn is_named_pipe(_: &Path) -> bool {
-    false
 }
 
 /// The largest op log that is read into memory, to be written as a trace or reduced: 1 GiB.

@@ -11,7 +11,6 @@ mod diagnose;
 #[doc(hidden)]
 pub mod failure;
 mod input;
-mod interrupt;
 #[doc(hidden)]
 pub mod measure;
 mod output;
@@ -20,6 +19,9 @@ pub mod overlap;
 mod reduce;
 mod roofline;
 mod run;
+#[cfg_attr(unix, path = "system/unix.rs")]
+#[cfg_attr(not(unix), path = "system/elsewhere.rs")]
+mod system;
 mod text;
 mod width;
 
@@ -135,7 +137,7 @@ fn parsed<A: Parser>(name: &str, args: &[&str]) -> Result<A, Refused> {
     A::try_parse_from(named).map_err(|error| Refused::Job(of_clap(&error)))
 }
 
-/// Reports an unreadable device description as a device that does not exist; to the command it is a wrong file.
+/// Reports an unreadable device description as a device that does not exist. The command itself reports it as a wrong file.
 fn refused_device(name: &str) -> Result<(), Refused> {
     if name.starts_with("sim:") {
         device::profile(name).map_err(|failure| Refused::Device(failure.to_string()))?;

@@ -70,7 +70,7 @@ pub struct Args {
     /// that work, they share connections in turn and may wait for each other without need; 8 by default
     #[arg(long, value_name = "N", conflicts_with = "explore", value_parser = clap::value_parser!(u32).range(1..=32))]
     connections: Option<u32>,
-    /// Run the program under this many legal schedules, and show two with different results
+    /// Run the program under this many legal schedules, and show two schedules with different results
     #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace", "log"],
           value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     explore: Option<u32>,
@@ -268,8 +268,8 @@ fn write_files(args: &Args, program: &Program, trace: &mut Trace) -> Result<(), 
     Ok(())
 }
 
-/// Which of a program's expectations hold: about the allocator, about which call fails and, at the runtime level, about what a
-/// checker finds.
+/// The result of judging a program's expectations: about the allocator, about the call that fails and, at the runtime level,
+/// about the findings of a checker.
 struct Judged {
     unmet: Vec<String>,
     /// Whether the program has an expectation that this command can judge.

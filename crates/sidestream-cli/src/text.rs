@@ -1,8 +1,8 @@
-//! `sidestream check TEXT.md`: checks the code blocks in a text, and gives a verdict on each.
+//! `sidestream check TEXT.md`: checks the code blocks in a Markdown file, and gives a verdict on each.
 //!
 //! Stream programs are checked here. Python programs are run by the Python package, on simulated GPUs.
 
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,8 +14,9 @@ use sidestream_program::{Limits, bad_json, check, checked_json, parse, unreadabl
 use crate::check::{Outcome, outcome};
 use crate::failure::{Failure, print, shown};
 use crate::input;
+use crate::system::create_private;
 
-/// Returns whether the name of a file says that it is a text.
+/// Returns whether a file is a Markdown file, by its name.
 pub fn is_text(path: &Path) -> bool {
     path.extension()
         .is_some_and(|end| end.eq_ignore_ascii_case("md"))
@@ -34,7 +35,7 @@ struct Judged {
     text: String,
 }
 
-/// Checks each block of a text.
+/// Checks each code block of a Markdown file.
 pub fn check_text(path: &Path, python: &Path, json: bool) -> Result<Outcome, Failure> {
     let bytes = input::read(path, input::open(path)?)?;
     let text = String::from_utf8(bytes)
@@ -139,7 +140,7 @@ fn of_streams(block: &Block) -> Vec<Judged> {
     if !is_program {
         return Vec::new();
     }
-    // Blank lines before the block make the line numbers those of the text.
+    // Blank lines before the block make the line numbers those of the file.
     let lines = "\n".repeat(block.line as usize - 1);
     let document = match parse(&(lines + &block.text), &Limits::default()) {
         Ok(document) => document,
@@ -166,7 +167,7 @@ fn of_streams(block: &Block) -> Vec<Judged> {
     programs.collect()
 }
 
-/// Runs the Python package's check of the programs of a text, and returns its results.
+/// Runs the Python package's check of the programs in a Markdown file, and returns its results.
 fn of_python(path: &Path, python: &Path) -> Result<Vec<Judged>, Failure> {
     let folder = Folder::new()?;
     let (report, said) = (folder.0.join("report.json"), folder.0.join("said.txt"));
@@ -247,13 +248,8 @@ impl Folder {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sidestream-text-{}-{count}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let mut builder = DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         // A folder that already exists belongs to another process.
-        builder
-            .create(&path)
-            .map_err(|e| Failure::file("create", &path, &e))?;
+        create_private(&path).map_err(|e| Failure::file("create", &path, &e))?;
         Ok(Folder(path))
     }
 }

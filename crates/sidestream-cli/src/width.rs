@@ -5,12 +5,12 @@ use sidestream::trace::{Timeline, Trace};
 /// The option for the length of lines.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Width {
-    /// The most columns of a line, from 20 to 1000; by default the width of the terminal
+    /// Maximum number of columns in a line, from 20 to 1000; by default the width of the terminal
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: Option<u16>,
 }
 
-/// The length of lines, and the most width of a picture.
+/// The maximum length of lines, and the maximum width of a picture.
 #[derive(Clone, Copy)]
 pub struct Lines {
     /// `None` if the width is not known.
@@ -37,7 +37,7 @@ impl Width {
 }
 
 impl Lines {
-    /// For a text whose destination is not known.
+    /// For output whose destination is not known.
     pub const ANY: Lines = Lines {
         columns: None,
         picture: USUAL_PICTURE,
@@ -66,9 +66,8 @@ impl Lines {
 
 /// Returns the columns of the terminal to which the output goes.
 pub fn terminal() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
-    // Some terminals report their columns but no rows. A terminal with no columns is not one that a person looks at.
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    // Some terminals report their columns but no rows. A terminal that reports 0 columns has no reader.
+    crate::system::terminal_columns().filter(|columns| *columns > 0)
 }
 
 /// Returns one line broken to this width; the continuation lines are indented by two more columns.
@@ -100,7 +99,7 @@ fn broken(line: &str, columns: usize) -> String {
     out + end
 }
 
-/// Returns the words of a text. A number and its unit are one word.
+/// Returns the words of a line. A number and its unit are one word.
 fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -180,7 +180,7 @@ fn devices() {
             );
         }
     }
-    // The driver is not one, so that the result does not depend on a GPU.
+    // The named file is not a driver, so the result does not depend on whether the machine has a GPU.
     for device in ["cuda:0", "auto"] {
         check(
             &format!("run {program} --device {device} --driver no-driver.so"),
@@ -239,7 +239,7 @@ fn device_files() {
         ),
         (
             "name = 1\n".to_owned(),
-            "`name`: must be a text that is not empty",
+            "`name`: must be a non-empty string",
         ),
         (
             "name = = 1\n".to_owned(),
@@ -283,7 +283,7 @@ fn device_files() {
         ),
     ];
     for (text, says) in cases {
-        // A path with a separator is a file, whatever its ending.
+        // A path with a separator is a file, regardless of its extension.
         let name = file(text);
         let message = refused(&["overlap", "--device", &format!("sim:./{name}")]);
         says_all(&message, &[&name, says]);
@@ -412,12 +412,12 @@ fn files_that_are_something_else() {
         &refused(&["check", &binary]),
         &[
             &binary,
-            "is neither a text nor an op log; this command reads stream programs (YAML",
+            "is neither a text file nor an op log; this command reads stream programs (YAML",
         ],
     );
     says_all(
         &refused(&["run", &binary]),
-        &[&binary, "is not a text, as a stream program must be"],
+        &[&binary, "is not a text file, as a stream program must be"],
     );
     says_all(
         &refused(&["check", "."]),
@@ -471,7 +471,7 @@ fn endless_files() {
         "overlap --device sim:/dev/zero",
         &["/dev/zero is longer than 32 MiB"],
     );
-    check("check /dev/zero", &["/dev/zero is neither a text nor"]);
+    check("check /dev/zero", &["/dev/zero is neither a text file nor"]);
     check("run /dev/zero", &["/dev/zero is not a text"]);
 }
 
@@ -502,7 +502,7 @@ fn programs_that_break_the_format() {
         let name = file(format!("name: x\nops:\n- {op}\n"));
         let message = refused(&["run", &name]);
         says_all(&message, &[&name, "line 3, op 0", says]);
-        // For `check` it is a finding, among those of other programs.
+        // `check` reports the invalid program as one of its results, and goes on with other programs.
         let ran = sidestream(&["check", &name]);
         assert_eq!(
             (ran.code, ran.out, ran.err),
@@ -661,7 +661,7 @@ fn named_pipes() {
     assert!(said.ends_with(": x: no race\n"), "{said}");
 }
 
-/// Names of files stay in one line.
+/// File names are printed in one line, even with a line break in them.
 #[test]
 #[cfg(unix)]
 fn names_of_files() {

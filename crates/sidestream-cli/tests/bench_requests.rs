@@ -54,7 +54,7 @@ fn each_request_of_each_way_ends_once_and_a_seed_gives_the_same_again() {
 
 #[test]
 fn a_lone_request_takes_what_its_calls_and_its_work_take() {
-    // One request a second: none is before it, and on its own it leaves at once.
+    // At one request a second, no earlier request is in the way, and without batching each one is sent at once.
     let arrivals = file("# seconds\n0.5\n\n1.5\n2.5\n");
     let json = json(&format!(
         "--arrivals {arrivals} --kernel-us 1:100 --max-delay-us 300"
@@ -63,7 +63,7 @@ fn a_lone_request_takes_what_its_calls_and_its_work_take() {
     // 100 µs of kernel, and some time for calls, copies and the return.
     assert!((110_000.0..130_000.0).contains(&one), "{one}");
     assert_eq!(of(&json, "one", "p999_ns"), one);
-    // A batch would have room for more requests, and waits for them.
+    // A batch has room for more requests, and waits for them until the maximum delay has passed.
     assert_eq!(both, one + 300_000.0);
     let verdict = json["verdict"].as_str().expect("a sentence");
     assert!(
@@ -87,7 +87,7 @@ fn what_falls_behind_cannot_hide_it() {
 #[test]
 fn a_slow_batch_is_expected_again_for_a_while() {
     // The first batch takes 20 ms and the second one too long for its deadline of 10 ms. This estimate holds for a tenth of a
-    // second, and then halves after each further one.
+    // second, and then halves after each further tenth.
     let arrivals = file("0\n0.05\n0.1\n0.15\n0.2\n0.4\n");
     let json = json(&format!(
         "--arrivals {arrivals} --kernel-us 1:20000 --ways one --deadline-ms 10"
@@ -98,7 +98,7 @@ fn a_slow_batch_is_expected_again_for_a_while() {
 
 #[test]
 fn a_short_load_shows_no_more_than_its_rate() {
-    // Of three requests a second the last comes well before the second has passed.
+    // At a rate of three a second, the last request arrives well before the load ends after one second.
     for seed in 1..20 {
         let load = format!("--rate 3 --seconds 1 --seed {seed}");
         let json = json(&format!("{load} --ways one --kernel-us 1:100"));

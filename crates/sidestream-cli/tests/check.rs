@@ -420,7 +420,7 @@ fn every_litmus_program_is_judged_as_it_says() {
     assert!(judge("../sidestream-program/tests/data/litmus") >= 14);
 }
 
-/// Clocks that list all streams and threads would take seven gigabytes here.
+/// Vector clocks with an entry for every stream and thread would take seven gigabytes here.
 #[test]
 #[cfg(target_os = "linux")]
 fn tens_of_thousands_of_threads_and_streams() {

@@ -108,7 +108,7 @@ fn a_change_that_is_asked_for_is_predicted() {
     assert_eq!(predictions.len(), 1);
     assert_eq!(predictions[0]["changes"][0], "prefetch=2");
     let ratio = predictions[0]["ratio"].as_f64().expect("a number");
-    // It was 2.79 ms instead of 4.64 ms.
+    // The program with this change took 2.79 ms instead of 4.64 ms.
     assert!((0.57..0.63).contains(&ratio), "{ratio}");
     let ran = sidestream(&["diagnose", "--what-if", "faster", &path]);
     assert_eq!(ran.code, 2);
@@ -139,7 +139,7 @@ fn findings_that_may_not_be_causes_are_marked_as_asides() {
 fn every_list_of_changes_has_them_all_in_their_order() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
-    // As one line: these texts are wrapped.
+    // Puts a text into one line, since help and pages are wrapped.
     let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let forms = Change::ALL.map(|(form, _)| form);
     let args = forms.map(|form| form.replace('N', "3").replace("STREAM:STREAM", "20:7"));
@@ -188,7 +188,7 @@ fn the_report_for_people_has_the_worst_first() {
         lines[7].trim(),
         "worth 1.87 ms of a step (40.2 %), between 1.79 ms and 1.96 ms, with prefetch=2"
     );
-    // Where to look, in the time of the trace and not of a clock.
+    // The evidence gives its time from the start of the trace.
     assert_eq!(
         lines[8].trim(),
         "such as Memcpy HtoD (Pinned -> Device), 2.79 ms at 12.00 ms, in step 2"
@@ -227,7 +227,7 @@ fn the_median_step_is_drawn_beside_the_best_that_it_could_be() {
     );
     let legend = "  W host waits for the GPU, K kernel, U upload, small: under half of its column";
     assert_eq!(picture[6], legend);
-    // Both are on one scale, within eighty columns.
+    // Both pictures have one scale, and fit into eighty columns.
     assert_eq!(picture[2].chars().count(), 80);
     assert!(picture[5].chars().count() < 60, "{}", picture[5]);
     // With nothing to gain, no second picture is drawn.
@@ -235,7 +235,8 @@ fn the_median_step_is_drawn_beside_the_best_that_it_could_be() {
     assert!(ran.out.contains("took") && !ran.out.contains("one would take"));
 }
 
-/// A range of the host without calls is drawn as work, and so is a worker that does it instead.
+/// A host range without calls is drawn as the host's own work. In the predicted picture, a worker that takes over this work is
+/// drawn too.
 #[test]
 fn the_hosts_own_work_is_drawn() {
     let picture = |name| {
@@ -293,7 +294,7 @@ fn changes_that_gain_nothing_are_named_in_one_line() {
         &trace("infer_pageable.before"),
     ]);
     assert_eq!(all.out, ran.out);
-    // What is asked for is shown, whatever it gains, in the order in which it is made.
+    // Requested changes are shown even if they gain nothing, in the order in which they are made.
     let args = ["diagnose", "--what-if", " graphs , pinned,graphs"];
     let ran = sidestream(&[&args[..], &[&trace("infer_pageable.before")]].concat());
     assert_eq!(
@@ -301,7 +302,7 @@ fn changes_that_gain_nothing_are_named_in_one_line() {
         (vec!["pinned,graphs".to_owned()], 0)
     );
     assert!(!ran.out.contains("the others"), "{}", ran.out);
-    // What the trace has nothing of is said, so that a mistyped range is noticed.
+    // A change that finds nothing in the trace is reported, so that a mistyped range is noticed.
     for (set, says) in [
         ("fused=nope", "this"),
         ("pipeline=a,b", "this"),
@@ -319,7 +320,7 @@ fn changes_that_gain_nothing_are_named_in_one_line() {
     }
 }
 
-/// Checks that arguments are refused with a text that has this part.
+/// Checks that arguments are refused with a message that contains this part.
 #[track_caller]
 fn refused(args: &[&str], says: &str) {
     let path = trace("copy_bound.before");
@@ -386,7 +387,7 @@ fn a_comparison_says_what_changed() {
         (&gone["now_calls"], &gone["baseline_calls"]),
         (&0.0.into(), &40.0.into())
     );
-    // The sums of kernels changed by 1 %, the step by 83 %.
+    // The total kernel time changed by 1 %, the time of a step by 83 %.
     let ratio = compared["ratio"].as_f64().expect("a number");
     assert!((0.16..0.18).contains(&ratio), "{ratio}");
 }

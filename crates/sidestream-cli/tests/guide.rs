@@ -1,4 +1,5 @@
-//! The Rust of the guide: each block of a page stands here as it is printed, in a function that gives it what it names.
+//! Compiles the Rust code of the guide. Each code block of a page is in this file as printed, in a function that provides the
+//! names that it uses.
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ fn each_rust_block_of_the_guide_is_in_this_file() {
     }
 }
 
-/// A text with its lines at the left margin.
+/// Returns a text without the indentation of its lines.
 fn flush(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
 }

@@ -1,4 +1,4 @@
-//! Tests `sidestream overlap` against measurements, and the verdicts on them.
+//! Tests the times of `sidestream overlap` against measurements, and its verdicts.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -177,7 +177,7 @@ fn the_same_arguments_give_the_same_output() {
     assert_eq!(again(), again());
 }
 
-/// Checks how the verdict begins, and what else it has.
+/// Checks that the verdict begins with one text, contains another, and agrees with the measured rows.
 #[track_caller]
 fn verdict(arguments: &str, begins: &str, contains: &str) {
     let json = overlap(arguments);
@@ -186,7 +186,7 @@ fn verdict(arguments: &str, begins: &str, contains: &str) {
         text.starts_with(begins) && text.contains(contains),
         "{arguments}: {text}"
     );
-    // And it is true of the rows.
+    // The verdict must also agree with the rows.
     let times = times(&json);
     let best = times.values().fold(f64::INFINITY, |a, &b| a.min(b));
     let saved = 1.0 - best / times["streams 1"];
@@ -269,7 +269,7 @@ fn the_verdict_is_what_a_person_would_say_of_the_table() {
         "as the copies take nearly all of it.",
     );
     verdict("--device sim:rtx4090 --work 4096", "Worth it:", "");
-    // One batch goes through its three stages, whatever the streams.
+    // One batch goes through its three stages, regardless of the number of streams.
     verdict(
         "--count 1",
         "Do not bother: one batch has nothing to overlap with.",
@@ -396,7 +396,7 @@ fn no_line_is_longer_than_it_may_be() {
         }
         let pictures: Vec<&str> = ran.out.lines().filter(|line| line.ends_with('|')).collect();
         assert_eq!(pictures.len(), 10, "{width}");
-        // They use the whole width.
+        // The pictures use the whole width.
         assert!(pictures.iter().all(|line| line.chars().count() == columns));
     }
 }
@@ -454,7 +454,8 @@ fn an_empty_file_and_a_path_that_is_not_a_file_are_reported() {
     }
 }
 
-/// A priority saves all but the rest of a block: half of one at the median, all of it at worst, and never the whole queue.
+/// With a priority, the kernel waits only for the rest of a running block (half a block at the median, a whole one at worst),
+/// and never for the whole queue.
 #[test]
 fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
     let json = overlap("--background");
@@ -472,11 +473,12 @@ fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
         let longest = ns("urgent", "worst_ns") - alone;
         assert!((0.9..=1.01).contains(&(longest / block_ns)), "{row}");
         if row["streams"] == 4 {
-            // There is more than one kernel before it: each of them fills the device four times.
+            // More than one background kernel is queued before the measured kernel, and each of them fills the device four
+            // times.
             let behind = ns("equal", "median_ns") - alone;
             assert!(behind > 10.0 * block_ns, "{row}");
         }
-        // With one of them in flight it waits for the rest of that one, four blocks at most.
+        // With one background kernel in flight, the measured kernel waits for the rest of that kernel: four blocks at most.
         assert_eq!(row["in_flight"], 1);
         assert!(ns("limited", "worst_ns") - alone < 4.1 * block_ns, "{row}");
         if row["streams"] == 4 {

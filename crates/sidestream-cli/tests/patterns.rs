@@ -18,9 +18,9 @@ const REPLAY_OFF: f64 = 0.001;
 struct Pattern {
     serial: &'static str,
     twin: &'static str,
-    /// The changes of `--what-if` that lead from one to the other, or why none do.
+    /// The changes of `--what-if` that turn the serial program into its twin, or why no changes do.
     changes: Result<&'static str, &'static str>,
-    /// The codes of which one comes first; empty where what comes first is not the twin's change.
+    /// The first finding must have one of these codes. Empty where the first finding does not advise the change to the twin.
     causes: &'static [&'static str],
 }
 

@@ -42,7 +42,7 @@ fn the_readme_and_the_pages_show_real_output() {
     }
 }
 
-/// The picture in the README is what the command draws of the trace beside it.
+/// The picture in the README is what the command draws of the trace next to it.
 #[test]
 fn the_picture_is_drawn_from_the_trace() {
     let folder = folder();

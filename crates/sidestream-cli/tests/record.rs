@@ -28,14 +28,14 @@ fn at(name: &str) -> PathBuf {
     Path::new(FOLDER).join(name)
 }
 
-/// Returns what `check --json` finds in a file, without its name and what only a program has.
+/// Returns the findings of `check --json` in a file, without the file's name and without fields that only a program has.
 fn findings(path: &str) -> Vec<Value> {
     let ran = sidestream(&["check", "--json", path]);
     let line: Value = serde_json::from_str(&ran.out).expect("one line of JSON");
     let mut races = line["races"].as_array().expect("a list").clone();
     for race in &mut races {
         let race = race.as_object_mut().expect("an object");
-        // A log has a text for every call site, and no place to declare streams.
+        // A log has a string for every call site, and no place to declare streams.
         race.remove("sites");
         race.remove("streams");
         let fix = race["fix"].as_str().expect("a text").to_owned();
@@ -169,7 +169,7 @@ fn exploring_shows_a_race_as_two_results() {
         (&difference["op"], &difference["buffer"]),
         (&1.into(), &"A".into())
     );
-    // One of the two finds what op 0 wrote, the other what was there before.
+    // One of the two results is what op 0 wrote, the other what was there before.
     let writers = difference["written_by"].as_array().expect("two");
     assert!(
         writers.contains(&0.into()) && writers.contains(&Value::Null),

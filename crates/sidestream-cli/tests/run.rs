@@ -122,8 +122,8 @@ ops:
     assert!(said.out.contains("GPU 0 (peer copy) |"), "{}", said.out);
 }
 
-/// Runs nine streams: the first has a kernel that waits for an upload, the last a kernel that waits for nothing. Returns when
-/// that one ends, and when the upload does.
+/// Runs nine streams: the first has a kernel that waits for an upload, the last a kernel that waits for nothing. Returns the
+/// end of the last kernel, and that of the upload.
 fn ninth_and_upload_end_ns(options: &str) -> (u64, u64) {
     let mut text = String::from(
         "\
@@ -153,7 +153,7 @@ fn streams_that_share_a_connection_wait_for_its_head() {
     assert!(shared_ns > upload_ns, "{shared_ns} {upload_ns}");
     let (own_ns, _) = ninth_and_upload_end_ns("--connections 9");
     assert!(own_ns < upload_ns / 2, "{own_ns} {upload_ns}");
-    // It is not a guaranteed order: schedules that use only guarantees do not have it.
+    // CUDA does not guarantee this order: a schedule that follows only the guarantees lets the ninth kernel run first.
     let (seeded_ns, upload_ns) = ninth_and_upload_end_ns("--schedule seeded:3");
     assert!(seeded_ns < upload_ns, "{seeded_ns} {upload_ns}");
 }
@@ -328,7 +328,7 @@ expect: {v: error, at: 1, code: StreamCaptureUnsupported}
     check_words(
         text,
         0,
-        "  no device has anything to do\n  op 1 fails, the run ends before it: StreamCaptureUnsupported (900, R46): the stream is being captured, its work does not run; ask after the capture\n  all expectations hold",
+        "  no device has anything to do\n  op 1 fails, the run ends before it: StreamCaptureUnsupported (900, R46): the stream is being captured, so its work does not run; make the call after the capture\n  all expectations hold",
     );
     let json = as_json(text, "");
     assert_eq!(json["as_expected"], true);

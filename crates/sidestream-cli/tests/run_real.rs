@@ -40,7 +40,7 @@ fn the_examples_without_a_race_compute_what_the_simulated_gpu_computes() {
         .map(|file| file.unwrap().path())
         .filter(|path| {
             let name = path.file_name().unwrap().to_string_lossy();
-            // Most allocator examples do the same.
+            // Most allocator examples make the same calls, so one of them is enough.
             let is_other = name.contains(".allocator.") && !name.starts_with("loss_readback");
             (name.ends_with(".fixed.yaml") && !is_other) || name.ends_with(".error.yaml")
         })

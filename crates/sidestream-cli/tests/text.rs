@@ -1,4 +1,4 @@
-//! Tests `sidestream check TEXT.md`: the code blocks in a text, each with its verdict.
+//! Tests `sidestream check TEXT.md`: the code blocks in a Markdown file, each with its verdict.
 
 use std::path::Path;
 
@@ -92,7 +92,7 @@ fn a_text_without_programs_has_nothing_to_check() {
     assert!(ran.code == 2 && ran.err.contains("is not UTF-8"), "{ran:?}");
 }
 
-/// Checks a text with Python programs, with a script in place of the Python package.
+/// Checks a Markdown file with Python programs, with a script in place of the Python package.
 #[cfg(unix)]
 fn with_python(name: &str, script: &str) -> Ran {
     use std::os::unix::fs::PermissionsExt;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Rows of device work.
 const WORK: [&str; 3] = ["kernel", "gpu_memcpy", "gpu_memset"];
-/// The function behind each row of a waiting host thread.
+/// The function for each kind of row in which a host thread waits.
 const WAITS: [(&str, &str); 3] = [
     ("cudaStreamSynchronize", "Stream Sync"),
     ("cudaEventSynchronize", "Event Sync"),
@@ -475,7 +475,7 @@ ops:
     );
     check(&trace, "waits");
     let on = "wait_on_cuda_event_record_corr_id";
-    // The wait for an event without a record has no effect, and no row.
+    // A wait for an event that was never recorded has no effect, and no row.
     let mut found = rows(&trace, "cuda_sync", &["stream", "correlation", on]);
     found.sort_by_key(|row| row[4].as_u64());
     assert_eq!(
@@ -484,7 +484,8 @@ ops:
             json!(["Stream Wait Event", 0, 14, 14, 3, 2]),
             json!(["Stream Wait Event", 0, 14, 14, 4, 4]),
             json!(["Event Sync", 0, -1, -1, 6, 2]),
-            // In a lane beside that of the stream, as in Kineto since 2026: it overlaps the work.
+            // The host's wait has a separate lane next to that of its stream, as in Kineto since 2026, since it overlaps the
+            // work of the stream.
             json!(["Stream Sync", 0, 1_000_014, 14, 7, -1]),
             json!(["Context Sync", 1, -1, -1, 8, -1]),
         ]

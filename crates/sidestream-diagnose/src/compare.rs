@@ -16,7 +16,7 @@ use crate::sort::order_by;
 /// The version of the JSON of a comparison.
 pub const COMPARE_SCHEMA: &str = "sidestream.diagnose.compare/1";
 
-/// The least number of steps that says anything about their spread.
+/// The minimum number of steps that show their spread.
 const LEAST_STEPS: usize = 4;
 
 /// A trace compared with a baseline.
@@ -24,8 +24,8 @@ const LEAST_STEPS: usize = 4;
 pub struct Comparison {
     /// A step in the trace and in the baseline; the whole traces, if neither has steps.
     pub per_step: Two<PerStep>,
-    /// Whether the medians differ by more than the steps of each trace do: neither median lies within the other trace's steps,
-    /// the fastest and the slowest tenth left aside. `None` with too few steps.
+    /// Whether the medians differ by more than the steps of each trace do: neither median lies in the range of the other
+    /// trace's steps, from which the fastest and the slowest tenth are left out. `None` with too few steps.
     pub exceeds_spread: Option<bool>,
     /// Mean idle time of a step by cause, in nanoseconds.
     pub idle: Vec<(Cause, Two<u64>)>,
@@ -33,7 +33,7 @@ pub struct Comparison {
     pub blocking: Vec<Shift>,
     /// All kernels by name.
     pub kernels: Vec<Shift>,
-    /// All operators by name, without the time of other operators inside them.
+    /// All operators by name, with their self time: without that of the operators inside them.
     pub operators: Vec<Shift>,
     /// Findings of the baseline that the trace no longer has.
     pub gone: Vec<Code>,

@@ -5,7 +5,7 @@ use crate::measure::{DeviceTime, Steps};
 use crate::model::{Call, Device, Range, RangeKind, Thread, Trace, Work};
 use crate::timeline::window;
 
-/// The most rows that viewers handle with ease. A trace with fewer is taken whole.
+/// The maximum number of rows that viewers handle with ease. A trace with fewer rows is taken whole.
 const MOST_ROWS: usize = 50_000;
 
 /// A part of a trace: all rows that began in one span of time.

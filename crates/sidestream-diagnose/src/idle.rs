@@ -103,7 +103,7 @@ impl Cause {
 pub struct Idle {
     /// Idle time of each cause, in nanoseconds. The sum is the idle time.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// The part of that within the steps; all of it, where there are no steps.
+    /// The part of this idle time that lies within the steps; all of it if there are no steps.
     pub in_steps: BTreeMap<Cause, u64>,
     /// Idle time by cause and by the call or range that caused it, with the number of spans.
     pub reasons: BTreeMap<(Cause, Because), (usize, u64)>,
@@ -111,7 +111,7 @@ pub struct Idle {
     pub longest: BTreeMap<Cause, Vec<Stretch>>,
     /// The longest span of each cause, inside or outside the steps.
     pub longest_of_all: BTreeMap<Cause, Stretch>,
-    /// All spans, where they are asked for.
+    /// All spans, if the caller asks for them.
     all: Option<Vec<(Cause, Stretch)>>,
 }
 
@@ -344,8 +344,8 @@ impl<'t> Scene<'t> {
         self.regions.are_captured()
     }
 
-    /// Returns whether a graph would gain nothing, since launches are already batched: most are launches of graphs or in
-    /// compiled code, or made to capture a graph.
+    /// Returns whether a graph would gain nothing, since launches are already batched: most are graph launches or in compiled
+    /// code, or made to capture a graph.
     pub fn submits_at_once(&self) -> bool {
         self.regions.are_at_once() || self.captures()
     }
@@ -424,8 +424,8 @@ impl<'t> Scene<'t> {
         }
     }
 
-    /// Returns the spans of a thread's own work in some time: those without any call for half a millisecond or more, as far as
-    /// they lie in it, each with the range around it. One-time work does not count.
+    /// Returns the spans of a thread's own work between `start` and `end`, clipped to that time, each with the range around it.
+    /// Own work is a span without any call for half a millisecond or more. One-time work does not count.
     pub fn own(&self, thread: ThreadIndex, start: i64, end: i64) -> Vec<(u64, Option<Because>)> {
         if start >= end {
             return Vec::new();
@@ -472,8 +472,8 @@ impl<'t> Scene<'t> {
         once_ns.saturating_add(own_ns).min(start.abs_diff(end))
     }
 
-    /// Returns the wait that delays submitted work, as far as calls show it: the last one of its thread before it. If earlier
-    /// work of its stream followed the wait, the wait was complete by then.
+    /// Returns the wait that delays submitted work, as far as calls show it: the last wait that the submitting thread placed
+    /// before the call. If earlier work of the stream followed that wait, the wait was complete by then.
     fn wait_before(&self, work: usize, call: usize) -> Option<Because> {
         let trace = self.trace;
         let (thread, stream) = (trace.calls[call].thread, trace.work[work].stream);
@@ -639,7 +639,7 @@ impl Because {
     }
 }
 
-/// Returns the host's memory of a copy between host and device.
+/// Returns the kind of host memory in a copy between host and device.
 pub fn host_memory(work: &Work) -> Option<Memory> {
     match work.what {
         What::Copy {
@@ -656,8 +656,8 @@ pub fn host_memory(work: &Work) -> Option<Memory> {
     }
 }
 
-/// Returns whether a call that blocked the host waited for earlier work than its own: then its length is that of the awaited
-/// work, and does not show one-time work.
+/// Returns whether a call that blocked the host waited for work submitted before its own. Then its length is that of the
+/// awaited work, and does not show one-time work.
 fn waited(trace: &Trace, at: usize, work: Option<usize>) -> bool {
     let Some(work) = work else { return false };
     let call = &trace.calls[at];

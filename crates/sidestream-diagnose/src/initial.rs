@@ -14,11 +14,11 @@ use crate::model::{ApiKind, Call, Name, Range, RangeKind, Trace};
 const LEAST_CALL_NS: u64 = 100_000;
 /// A shorter operator does not matter either.
 const LEAST_OPERATOR_NS: u64 = 1_000_000;
-/// The least time of a call that loads code.
+/// The minimum time of a call that loads code.
 const LEAST_LOADING_NS: u64 = 20_000;
 /// The first call of a name is one-time work if it takes this many times as long as the median.
 const FIRST: u64 = 5;
-/// A later call, if it takes this many times as long.
+/// A later call is one-time work if it takes this many times as long as the median.
 const LATER: u64 = 50;
 
 /// How long calls and operators of each name took.
@@ -79,7 +79,7 @@ impl Initial {
         }
     }
 
-    /// Returns whether a call is one-time work. Must be asked in the order of the calls.
+    /// Returns whether a call is one-time work. The calls must be passed in their order.
     pub fn is_call(&mut self, call: &Call, name: &str) -> bool {
         let (half_ns, steps) = (self.half_ns, self.steps);
         let Some(lengths) = self.names.get_mut(&(call.name, true)) else {
@@ -103,7 +103,7 @@ impl Initial {
             && lengths.stands_out(call.duration_ns, is_first)
     }
 
-    /// Returns whether an operator is one-time work. Must be asked in the order of the operators.
+    /// Returns whether an operator is one-time work. The operators must be passed in their order.
     pub fn is_operator(&mut self, range: &Range) -> bool {
         let Some(lengths) = self.names.get_mut(&(range.name, false)) else {
             return false;
@@ -152,7 +152,7 @@ impl Lengths {
         1 << at.unwrap_or(0).min(62)
     }
 
-    /// Returns how many are certainly longer than this.
+    /// Returns the number of durations that are certainly longer than this.
     fn longer(&self, than_ns: u64) -> u32 {
         let from = power(than_ns) + 1;
         self.by_power[from.min(63)..].iter().sum()

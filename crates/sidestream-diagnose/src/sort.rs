@@ -22,7 +22,7 @@ pub fn order_by<T, K: Key>(items: &mut [T], key: impl Fn(&T) -> K) {
     let keys = items.iter().map(|item| key(item).bits());
     let mut order: Vec<(Bits, usize)> = keys.zip(0..).collect();
     order.sort_unstable();
-    // Each cycle of the permutation, with one swap for each of its places.
+    // Applies each cycle of the permutation with one swap for each of its elements.
     for start in 0..order.len() {
         let mut at = start;
         while order[at].1 != start {

@@ -19,31 +19,31 @@ pub struct Timeline {
     pub step: Option<usize>,
     /// Length of the timeline, in nanoseconds.
     pub length_ns: u64,
-    /// Threads of the host first, then streams.
+    /// Host threads first, then streams.
     pub lanes: Vec<Lane>,
     /// Number of lanes with less activity that were left out.
     pub left_out: usize,
 }
 
-/// One thread of the host, or one stream.
+/// One host thread, or one stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
     /// Its name: `host thread 395`, `GPU 0 stream 7`.
     pub name: String,
-    /// Whether it is a thread of the host.
+    /// Whether it is a host thread.
     pub is_host: bool,
     /// Its activity. Of two overlapping spans, the later one is drawn above.
     pub spans: Vec<Drawn>,
 }
 
 impl Lane {
-    /// Returns its spans, with those shorter than this merged with their neighbours.
+    /// Returns the spans of the lane, with spans shorter than `finest_ns` merged with their neighbours.
     pub fn coarser(&self, finest_ns: u64) -> Vec<Drawn> {
         let mut coarse: Vec<Drawn> = Vec::new();
         let mut layer = Vec::new();
         let mut last_start_ns = 0;
         for span in &self.spans {
-            // Where the starts go back, the spans that are drawn above begin.
+            // Where a span starts before the previous one, the next layer begins, which is drawn above.
             if span.start_ns < last_start_ns {
                 coarse.append(&mut layer);
             }
@@ -103,13 +103,13 @@ words! {
     }
 }
 
-/// The most lanes; more could not be told apart.
+/// The maximum number of lanes; more could not be told apart.
 const MOST_LANES: usize = 16;
 /// Spans shorter than this part of a timeline are merged with their neighbours.
 pub const FINEST: u64 = 2_000;
 /// The limit for steps that are viewed one at a time.
 const FINEST_ZOOM: u64 = 400;
-/// The most steps that can be viewed.
+/// The maximum number of steps that can be viewed.
 pub const MOST_ZOOMS: usize = 40;
 
 impl Timeline {
@@ -291,7 +291,7 @@ fn nearest_to_median(values: &[u64]) -> Option<usize> {
 /// Where a span is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// On a thread of the host.
+    /// On a host thread.
     Host(usize),
     /// On a stream.
     Stream(usize),
@@ -354,8 +354,9 @@ impl Drawing {
         }
     }
 
-    /// Draws a span below all that are added otherwise, ranges of the program lowest. A span inside another one is not drawn,
-    /// as they nest, except a range of the program: the innermost is the most informative.
+    /// Draws a span below all spans that [`Drawing::add`] draws; ranges of the program are drawn lowest. These spans nest. Of
+    /// those that are not ranges, only the outer ones are drawn; of ranges, also the inner ones, since the innermost is the
+    /// most informative.
     fn add_below(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Name) {
         let finest_ns = self.finest_ns;
         if let Some(drawn) = self.clipped(span, shade, Some(name)) {

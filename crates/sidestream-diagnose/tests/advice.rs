@@ -64,7 +64,7 @@ fn pages_that_migrate_under_a_kernel_are_found_and_are_not_copies() {
     let found = &report.findings[0];
     assert_eq!(found.code, Code::UnifiedMemory, "{:#?}", report.findings);
     assert_eq!(found.code.as_str(), "UNIFIED_MEMORY");
-    // The kernel may have been stalled from the first to the last of them: 89 ms of its 100.
+    // The kernel may have been stalled from the first migration to the last: 89 ms of its 100.
     assert_eq!(found.saving_ns.high, 89_004_000, "{found:?}");
     assert_eq!(found.evidence[0].what, "touch");
     assert!(
@@ -307,7 +307,7 @@ fn workers_are_not_advised_for_parts_of_a_step() {
     );
     assert!(text.contains("; if it makes data, workers could"), "{text}");
     assert!(!text.contains("run the optimizer ahead"), "{text}");
-    // The next upload shows that the work prepared its data, whatever its name.
+    // The next upload shows that the work prepared its data, regardless of the name of the work.
     let uploaded = report(&Program::of(STEPS, 8_000, |program, start, _| {
         program.range("cpu_op", "aten::normal_", (start, 5_990));
         let call = (start + 6_000, 400);
@@ -326,7 +326,8 @@ fn workers_are_not_advised_for_parts_of_a_step() {
     assert_eq!(found.changes, [Change::HostWork(8)]);
 }
 
-/// The thread of the backward pass is idle while the other one loads and runs the forward pass: that is not its own work.
+/// The thread of the backward pass is idle while the main thread loads data and runs the forward pass. This idle time does not
+/// count as its own work.
 #[test]
 fn a_thread_that_waits_for_another_does_not_work_by_itself() {
     let program = Program::of(12, 40_000, |program, start, _| {
@@ -389,7 +390,7 @@ fn long_work_that_happens_once_without_steps_is_one_time_work() {
     );
     assert!(named.findings[0].text.contains("most of all in warm up"));
     for name in ["NVRTC compile", "CUDAGraphNode.record (dynamo_timed)"] {
-        // These may recur, for other code and for other graphs.
+        // Compilation and graph capture may recur, for other code and for other graphs.
         let compiles = once(&|program, start| {
             program.range("user_annotation", name, (start, 9_000));
             program.range("user_annotation", name, (start + 9_500, 9_000));

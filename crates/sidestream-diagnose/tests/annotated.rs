@@ -266,7 +266,7 @@ fn work_that_overlaps_other_work_goes_to_a_further_row() {
     let written = written(&Report::of(trace, &Options::default()));
     assert_eq!(written.about["left_out"], 0);
     assert!(!written.row("GPU 0", "stream 7 (2)").is_empty());
-    // And never more rows than a viewer can show easily.
+    // There are never more rows than a viewer can show easily.
     let works = written.below("GPU").len();
     assert!((40_000..=50_000).contains(&works), "{works}");
 }

@@ -55,7 +55,7 @@ fn windows(median_ns: f64) -> Value {
            "edge_ns": 0, "drift": 0.004, "agreed": true, "window_steps": 20, "dropped": 3, "taken": 5, "after_profiler": false})
 }
 
-/// Returns the windows with another value in one place.
+/// Returns the windows with another value for one key.
 fn but(key: &str, value: Value) -> String {
     let mut windows = windows(12_950_000.0);
     windows[key] = value;
@@ -82,7 +82,7 @@ fn a_step_that_was_timed_makes_predictions_nearer_and_narrower() {
             let replay = replay.expect("a replay");
             assert_eq!(matches!(replay.base, Base::Measured(_)), at == 1, "{name}");
             if at == 1 {
-                // It is the timed step, whatever the trace would have shown.
+                // The time without the profiler is the timed one, regardless of the estimate from the trace.
                 let off_ns = replay.unprofiled_ns.abs_diff(before_ns as u64);
                 assert!(off_ns <= 1, "{name}: {}", replay.unprofiled_ns);
             }
@@ -131,17 +131,24 @@ fn the_report_says_which_step_predictions_start_from() {
     let said = text("mask.json", &own, 80);
     let measured = "measured without the profiler: median 673.2 µs, quartiles 669.8 µs and 676.6 µs (5 windows of 20 steps)";
     assert!(said.contains(&format!("        {measured}\n")), "{said}");
-    assert!(said.contains("what follows is of the step as it was measured without the profiler\n"));
+    assert!(
+        said.contains(
+            "the figures below refer to the step as it was measured without the profiler\n"
+        )
+    );
     assert!(!said.contains("an estimate"), "{said}");
-    assert!(html("mask.json", &own).contains(&format!("What follows is of the step {measured}.")));
+    assert!(
+        html("mask.json", &own)
+            .contains(&format!("The figures below refer to the step {measured}."))
+    );
     let json = own.json();
     assert_eq!(json["unprofiled"], windows(673_200.0));
     assert_eq!(json["replay"]["base"], "measured");
-    // Of a trace without a measurement it is an estimate, with a range.
+    // In a trace without a measurement, the time without the profiler is an estimate with a range.
     let others = report(&with("mask.before", ""), "");
     let said = text("mask.json", &others, 80);
     assert!(
-        said.contains("and so is what follows: an estimate, from "),
+        said.contains("to which the figures below refer: an estimate, from "),
         "{said}"
     );
     assert_eq!(others.json()["unprofiled"], Value::Null);
@@ -189,7 +196,7 @@ fn steps_that_drifted_are_a_range() {
     assert!(width(&drifted) > width(&steady));
 }
 
-/// A time that the recorded steps cannot have had without the profiler.
+/// The trace states a time that its recorded steps cannot have had without the profiler.
 #[test]
 fn a_time_that_the_recorded_steps_contradict_is_left_out() {
     for (median_ns, is_used) in [(13e6, true), (6e6, false), (30e6, false)] {

@@ -213,7 +213,7 @@ fn waits_have_rows_where_the_profiler_was_asked_for_them() {
     let scenario = Scenario::training(3);
     for form in [Form::Y2023, Form::Y2024, Form::Y2026] {
         let trace = json(&pytorch::write(&scenario, form, options));
-        // Two waits for a stream, one for the device and one of a stream in each step.
+        // Each step has two host waits for a stream, one for the device, and one wait of a stream for an event.
         assert_eq!(trace.syncs.len(), 12, "{form:?}");
         // The lanes of waits are not streams.
         let streams: BTreeSet<(i64, i64)> = (trace.streams.iter())
@@ -305,7 +305,7 @@ fn a_compressed_file_is_the_same_file() {
     }
 }
 
-/// Users watch long files being read: the progress is reported throughout, however the file is packed.
+/// Users watch long files being read: the progress is reported throughout, whether the file is compressed or not.
 #[test]
 fn progress_is_reported_throughout_every_kind_of_file() {
     let folder = Folder::new("formats-progress");
@@ -337,8 +337,8 @@ fn progress_is_reported_throughout_every_kind_of_file() {
             told.iter()
                 .all(|(done, all)| done <= all && *all == size_bytes)
         );
-        // This file is short. In one that takes long enough to be watched, the steps are parts of a percent: 256 KiB of
-        // compressed data, two megabytes of text, some thousand rows.
+        // Progress is reported every 256 KiB of compressed data, two megabytes of text, or some thousand rows. Of this short
+        // file, that is a large part; of a file that takes long enough to be watched, it is less than a percent.
         let mut places: Vec<u64> = told.iter().map(|(done, _)| *done).collect();
         places.insert(0, 0);
         places.push(size_bytes);

@@ -14,10 +14,10 @@ use sidestream_diagnose::{
     Call, Collectives, Error, Limits, Links, Problem, Trace, devices, read, read_json,
 };
 
-/// The most memory of any reader besides the rows that it keeps: the JSON window grows to 16 MiB, and while it grows the
+/// The maximum memory of any reader besides the rows that it keeps: the JSON window grows to 16 MiB, and while it grows the
 /// smaller one exists as well.
 const FIXED_BYTES: u64 = 26 << 20;
-/// The most bytes that are kept for each byte of the file.
+/// The maximum number of bytes that are kept for each byte of the file.
 const GROWTH: u64 = 8;
 /// Seeds of damage for each format.
 const SEEDS: u64 = 60;
@@ -224,7 +224,7 @@ fn extreme_numbers_do_no_harm() {
                 Ok(trace) => trace,
                 Err(problem) => panic!("{field} {number}: {problem}"),
             };
-            // The row beside it is read all the same.
+            // The other row of the file is read nevertheless.
             let usual = (100_500, 7_250);
             let mut rows = trace
                 .work
@@ -294,7 +294,7 @@ fn a_gzip_bomb_is_refused_in_little_memory() {
     let bomb = packed.finish().expect("memory takes everything");
     assert!(bomb.len() < 2 << 20);
     says(file(&folder.write("bomb.json.gz", &bomb)), "200 times");
-    // One inside another.
+    // A compressed file inside another one.
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(&bomb).expect("memory takes everything");
     let outer = packed.finish().expect("memory takes everything");

@@ -82,7 +82,7 @@ fn rows_of_wrong_types_are_left_out_with_a_warning() {
         } else {
             check(&folder, &sql, WORK - 1, &["UNUSABLE_ROWS"])
         }
-        // Without these the row says less, but it still counts.
+        // A row without a value in one of these columns says less, but it still counts.
         for column in [
             "contextId",
             "correlationId",
@@ -184,7 +184,7 @@ fn databases_of_others_are_refused() {
 fn code_in_a_database_does_not_run() {
     let folder = Folder::new("database-code");
     let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)";
-    // A view in place of a table, without an end.
+    // An endless view in place of a table.
     let view = format!(
         "DROP TABLE CUPTI_ACTIVITY_KIND_MEMSET; \
          CREATE VIEW CUPTI_ACTIVITY_KIND_MEMSET AS {endless} SELECT i AS start, i AS \"end\", \

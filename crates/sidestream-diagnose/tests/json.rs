@@ -361,7 +361,7 @@ fn a_file_that_unpacks_without_end_is_refused() {
 
 #[test]
 fn times_at_the_ends_of_the_range_make_a_report() {
-    // About the longest times, in microseconds, that are whole numbers of nanoseconds.
+    // About the earliest and the latest time, in microseconds, that fit into 64 bits as nanoseconds.
     let (first, longest) = ("-9223372036854775", "9223372036854775");
     let mut rows = Vec::new();
     for (at, start) in [first, "0", "1", longest]
@@ -415,7 +415,7 @@ fn a_file_that_ends_too_early_says_once_where_and_with_what_effect() {
         panic!("{:?}", trace.warnings);
     };
     assert_eq!((warning.code, &warning.text), ("TRUNCATED", &text));
-    // Without work before it, the place is named once.
+    // If no device work precedes the end of the file, the message names the place only once.
     let cut = &whole[..60];
     let why = read_json(cut.as_bytes(), &Limits::default()).expect_err("nothing is there");
     assert_eq!(

@@ -23,6 +23,6 @@ mod together;
 mod verdicts;
 mod words;
 
-/// Tests of memory limits use its counters; the other tests do not notice it.
+/// Counts allocations for the tests of memory limits; the other tests do not notice it.
 #[global_allocator]
 static ALLOCATOR: fixtures::hostile::Counting = fixtures::hostile::Counting;

@@ -87,12 +87,12 @@ fn the_call_of_a_wait_decides_its_kind_not_its_row() {
             });
             let row = format!("{:?} {lane:?}", sync.kind);
             *kinds.entry(row).or_default() += 1;
-            // The call before it recorded the event.
+            // The call before the wait recorded the event.
             if sync.kind == SyncKind::StreamWait {
                 assert_eq!(sync.record_correlation, sync.correlation - 1, "{schema:?}");
             }
         }
-        // The poll is not among them.
+        // The row of the poll is not among the waits.
         let expected = BTreeMap::from([
             ("Context None".to_owned(), 3),
             ("Stream Some((0, 7))".to_owned(), 6),
@@ -107,7 +107,7 @@ fn the_call_of_a_wait_decides_its_kind_not_its_row() {
 fn processes_with_the_same_numbers_are_kept_apart() {
     let folder = Folder::new("nsight-processes");
     let one = Scenario::training(3);
-    // The streams and correlations are equal, with other calls behind them.
+    // Both processes use the same streams and correlation numbers, but some calls with these numbers differ.
     let mut other = Scenario::training(3).of_process(5151);
     for call in &mut other.calls {
         if call.name == "cudaDeviceSynchronize" {
@@ -325,7 +325,7 @@ fn without_lists_the_fixed_numbers_hold() {
     for (copy, direction) in directions {
         for (kind, memory) in kinds {
             let start = 60_000_000_000 + 1_000 * expected.len() as i64;
-            // Migrated memory is managed, whatever its row states for the two sides.
+            // Migrated memory is managed memory, regardless of the kinds that its row states for the two sides.
             expected.push(match copy {
                 11..=13 => (direction, Memory::Managed, Memory::Managed),
                 _ => (direction, memory, Memory::Device),
@@ -497,7 +497,7 @@ fn the_null_stream_of_a_context_is_known_from_any_of_three_tables() {
             assert_eq!(stream.flag, expected, "{stream:?}");
         }
     }
-    // Without a statement it is unknown: the number 7 proves nothing.
+    // Where the file does not state the flag of a stream, the flag is unknown: the number 7 proves nothing.
     let trace = changed(
         &folder,
         &scenario,
@@ -568,7 +568,7 @@ fn nvtx_ranges_and_long_operating_system_calls_show_what_a_step_waits_for() {
         .iter()
         .filter(|range| range.kind == RangeKind::System);
     assert_eq!(long.count(), 2 * 12);
-    // Only the rows of the operating system show it.
+    // Only the rows of operating system calls show that the program reads a file.
     change(&path, "DROP TABLE OSRT_API");
     let without = &report(&path).findings[0];
     assert_eq!(without.code, Code::HostWork);

@@ -353,7 +353,7 @@ fn a_page_has_no_unescaped_name() {
 #[test]
 fn a_page_names_the_step_that_a_gain_refers_to_and_marks_code() {
     let slowed = html("step.json", &example("launch_bound.before"));
-    // In the header, and beside the picture of the change.
+    // The gain is in the header, and next to the picture of the change.
     let gain = "× as fast as the 1.80 ms without the profiler";
     assert!(slowed.matches(gain).count() >= 2);
     assert!(slowed.contains("a CUDA graph or <code>torch.compile</code> submits many"));

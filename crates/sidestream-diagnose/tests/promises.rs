@@ -69,7 +69,7 @@ fn one_copy_engine_copies_in_one_direction_at_a_time() {
         let of = |ns: u64| ns as f64 / replay.unprofiled_ns as f64;
         (of(prediction.likely_ns), of(prediction.high_ns))
     };
-    // Work in one stream cannot show how many engines there are: the model is known to have two, or it is not.
+    // Work in one stream does not show how many copy engines the device has. Only some device models are known to have two.
     let (known, _) = ratio(&on(&both_ways([7, 7]), "NVIDIA H200"));
     let (unknown, most) = ratio(&on(&both_ways([7, 7]), "NVIDIA GeForce RTX 4060 Ti"));
     assert!(
@@ -77,7 +77,7 @@ fn one_copy_engine_copies_in_one_direction_at_a_time() {
         "{known} {unknown}"
     );
     assert!(most > 0.93, "{most}");
-    // Copies in separate streams that take turns show it.
+    // Copies that take turns in separate streams show that the device has one engine.
     let (shown, _) = ratio(&on(&both_ways([13, 14]), "NVIDIA GeForce RTX 4060 Ti"));
     assert!(shown > 0.93, "{shown}");
 }
@@ -100,7 +100,7 @@ fn late(before: impl Fn(&mut Program)) -> Report {
 fn work_that_starts_late_without_any_wait_before_it_has_no_cause() {
     let waits: [(&str, Calls); 3] = [
         ("none", |_| {}),
-        // The work of its stream between the two ran: the wait before that was complete.
+        // Other work of the stream was submitted after the wait and has run, so the wait was complete.
         ("complete", |program| {
             program.call("cudaStreamWaitEvent", (80, 2));
             program.kernel(9, 90, (100, 10));
@@ -195,7 +195,7 @@ fn graphs_whose_kernels_the_trace_lacks_are_named() {
         warning.map(|w| w.text.clone())
     };
     assert_eq!(said(&graphs(&[20; 8])), None);
-    // The last one may still have been running when the trace ended.
+    // The graph of the last launch may still have been running when the trace ended.
     assert_eq!(said(&graphs(&[20, 20, 20, 20, 20, 20, 20, 3])), None);
     let some = said(&graphs(&[20, 20, 20, 7, 20, 20, 20, 20])).expect("a warning");
     assert!(
@@ -205,7 +205,7 @@ fn graphs_whose_kernels_the_trace_lacks_are_named() {
     assert!(some.contains("in decode"), "{some}");
     let none = said(&graphs(&[20, 20, 20, 0, 0, 20, 20, 20])).expect("a warning");
     assert!(
-        none.starts_with("2 of 7 launches of graphs left no work in the trace"),
+        none.starts_with("2 of 7 graph launches left no work in the trace"),
         "{none}"
     );
     assert!(none.contains("in decode"), "{none}");
@@ -296,7 +296,7 @@ fn host_work_without_calls_after_a_copy_is_its_own_work() {
             (start + 130, over - start - 100),
             (over, 20),
         );
-        // It works for 2.3 ms without a call.
+        // The host works for 2.3 ms without a call.
         start = over + 2_330;
     }
     program.kernel_of("last", 1_056, DEFAULT, start, (start + 10, 100));

@@ -337,7 +337,8 @@ fn exchanges_enqueued_before_the_trace_begins_are_left_out() {
     let ranks = together(&all, false);
     assert_eq!(ranks.slow().map(|slow| slow.at), Some(1));
     assert!(
-        ranks.warnings[0].starts_with("6 of 24 exchanges (25.0 %) do not say between whom"),
+        ranks.warnings[0]
+            .starts_with("6 of 24 exchanges (25.0 %) do not state their process group"),
         "{:?}",
         ranks.warnings
     );

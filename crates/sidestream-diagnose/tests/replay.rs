@@ -1,6 +1,6 @@
 //! Tests replays of traces of an H200, and predictions against the measurements after the change.
 //!
-//! `truth.json` beside the folder of the traces has the time of a step without the profiler.
+//! `truth.json` next to the folder of the traces has the time of a step without the profiler.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -117,10 +117,10 @@ fn predictions_are_near_what_was_measured_afterwards() {
         );
         let near = match is_of_the_host(before) {
             // Two streams for small kernels cost this host 0.35 ms, where others took 0.06 ms: it switches between them at each
-            // layer, which the trace of one stream does not show. It gains nothing, and that is what is predicted.
+            // layer, which the trace of one stream does not show. The second stream gains nothing, as predicted.
             true if before == "branches.before" => ratio > 1.0 && ratio / true_ratio > 0.83,
             true => (ratio / true_ratio - 1.0).abs() <= 0.15,
-            // The GPU ran its kernels beside the copies slower than each alone.
+            // The GPU ran kernels slower concurrently with the copies than alone.
             false if before == "download_16.before" => off.abs() <= 0.12,
             false => off.abs() <= 0.10,
         };
@@ -233,7 +233,7 @@ fn long_steps_are_replayed_as_well_as_short_ones() {
 
 #[test]
 fn steps_that_are_slower_at_first_do_not_spoil_the_replay() {
-    // Eight of the 24 are replayed, all of them slow ones; the median is one of the others.
+    // Eight of the 24 steps are replayed, all of them slow; the median step is one of the others.
     let replay = replay_of(&kernels(24, 8_000, 10), "graphs").expect("a replay");
     assert!(replay.is_ok(), "{}", replay.error());
     let measured = replay.measured_ns as f64;
@@ -258,7 +258,7 @@ fn a_kernel_that_takes_no_time_takes_none_in_the_replay() {
     let steps = |last_us: i64| {
         Program::of(12, 4_000, |program, start, _| {
             for at in 0..20 {
-                // Two that fill the device run concurrently.
+                // Two kernels that fill the device run concurrently.
                 program.kernel(DEFAULT, start + at * 10, (start + 50 + at * 101, 100));
                 program.kernel(20, start + 5 + at * 10, (start + 50 + at * 101, 100));
             }
@@ -392,7 +392,7 @@ fn more_workers_are_not_predicted_for_a_program_that_has_none() {
 
 #[test]
 fn a_number_of_workers_is_not_predicted_for_a_program_that_has_some() {
-    // Its batches come from workers: the trace shows how long the program waits for them.
+    // The batches of this program come from workers: the trace shows how long the program waits for them.
     let path = folder().join("loader_starved.after.json.gz");
     let asked = report(&path, "workers=8");
     assert_eq!(asked.replay.expect("a replay").predictions, []);
@@ -516,7 +516,7 @@ fn a_report_about_an_altered_trace_is_sound_or_refused() {
             let mut random = Random::new(seed);
             let mut trace = whole.clone();
             let rows = trace["traceEvents"].as_array_mut().expect("rows");
-            // Keeps a part of the rows, and of some kinds only the first, or some.
+            // Keeps a leading part of the rows; then, of each kind, all rows, only the first few, or a random two thirds.
             rows.truncate(rows.len() / (1 + random.below(3)));
             for kind in ["kernel", "cuda_runtime", "user_annotation", "cpu_op"] {
                 let (part, first, mut count) = (random.below(6), random.below(20), 0);

@@ -345,7 +345,7 @@ fn the_range_that_starves_the_device_is_named() {
     let device = &report.devices[0].0;
     let share = idle_ns as f64 / device.span_ns as f64;
     assert!(share > 0.65, "{share}");
-    // It is inside of the steps, and is the cause that comes first.
+    // The range is inside of the steps, and the host's own work in it is the first finding.
     assert_eq!(
         (&rows[0]["name"], &load["depth"]),
         (&json!("ProfilerStep*"), &json!(1))

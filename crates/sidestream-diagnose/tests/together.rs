@@ -20,7 +20,7 @@ fn report_of(json: &str) -> Report {
 
 #[test]
 fn a_step_is_measured_from_the_last_work_of_one_to_that_of_the_next() {
-    // The first half of the copy runs beside the second kernel.
+    // The first half of the copy overlaps the second kernel.
     let pieces = [
         piece("a", 7, 100, 200),
         piece("b", 7, 400, 100),
@@ -177,7 +177,7 @@ fn the_rank_that_others_wait_for_comes_last_to_collectives() {
 
 #[test]
 fn a_rank_that_went_through_json_is_the_same() {
-    // With idle time of several causes.
+    // A step with idle time of several causes.
     let one = report(&Loop {
         period_us: 1_200,
         ..rank(1, 2, 400)

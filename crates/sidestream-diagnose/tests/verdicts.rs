@@ -74,7 +74,7 @@ fn a_loader_that_stalls_in_some_steps_is_found() {
     assert_eq!(found.code, Code::HostStarved, "{:#?}", report.findings);
     assert!(part(&report, found.saving_ns.likely) > 0.4, "{found:?}");
     assert!(!codes(&report).contains(&Code::NothingToGain));
-    // The host's own work is not what it waits for.
+    // The device waits for the loader, not for the host's own work.
     assert!(!codes(&report).contains(&Code::HostWork));
 }
 
@@ -123,7 +123,7 @@ fn waits_after_each_layer_gain_what_the_replay_predicts() {
     let report = recorded("sync_each_layer.before");
     let found = &report.findings[0];
     assert_eq!(found.code, Code::SyncInStep, "{:#?}", codes(&report));
-    // It was 42 % once.
+    // The measured gain was 42 %.
     let part = part(&report, found.saving_ns.likely);
     assert!((0.36..0.48).contains(&part), "{part}");
     assert!(!codes(&report).contains(&Code::NothingToGain));
@@ -167,7 +167,7 @@ fn nothing_but_the_loader_gains_where_its_workers_do_not_keep_up() {
     assert!(!codes(&workers).contains(&Code::NothingToGain));
     let page = text("t", &workers, 200);
     assert!(
-        page.contains("if there are processors for the workers"),
+        page.contains("if there are CPU cores for the workers"),
         "{page}"
     );
     assert!(page.contains("the others gain less than 1 %"), "{page}");
@@ -292,7 +292,7 @@ fn an_operator_that_calls_nothing_is_the_hosts_own_work() {
     let found = &slow.findings[0];
     assert_eq!(found.code, Code::HostWork, "{:#?}", slow.findings);
     assert!(found.text.contains("aten::normal_"), "{}", found.text);
-    // Four workers would take 2.5 ms a step, longer than the rest of it.
+    // Four workers would take 2.5 ms a step, longer than the rest of the step.
     assert_eq!(found.changes, [Change::HostWork(8)]);
     assert!(part(&slow, found.saving_ns.likely) > 0.6, "{found:?}");
     assert!(!codes(&report(&make(100))).contains(&Code::HostWork));
@@ -451,7 +451,7 @@ fn streams_of_pytorch_do_not_wait_for_the_default_stream() {
     let code = Code::DefaultStreamSerialization;
     assert!(codes(&report(&turns(false))).contains(&code));
     assert!(!codes(&report(&turns(true))).contains(&code));
-    // A real one gains what the replay predicts: it was 75 % once.
+    // A recorded program gains what the replay predicts: the measured gain was 75 %.
     let long = recorded("default_stream_long.before");
     assert_eq!(long.findings[0].code, code);
     assert!(part(&long, long.findings[0].saving_ns.likely) > 0.7);
@@ -615,7 +615,7 @@ fn gradients_that_each_step_copies_back_are_named_with_what_hides_them() {
                 let span = (gpu + 1_005 + at * 590, 585);
                 program.kernel(DEFAULT, start + 30 + at * 10, span);
             }
-            // The loss, without the gradients.
+            // The host waits until the loss is known; the gradients have not been copied yet.
             let known = gpu + 6_915;
             program.call("cudaStreamSynchronize", (start + 220, known - start - 220));
             let (call, back) = ((known + 10, 8), (known + 20, 3_000));

@@ -46,7 +46,7 @@ fn not_predicted_is_said_only_where_nothing_was() {
             let saving = finding.saving_ns;
             let (lines, part) = told(finding, &said, &page);
             let is_known = saving.likely > 0;
-            // It was tried, and depends on something that no trace shows.
+            // The change was tried, and its gain depends on something that no trace shows.
             let is_open = !is_known && saving.high > 0 && !finding.changes.is_empty();
             let is_unknown = !is_known && saving.high > 0 && !is_open;
             assert_eq!(

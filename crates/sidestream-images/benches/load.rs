@@ -159,8 +159,8 @@ fn bare(data: &Dataset, threads: usize, choose: fn(Key, Size) -> Region) -> f64 
     data.len() as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Loads two epochs in batches of 64. The workers never pause: what they had prepared when timing began is as much as
-/// what they have prepared when it ends.
+/// Loads two epochs in batches of 64. The workers never pause: about as many batches are prepared when timing begins as
+/// when it ends.
 fn loaded(data: &Arc<Dataset>, workers: usize, choose: fn(Key, Size) -> Region) -> f64 {
     let options = Options {
         workers,

@@ -1,5 +1,5 @@
 //! Decodes baseline JPEGs repeatedly on a GPU's engines, and prints the pictures per second and the deviation of the
-//! pixels from the processor's.
+//! pixels from those of the CPU's decoder.
 //!
 //! ```text
 //! cargo run --release -p sidestream-images --example engines -- [FOLDER [LIBNVJPEG]]

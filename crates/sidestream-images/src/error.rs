@@ -78,7 +78,7 @@ impl std::error::Error for Broken {}
 pub enum Error {
     /// A folder, a list or an archive of the data set is invalid.
     Source {
-        /// Its path, with the line or the archive member.
+        /// Path of the source, with the line or the archive member.
         place: String,
         /// What is wrong, and what to do about it.
         why: String,
@@ -157,7 +157,7 @@ impl fmt::Display for Error {
             ),
             Error::Region { name, region, size } => write!(
                 f,
-                "{name}: {} × {} pixels from column {} and row {} on were asked for, and it has {} × {}; \
+                "{name}: {} × {} pixels at column {} and row {} were requested, and it has {} × {}; \
                  ask for at least one pixel, and for none outside it",
                 region.size.width,
                 region.size.height,

@@ -1,4 +1,4 @@
-//! The order of the samples of an epoch, and which of them belong to which rank.
+//! The order of the samples of an epoch, and their division among the ranks.
 //!
 //! The order is a permutation that is computed one place at a time: nothing is shuffled, stored or sorted, so an
 //! epoch begins at once, and a run resumes at any place at no cost, however large the data set is.
@@ -32,8 +32,8 @@ pub struct Order {
     pub uneven: Uneven,
 }
 
-/// What happens to the last samples of an epoch if their number is not a multiple of the number of ranks. All ranks
-/// get equally many in any case: a rank with one more would wait forever in its collectives.
+/// What happens to the last samples of an epoch if their number is not a multiple of the number of ranks. All ranks get
+/// the same number in any case: a rank with one more would wait forever in its collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Uneven {
     /// The last samples are dropped. With `shuffle`, each epoch drops different ones.
@@ -58,7 +58,7 @@ impl Order {
             ..
         } = self;
         let why = if world == 0 {
-            "`world` is 0; it is how many ranks share the data, so at least 1".into()
+            "`world` is 0; give the number of ranks that share the data, at least 1".into()
         } else if rank >= world {
             format!(
                 "`rank` is {rank} and `world` is {world}; ranks count from 0 to {}",

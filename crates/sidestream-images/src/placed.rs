@@ -1,4 +1,4 @@
-//! Types that loading and augmenting share: which picture it is, which region of it, and where its bytes are.
+//! Types that loading and augmenting share: the key of a picture, its regions, and the place of its bytes.
 
 /// Identifies the random numbers of a picture. Equal keys draw equal numbers, on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,9 +4,9 @@
 //! A number depends only on its key and its place, so it does not matter who draws first, how many draw, or whether a
 //! run was resumed.
 //!
-//! Of a [`Key`] the seed is the cipher's key, and epoch and sample are its counter. For one seed Philox is a bijection,
-//! so that no two pictures get the same four words: two of them become the key of the numbers, the other two stay in
-//! the counter beside the operator's place and the number of the draw.
+//! The seed of a [`Key`] is the cipher's key; epoch and sample are its counter. For one seed Philox is a bijection, so
+//! no two pictures get the same four words: two of them become the key of the numbers, and the other two stay in the
+//! counter, next to the operator's place and the number of the draw.
 
 use crate::Key;
 

@@ -204,7 +204,7 @@ fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
     assert!(npy(&file("share.rank1.npy")).0.contains("(13, 3, 8, 8)"));
     let mean = said["statistics"]["mean"][0].as_f64().expect("a number");
     assert!(mean > 0.1 && mean < 0.9, "{mean}");
-    // Of several ranks the first writes it.
+    // Of several ranks, only the first writes the sheet.
     assert!(!sheet.exists());
     let ran = augment(&["--ops", SMALL, "--sheet", shown(&sheet)]);
     assert_eq!(&fs::read(sheet).expect("a sheet")[1..4], b"PNG");
@@ -350,7 +350,7 @@ fn an_unfinished_file_is_one_runs_alone_and_overwritten_when_that_is_gone() {
         "{}",
         ran.err
     );
-    // The run that owns the file still has it.
+    // The file still belongs to the run that created it.
     assert!(part.exists());
     signal(&child, "KILL");
     child.wait().expect("it ended");

@@ -1,7 +1,7 @@
 //! The pictures that are left to a GPU's engines: which files they are, where they are in memory, and what happens to
 //! a batch that the engines refuse.
 //!
-//! The tests decode on the processor what engines would decode, to the same places.
+//! The tests decode on the CPU in place of the engines, and write the pixels to the same places.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::pictures::{Jpeg, paint, png};
 
 type Files = Vec<(String, Vec<u8>, Option<u32>)>;
 
-/// Most are baseline; some are progressive, grey or PNG.
+/// Most of them are baseline JPEGs; some are progressive, grey or PNG.
 fn files(many: u32) -> Files {
     let file = |number: u32| {
         let (width, height) = (64 + number * 7 % 40, 65 + number * 5 % 30);
@@ -365,7 +365,7 @@ fn a_run_resumes_with_the_same_share_alone() {
         let data = Arc::new(Dataset::memory(files(3)).unwrap());
         let made = Loader::new(data, options, all, |bytes| Ok(vec![0; bytes]));
         let why = made.err().unwrap().to_string();
-        assert!(why.contains("it is a part of the pictures"), "{why}");
+        assert!(why.contains("give a share of the pictures"), "{why}");
     }
 }
 

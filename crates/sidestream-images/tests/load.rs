@@ -1,4 +1,4 @@
-//! Data in, batches out: equal batches whatever the workers do.
+//! Data in, batches out: equal batches regardless of the workers.
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -153,7 +153,7 @@ fn a_slab_has_the_regions_one_after_another() {
         let key = batch.keys()[picture];
         assert_eq!((key.seed, key.epoch), (9, 0));
         assert_eq!(placed.held, part(key, placed.full));
-        // That region, decoded by itself.
+        // The chosen region is decoded by itself.
         let bytes = &files[key.sample as usize].1;
         let mut decoder = decode::Decoder::new(decode::Options::default());
         let header = decoder.look(bytes).unwrap();
@@ -310,7 +310,7 @@ fn a_state_of_something_else_is_refused() {
         assert_eq!(
             why(files(10), small(), &late),
             format!(
-                "the state has epoch {epoch}, and no run has more than 4294967296; give what was saved, as it was"
+                "the state has epoch {epoch}, and no run has more than 4294967296; give the saved text unchanged"
             )
         );
     }
@@ -327,7 +327,7 @@ fn a_state_of_something_else_is_refused() {
     );
     assert_eq!(
         State::from_json("{}").unwrap_err().to_string(),
-        "this is not the state of a loader: missing field `version`; give what was saved, as it was"
+        "this is not the state of a loader: missing field `version`; give the saved text unchanged"
     );
 }
 
@@ -571,9 +571,9 @@ fn the_ring_has_as_many_slabs_as_it_says() {
             drop(batch);
         }
     }
-    // Two in the ring, and one that the caller holds.
+    // Two slabs are in the ring, and the caller holds one.
     assert!(made.load(SeqCst) <= 3, "{}", made.load(SeqCst));
-    // A caller that keeps more batches has more slabs, and they are given back.
+    // A caller that keeps more batches has more slabs, which are given back later.
     let held: Vec<_> = (0..6).map(|_| loader.next().unwrap().unwrap()).collect();
     let most = made.load(SeqCst);
     assert!((6..=9).contains(&most), "{most}");

@@ -119,7 +119,7 @@ fn invalid_ranks_are_refused() {
     };
     assert_eq!(
         why(0, 0),
-        "`world` is 0; it is how many ranks share the data, so at least 1"
+        "`world` is 0; give the number of ranks that share the data, at least 1"
     );
     assert_eq!(
         why(2, 2),

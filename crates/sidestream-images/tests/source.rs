@@ -83,7 +83,7 @@ fn a_folder_gives_a_class_for_each_sub_folder() {
     assert!(refused(Dataset::folder_of_classes(&root, &["cat", "cat"])).contains("named twice"));
 
     put(&root, "lost.jpg", b"");
-    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` is beside the folders"));
+    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` is outside the folders"));
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn bad_archives_are_refused_with_the_member() {
     of_label(
         "a.json",
         b"{\n  label: 3}",
-        "`a.json` is not a label: it is not JSON, from line 2, column 3 on; write an object such as {\"label\": 3}",
+        "`a.json` is not a label: it is not JSON: there is an error at line 2, column 3; write an object such as {\"label\": 3}",
     );
     of_label(
         "a.json",
@@ -419,7 +419,7 @@ fn an_archive_that_was_cut_or_changed_never_panics_and_rarely_passes() {
         (&long.replace("jpg", "cls"), b"2"),
     ]);
     assert_eq!(open_tar(&root, &good).unwrap().len(), 2);
-    // Two blocks of zeros end it; the second is only for old tape drives.
+    // Two blocks of zeros end an archive; the second is only for old tape drives.
     for length in (0..good.len() - 1024).step_by(64) {
         assert!(
             open_tar(&root, &good[..length]).is_err(),
@@ -494,7 +494,7 @@ fn sample_pictures_are_many_small_and_good() {
     let mut bytes = Vec::new();
     data.read(17, &mut bytes).unwrap();
     assert!(bytes == all[17].bytes);
-    // The test pictures of other files are encoded by the same library; these have texture.
+    // The test pictures of other files are encoded by the same library; the sample pictures have texture.
     assert!(
         all[0].bytes.len()
             > Jpeg::default()

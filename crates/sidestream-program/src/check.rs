@@ -20,8 +20,7 @@ pub struct Checked {
     pub report: Report,
     /// Names for the report's ids.
     pub names: Names,
-    /// The legacy streams that have no name in the program: the name that the report uses, and the declaration of
-    /// that name.
+    /// The legacy streams that have no name in the program, each with the declaration of the name that the report uses.
     pub undeclared: Vec<(StreamId, String)>,
     /// Call sites by id; empty or missing where a site has no name.
     pub sites: Vec<String>,

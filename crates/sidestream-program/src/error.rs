@@ -29,7 +29,7 @@ impl std::error::Error for Error {}
 
 /// One program of a document breaks the format; a checker prints `BadProgram`.
 ///
-/// It is displayed as one line that says where, what, and what to do about it.
+/// It is displayed as one line with the place, the error, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadProgram {
     /// Text of `name`, if there is one, even if it is not a valid name.

@@ -21,7 +21,7 @@ pub enum Expected {
     Race {
         /// Pairs that are expected.
         must: Vec<MustPair>,
-        /// Severity of all of them.
+        /// Severity of all these pairs.
         severity: Severity,
         /// Exact number of entries, if the program states it.
         distinct: Option<u64>,

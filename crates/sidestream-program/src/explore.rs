@@ -29,9 +29,9 @@ pub struct Difference {
     pub other: (Schedule, Run),
     /// The first op that found different bytes.
     pub op: OpId,
-    /// The buffer in which it found them.
+    /// The buffer in which the op found those bytes.
     pub buffer: BufferId,
-    /// Whether the op overwrote those bytes (or read them).
+    /// Whether the op overwrote those bytes; otherwise it read them.
     pub wrote: bool,
     /// Range of the bytes in the buffer.
     pub range: (u64, u64),

@@ -31,7 +31,7 @@ pub struct Lowered {
 /// A stream: its kind, its device, and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stream {
-    /// How it is ordered with respect to other streams.
+    /// How the stream is ordered with respect to other streams.
     pub kind: StreamKind,
     /// Device of the stream.
     pub device: DeviceId,
@@ -41,7 +41,7 @@ pub struct Stream {
     pub name: String,
 }
 
-/// One tenancy of memory. A name that is handed out twice is two buffers.
+/// One tenancy of memory. A name that is allocated twice refers to two buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buffer {
     /// Name in the program.
@@ -132,7 +132,7 @@ struct Pool {
 #[derive(Clone, Copy, Default)]
 struct Tenancy {
     buffer: Option<BufferId>,
-    /// Whether it came from the stream-ordered allocator.
+    /// Whether the buffer came from the stream-ordered allocator.
     stream_ordered: bool,
     /// Whether an earlier op allocates this name.
     allocated: bool,
@@ -157,7 +157,7 @@ impl<'a> Lowering<'a> {
             buffers: vec![Tenancy::default(); program.buffers.len()],
             pools: HashMap::new(),
         };
-        // A device has one legacy stream, whatever number of names it has.
+        // A device has one legacy stream, however many names that stream has.
         let mut legacy: HashMap<DeviceId, StreamId> = HashMap::new();
         for decl in &program.streams {
             let id = match decl.kind {
@@ -372,7 +372,7 @@ impl<'a> Lowering<'a> {
             (last, (pool.asked + u64::from(count) - 1) % size),
         ];
         for (name, slot) in slots {
-            // Pool streams have the pool's kind and device, whatever the declaration of the name says.
+            // Pool streams have the pool's kind and device, regardless of the declaration of the name.
             let decl = StreamDecl {
                 kind: StreamKind::NonBlocking,
                 device,
@@ -423,7 +423,7 @@ impl<'a> Lowering<'a> {
         self.out.buffers.push(Buffer {
             name,
             memory: decl.memory,
-            // A buffer over existing bytes has no others.
+            // A buffer over existing bytes has exactly the size of that range.
             size_bytes: over.map_or(decl.size_bytes, |(_, start, end)| {
                 decl.size_bytes.min(end - start)
             }),

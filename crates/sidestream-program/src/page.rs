@@ -26,7 +26,7 @@ impl Checked {
     }
 }
 
-/// A program as the text from which it was read.
+/// A program, listed as the text from which it was read.
 struct Text<'a> {
     program: &'a Program,
     checked: &'a Checked,

@@ -24,7 +24,7 @@ pub struct Document {
 pub struct Program {
     /// Name of the program.
     pub name: String,
-    /// What is needed to run it.
+    /// What is needed to run the program.
     pub level: Level,
     /// All streams.
     pub streams: Vec<StreamDecl>,

@@ -10,8 +10,8 @@ use crate::program::Program;
 /// finds.
 ///
 /// # Errors
-/// If the program violates the conditions of a log: a buffer is larger than the bytes that it uses, or there are more
-/// of something than a log may contain.
+/// If the program violates the conditions of a log: a buffer is larger than the bytes that it uses, or the program
+/// exceeds another limit of a log.
 pub fn record(program: &Program) -> Result<Vec<u8>, Error> {
     let lowered = lower(program);
     let mut log = Writer::new(Vec::new())?;

@@ -37,7 +37,7 @@ pub struct Unmet {
 /// Why a program cannot be run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CannotRun {
-    /// Its buffers are larger than the memory of its device.
+    /// The program's buffers are larger than the memory of their device.
     DeviceMemory {
         /// Bytes that the buffers need.
         wanted_bytes: u64,
@@ -53,7 +53,7 @@ pub enum CannotRun {
         /// Number of blocks.
         blocks: usize,
     },
-    /// Some of its work can never run.
+    /// Some of the program's work can never run.
     Stuck(Stuck),
 }
 
@@ -175,7 +175,7 @@ struct Running<'a> {
 struct Held {
     block: Address,
     home: Option<StreamId>,
-    /// None after it was freed.
+    /// None after the block was freed.
     piece: Option<Piece>,
 }
 
@@ -233,7 +233,7 @@ impl Running<'_> {
                 if runtime && let Kind::Alloc { buffer, stream, .. } = op.kind {
                     self.allocate(at, &op, buffer, stream)?;
                 }
-                // Recorded before the free, after which the allocator does not know it.
+                // The known uses are read before the free: the allocator does not know the buffer afterwards.
                 let freed = match op.kind {
                     Kind::Free { buffer } if runtime => Some((buffer, self.known_uses(buffer))),
                     _ => None,
@@ -269,7 +269,7 @@ impl Running<'_> {
         buffer: BufferId,
         home: Option<StreamId>,
     ) -> Result<(), CannotRun> {
-        // What the host knows about the device when it allocates.
+        // The choice depends on what the host knows about the device when it allocates.
         self.reach(at)?;
         let sim = &self.run.sim;
         let blocks = match home {
@@ -346,7 +346,7 @@ impl Running<'_> {
         expect(must_not_alias, false);
     }
 
-    /// Returns the block that a name was last handed before an op.
+    /// Returns the block that the last allocation of a name before an op got.
     fn held_by_name(&self, name: BufferRef, before: usize) -> Option<&Held> {
         let earlier = self.run.lowered.commands[..before].iter().rev();
         let mut allocs = earlier.filter_map(|command| match command {

@@ -1,5 +1,5 @@
 //! The ops of the format: the name of each and the fields that it takes. Reader and writer use only this table;
-//! `lower` defines as which calls the ops are run and checked.
+//! `lower` defines the calls that the ops become when they are run or checked.
 
 /// A field of an op.
 #[derive(Debug, Clone, Copy)]

@@ -12,7 +12,7 @@
 //! history. A cell stores who wrote it last. The outcome of an execution is, for every access, whose write it found
 //! (a write finds what it replaces), and whose writes remain in the end.
 //!
-//! This uses neither the clocks nor the shadow memory of the checker, only the promised edges.
+//! The search uses neither the clocks nor the shadow memory of the checker, only the promised edges.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -220,7 +220,7 @@ fn ops(lowered: &Lowered) -> impl Iterator<Item = &Op> {
 
 // ------------------------------------------------------------------ all executions
 
-/// The cell has its value from before the program. Other values are the number of the point that wrote it.
+/// No point has written the cell. Any other value is the number of the point that wrote it.
 const UNWRITTEN: u8 = u8::MAX;
 
 /// A step of an op, or the moment at which a thread asks for an elapsed time.
@@ -249,9 +249,9 @@ struct Executions {
     executions: f64,
     /// Number of visited pairs of completed points and memory.
     states: usize,
-    /// By point: the points that are not complete after it in some execution.
+    /// By point: the points that, in some execution, are not complete when this point is.
     ahead_of: Vec<u64>,
-    /// By point and cell: whose writes it finds there, over all executions.
+    /// By point and cell: whose writes the point finds there, over all executions.
     found: Vec<Vec<BTreeSet<u8>>>,
     /// By cell: whose writes remain in the end.
     left: Vec<BTreeSet<u8>>,
@@ -285,7 +285,8 @@ impl Executions {
 
     fn explore(&mut self, cells: usize) {
         let everything = (1u64 << self.points.len()) - 1;
-        // All states with equally many completed points, with the number of ways that lead to the set.
+        // All states with the same number of completed points, each with the number of ways that lead to its set of
+        // points.
         let mut states = HashSet::from([(0u64, vec![UNWRITTEN; cells])]);
         let mut ways = HashMap::from([(0u64, 1.0)]);
         for _ in 0..self.points.len() {

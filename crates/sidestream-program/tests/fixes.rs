@@ -50,7 +50,7 @@ fn a_fix_orders_its_pair() {
         }
     }
     println!(
-        "{ordered} fixes order their pair, {captured} of them beside a capture; {untried} are not tried"
+        "{ordered} fixes order their pair, {captured} of them during a capture; {untried} are not tried"
     );
     assert!(wrong.is_empty(), "wrong fixes at seeds {wrong:?}");
     assert!(ordered > programs && captured * 200 > programs && untried * 40 < programs);

@@ -29,7 +29,7 @@ fn check_op(op: &str, expected: &str) {
     check(&format!("{{name: x, ops: [{op}]}}"), expected);
 }
 
-/// Checks the keys beside `name` and `ops`.
+/// Checks the keys besides `name` and `ops`.
 #[track_caller]
 fn check_key(key: &str, expected: &str) {
     check(
@@ -112,7 +112,7 @@ fn ops_that_break_the_format() {
     }
     check_op(
         "{do: free, buf: \"A[0:4]\"}",
-        "line 1, op 0 (`free`), field `buf`: this is about all of `A`; leave out the range",
+        "line 1, op 0 (`free`), field `buf`: this call applies to all of `A`; leave out the range",
     );
     check_op(
         "{do: host_read, buf: A}",
@@ -385,7 +385,7 @@ fn cases_are_read_one_by_one() {
     );
     check(
         "seed: 2\ncases: [{name: a, ops: []}]",
-        "line 1, key `seed`: `seed` is not known here; beside `cases` only `version` is allowed",
+        "line 1, key `seed`: `seed` is not known here; besides `cases`, only `version` is allowed",
     );
 }
 
@@ -421,13 +421,13 @@ fn a_tenant_fits_its_place() {
     };
     check(
         &with("B: {kind: dev, bytes: 2048}", "A"),
-        "line 5, op 1 (`alloc`), field `over`: `B` has 2048 bytes, and there are 1024 to put it over; name a larger \
+        "line 5, op 1 (`alloc`), field `over`: `B` has 2048 bytes, and the place that it is put over has 1024; name a larger \
          place, or declare `B` under `buffers:` with `bytes: 1024`",
     );
     // Without a declaration the buffer has 1024 bytes.
     check(
         &with("", "\"A[0:512]\""),
-        "line 5, op 1 (`alloc`), field `over`: `B` has 1024 bytes, and there are 512 to put it over; name a larger \
+        "line 5, op 1 (`alloc`), field `over`: `B` has 1024 bytes, and the place that it is put over has 512; name a larger \
          place, or declare `B` under `buffers:` with `bytes: 512`",
     );
     check(&with("B: {kind: dev, bytes: 512}", "\"A[512:1024]\""), "ok");

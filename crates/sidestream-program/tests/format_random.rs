@@ -73,7 +73,7 @@ fn field(dice: &mut Dice, key: &str) -> String {
     format!("{key}: {value}")
 }
 
-/// Every op of the format; `hr`, `hw` and `hbuf` are accesses of the host.
+/// Every op of the format; `hr`, `hw` and `hbuf` are host accesses.
 const OPS: [&str; 40] = [
     "kernel s r? w? repeat?",
     "copy_async s from to",

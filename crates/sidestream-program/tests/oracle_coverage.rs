@@ -8,7 +8,7 @@ use crate::oracle::prog::{Act, Prog};
 
 const SEEDS: u64 = 20_000;
 
-/// How often each feature must occur in all programs together, at least.
+/// Minimum number of occurrences of each feature in all programs together.
 const AT_LEAST: [(u64, &[&str]); 5] = [
     (
         3000,

@@ -211,7 +211,8 @@ fn the_legacy_stream() {
     ];
     assert_eq!(races(head, &ops), ["RAW A 0 3+", "RAW B 1 3+"]);
     assert_eq!(lints(head, &ops), [("DEFAULT_STREAM_SERIALIZATION", 1)]);
-    // R17: a bare record does it as well, and does not count as work for the lint. A query does not.
+    // R17: a record alone in the legacy stream orders blocking streams too, and does not count as work for the lint. A
+    // query orders nothing.
     let ops = [
         "kernel, s: b, w: [A]",
         "record, ev: e, s: d",
@@ -233,7 +234,8 @@ fn the_legacy_stream() {
         "kernel, s: bf, r: [A]",
     ];
     assert_eq!(races(head, &ops), ["RAW A 0 2+", "RAW A 0 3+"]);
-    // R16: its sync covers blocking streams; the sync of a blocking stream does not cover it.
+    // R16: a sync of the legacy stream covers blocking streams; a sync of a blocking stream does not cover the legacy
+    // stream.
     let ops = [
         "kernel, s: b, w: [M]",
         "kernel, s: n, w: [M1]",

@@ -40,7 +40,7 @@ fn order_agrees_with_the_oracle() {
     assert!(total.ordered > 200 * programs && total.unordered > 100 * programs);
 }
 
-/// How much was compared: numbers of ordered and of unordered pairs of points.
+/// Numbers of compared pairs of points: ordered ones and unordered ones.
 #[derive(Debug, Default)]
 struct Counts {
     programs: u64,
@@ -96,17 +96,17 @@ enum Break {
     DestroyWaits,
     /// R15: non-blocking streams are blocking ones.
     NoNonBlocking,
-    /// R20: a blocking copy within devices blocks.
+    /// R20: a blocking copy from device to device blocks the host.
     DeviceCopyBlocks,
-    /// R22, R27, R31: what was observed is promised.
+    /// R22, R27, R31: observed behaviour counts as promised.
     ObservedIsPromised,
-    /// R25: an asynchronous copy of pinned memory blocks.
+    /// R25: an asynchronous copy to or from pinned memory blocks the host.
     PinnedCopyBlocks,
     /// R26: managed memory counts as pinned.
     ManagedIsPinned,
     /// R40: a wait for an event of another device waits for nothing.
     NoForeignWaits,
-    /// R41: a device synchronisation covers device 0 whatever is asked.
+    /// R41: a device synchronisation covers device 0, whichever device is requested.
     SyncsDeviceZero,
     /// R42: all devices share the legacy stream of device 0.
     OneLegacyStream,
@@ -116,7 +116,7 @@ enum Break {
     EmptyWaitActs,
     /// R10: a query that answers "done" proves nothing.
     DoneIsNotYet,
-    /// R12: an event keeps its record when it is destroyed or created anew.
+    /// R12: an event keeps its record when it is destroyed or created again.
     EventsOutlive,
     /// R14: the legacy stream does not wait for blocking streams.
     LegacyWaitsForNone,
@@ -126,25 +126,25 @@ enum Break {
     BlockingCoversLegacy,
     /// R17: records and waits are no actions.
     RecordsAreNoActions,
-    /// R19: a blocking pageable upload is complete when it returns.
+    /// R19: a blocking pageable upload is complete when the call returns.
     PageableUploadBlocks,
-    /// R24: every blocking memset blocks.
+    /// R24: a blocking memset blocks the host for every kind of memory.
     EveryMemsetBlocks,
     /// R28: a host function raises its flag at the call.
     FlagsRiseEarly,
-    /// R28: all flags are one.
+    /// R28: all flags are the same flag.
     OneFlag,
     /// R28: of several raises the last one counts.
     LastRaiseCounts,
-    /// R33: memory of `cudaMallocAsync` is there at the call.
+    /// R33: memory of `cudaMallocAsync` exists from the call on, not in stream order.
     MallocOnHost,
     /// R34: `cudaFreeAsync` acts at the call.
     FreeOnHost,
-    /// R39: the host does not wait for events of another than the current device.
+    /// R39: the host does not wait for events of devices other than the current one.
     NoForeignSyncs,
     /// R41: a device synchronisation covers all devices.
     SyncsAllDevices,
-    /// R49: all graphs are one.
+    /// R49: all graphs are the same graph.
     OneGraph,
     /// R52: a stream that is handed a block waits for its home stream.
     HandOutWaits,
@@ -376,8 +376,8 @@ impl<'a> Book<'a> {
     fn compare(&self, answer: &Answer) -> Result<Counts, String> {
         let graph = &answer.graph;
         let until = answer.error.map_or(usize::MAX, |(failing, _)| failing);
-        // Both must have the same points where something runs or is touched: a point that only one of them has would
-        // be compared with nothing.
+        // The rule book and the oracle must have the same points where something runs or is touched: a point that only
+        // one of them has would be compared with nothing.
         let runs = |&&(op, point): &&(usize, Point)| {
             op < until && !matches!(point, Point::Call | Point::Return)
         };

@@ -40,7 +40,7 @@ fn the_times_in_the_table_are_those_of_the_simulator() {
     for example in examples {
         let name = example.expect("an entry").file_name();
         let name = name.to_str().expect("a name in UTF-8");
-        // What is wrong has a row, with what is right beside it.
+        // Each wrong program has a row.
         let is_wrong = ["racy", "serial", "error"]
             .iter()
             .any(|kind| name.ends_with(&format!(".{kind}.yaml")));

@@ -1,5 +1,5 @@
 //! Every interpretation of the rules as a racy program and its repaired twin: a checker that always complains would
-//! pass the first, one that never does the second.
+//! pass the racy programs, and one that never complains would pass the twins.
 //!
 //! Programs are lists of ops in the format's flow style. The expected findings follow the racy one, as
 //! `KIND buffer first second`, with a question mark where CUDA leaves the behaviour open; the twin must be clean.

@@ -65,8 +65,8 @@ impl Held {
     }
 }
 
-/// Records a stream use of the batch that contains this address: its memory is not reused before the work that the
-/// stream is given until the batch is released. Returns whether there is such a batch.
+/// Records that the stream uses the batch that contains this address: the memory of the batch is not reused until the
+/// stream has completed all work that it got before the batch was released. Returns whether there is such a batch.
 #[pyfunction]
 pub fn note_stream(address: u64, stream: &Bound<'_, PyAny>) -> PyResult<bool> {
     let held = {
@@ -122,11 +122,11 @@ impl DeviceArray {
         devices::name(&self.held.device)
     }
 
-    /// Record that the array is used on this stream too; you make the stream wait for the one that the array was
-    /// handed out on.
+    /// Record that the array is used on this stream too. Make the stream wait for the one that the array was handed out
+    /// on.
     ///
-    /// The memory is not reused before the work that the stream is given until the batch is released. Nothing waits
-    /// now.
+    /// The memory is not reused until the stream has completed all work that it got before the batch was released. This
+    /// call waits for nothing.
     fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream_of(&self.held.device, stream)?;
         self.held.lease.note(&stream);
@@ -158,7 +158,7 @@ impl DeviceArray {
         flat.call_method1("reshape", (self.shape(py)?,))
     }
 
-    /// Refuse the implicit conversion to an array of the host.
+    /// Refuse the implicit conversion to a numpy array.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__(
         &self,

@@ -79,7 +79,7 @@ pub fn diagnose(
         let rank = Rank::of(&file, &report).whole_json().to_string();
         let mut json = report.json();
         json["file"] = file.as_str().into();
-        // These are the largest parts of the report, and no table needs them.
+        // The zooms and the excerpt are the largest parts of the report, and no table needs them.
         report.zooms = Vec::new();
         report.excerpt = Excerpt::default();
         let tables = Tables { file, report };

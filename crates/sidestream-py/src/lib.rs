@@ -14,6 +14,7 @@ mod dlpack;
 mod event;
 mod failure;
 mod fetch;
+#[cfg_attr(not(target_os = "linux"), path = "frames_elsewhere.rs")]
 mod frames;
 #[cfg(feature = "images")]
 mod images;

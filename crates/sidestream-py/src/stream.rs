@@ -34,7 +34,7 @@ pub struct Stream {
     identity: Identity,
     /// Whether the handle is known elsewhere: others may then use the stream after this object is gone.
     is_known: AtomicBool,
-    /// The object from which `of` made this one; it must stay alive as long.
+    /// The object from which `of` made this one; that object must stay alive as long as this one.
     #[pyo3(get)]
     adopted: Option<Py<PyAny>>,
     /// The process that made the stream: a forked child of it cannot reuse the stream.

@@ -21,7 +21,7 @@ const DEEPEST: usize = 200;
 /// Python's `sys.modules`.
 static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 
-/// The structure of a container without its arrays. It keeps none of them alive.
+/// The structure of a container without its arrays. The structure keeps no array alive.
 #[pyclass(frozen, module = "sidestream._sidestream")]
 pub struct Shape {
     tree: Node,
@@ -70,9 +70,10 @@ struct Arrays<'py> {
 
 /// Return the arrays of a tree in order, and the tree's shape.
 ///
-/// PyTorch tensors are taken out, and, if `arrays`, numpy arrays of numbers. `open` takes other containers apart: it
-/// returns the class, the names, the values, and a function that returns the constructor for other values, or None if
-/// the object is not a container. An object has no values if that function makes it as a whole.
+/// PyTorch tensors are taken out, and, if `arrays`, numpy arrays of numbers. `open` takes other containers apart. For a
+/// container it returns the class, the names, the values, and a function. That function returns another one, which
+/// builds the container from new values. The values are None if the container can only be rebuilt as a whole; the
+/// function then returns what does that. For anything else `open` returns None.
 #[pyfunction]
 pub fn flatten<'py>(
     tree: &Bound<'py, PyAny>,

@@ -206,7 +206,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(mixed: Path) -> None:
         ValueError, match='engine_share is 0.5, and decode "cpu": give decode="gpu", or leave it out'
     ):
         loader(mixed, engine_share=0.5)
-    with pytest.raises(ValueError, match="`engine_share` is 2; it is a part of the pictures, from 0 to 1"):
+    with pytest.raises(ValueError, match="`engine_share` is 2; give a share of the pictures, from 0 to 1"):
         loader(mixed, decode="gpu", engine_share=2.0)
     with loader(mixed, decode="gpu") as engines:
         with pytest.raises(

@@ -1,5 +1,6 @@
-//! A host function in stream order: it runs when the work before it is complete, and notifies another thread, which need not
-//! query the device. It calls nothing of the runtime, and that other thread does any longer work.
+//! A host function in stream order: it runs when the work before it is complete, and notifies
+//! another thread, which need not query the device. The function calls nothing of the runtime, and
+//! leaves any longer work to that other thread.
 //!
 //!     cargo run --release -p sidestream --example callback [DEVICE]
 
@@ -22,7 +23,7 @@ extern "C" __global__ void add_one(unsigned* x) {
 fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let stream = device.stream("work")?;
-    // SAFETY: it is launched with exactly one thread for each value.
+    // SAFETY: the kernel is launched with exactly one thread for each value.
     let add_one = unsafe { Kernel::<Write<u32>>::from_cuda(ADD_ONE, "add_one") };
     let add_one = add_one.and_on_host(|_, x: &mut [u32]| x.iter_mut().for_each(|x| *x += 1));
 

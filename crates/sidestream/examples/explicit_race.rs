@@ -40,11 +40,12 @@ fn main() -> Result<()> {
 
 /// Uploads in one stream and sums in another, with or without the wait between them.
 fn run(name: &str, waits: bool) -> Result<(u32, Findings)> {
-    // On the simulated GPU: one of the orders that CUDA allows, in which the kernel runs before the upload.
+    // On the simulated GPU this schedule is one of the orders that CUDA allows: the kernel runs
+    // before the upload.
     let options = Options::new().schedule(Schedule::Seeded(1));
     let device = Device::open_with(name, &options)?;
     let findings = device.checked(OnRace::Report);
-    // SAFETY: it reads exactly the values of its input, and writes one.
+    // SAFETY: the kernel reads exactly the values of its input, and writes one.
     let sum = unsafe { Kernel::<(Read<u32>, Write<u32>)>::from_cuda(SUM, "sum") };
     let sum = sum.and_on_host(|_, (x, out): (&[u32], &mut [u32])| out[0] = x.iter().sum());
 

@@ -48,7 +48,7 @@ fn main() -> Result<()> {
                     held.push((buffer, seed));
                     (held_bytes, written) = (held_bytes + bytes, written + bytes);
                 }
-                // The free pieces may be too small for a large one.
+                // The free pieces may be too small for a large buffer.
                 Err(Error::OutOfMemory(_)) => {
                     refused += 1;
                     break;
@@ -56,7 +56,7 @@ fn main() -> Result<()> {
                 Err(error) => return Err(error),
             }
         }
-        // Check all of it, and drop half without waiting for anything.
+        // Check all buffers, and drop half of them without waiting for anything.
         for (buffer, seed) in &held {
             let stream = &streams[dice.below(3) as usize];
             let args = (buffer.view(), buffer.len() as u64, *seed, errors.view_mut());

@@ -24,7 +24,7 @@ fn main() -> sidestream::Result<()> {
         device.stream("compute")?,
         device.stream("store")?,
     ];
-    // SAFETY: it is launched with exactly one thread for each value.
+    // SAFETY: the kernel is launched with exactly one thread for each value.
     let square = unsafe { Kernel::<(Read<u32>, Write<u32>)>::from_cuda(SQUARE, "square") };
     let square = square.and_on_host(|_, (x, y): (&[u32], &mut [u32])| {
         for (y, x) in y.iter_mut().zip(x) {

@@ -1,5 +1,5 @@
-//! Times work on the device with events, and compares it to the roofline: the least time in which the device could do
-//! the same arithmetic and move the same bytes.
+//! Times work on the device with events, and compares it to the roofline: the shortest time in
+//! which the device could do the same arithmetic and move the same bytes.
 //!
 //!     cargo run --release -p sidestream --example timing [DEVICE]
 
@@ -21,7 +21,7 @@ extern "C" __global__ void scale(const float* x, float* y, float by) {
 fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let stream = device.stream("timing")?;
-    // SAFETY: it is launched with exactly one thread for each value.
+    // SAFETY: the kernel is launched with exactly one thread for each value.
     let scale = unsafe { Kernel::<Scale>::from_cuda(SCALE, "scale") };
     let scale = scale.and_on_host(|_, (x, y, by): (&[f32], &mut [f32], f32)| {
         for (y, x) in y.iter_mut().zip(x) {

@@ -63,7 +63,7 @@ pub unsafe trait Backend: Send + Sync {
     /// Any error that the driver returns; the id is then not in use.
     unsafe fn create(&self, what: Create<'_>) -> Result<()>;
 
-    /// Destroys it. Work that was submitted to it still runs (R12, R13). Never waits.
+    /// Destroys an object. Work that was submitted to it still runs (R12, R13). Never waits.
     ///
     /// # Safety
     /// The caller created it, and does not name it again.
@@ -90,7 +90,8 @@ pub unsafe trait Backend: Send + Sync {
     /// The memory exists, and is not moved or freed before [`unregister`](Backend::unregister).
     ///
     /// # Errors
-    /// Any error that the driver returns: some of it may be pinned already, or it may be too large.
+    /// Any error that the driver returns, for instance because some of the memory is already pinned or the range is too
+    /// large.
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()>;
 
     /// Unpins memory. May wait for the whole device.
@@ -99,7 +100,7 @@ pub unsafe trait Backend: Send + Sync {
     /// The caller registered it, and has seen all its uses complete.
     unsafe fn unregister(&self, at: Address);
 
-    /// Compiles and loads a kernel for a device, which its first launch would do otherwise.
+    /// Compiles and loads a kernel for a device, so that its first launch there does not have to.
     ///
     /// # Errors
     /// [`Error::NoForm`](crate::error::Error::NoForm) if the kernel has no form for this machine, or any error of the
@@ -107,8 +108,8 @@ pub unsafe trait Backend: Send + Sync {
     fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()>;
 
     /// Submits a call to the device. Returns once the work is enqueued, not when it is complete, unless the call [may
-    /// block](crate::order::may_block) its caller. Each kernel launch is a call of its own: one operation stands
-    /// for several launches only in a written program.
+    /// block](crate::order::may_block) its caller. Each kernel launch is a separate call: only in a program file does
+    /// one operation stand for several launches.
     ///
     /// # Safety
     /// Streams, events and graphs that the call names belong to the caller. All memory that it names, or that the
@@ -117,21 +118,21 @@ pub unsafe trait Backend: Send + Sync {
     /// which have the types of its parameters.
     ///
     /// # Errors
-    /// Any error that the driver returns; nothing was enqueued then, and the caller has the memory back as if the
-    /// call had not been made. If something was enqueued all the same,
-    /// [`Error::Submitted`](crate::error::Error::Submitted), or that the device is lost.
+    /// Any error that the driver returns; nothing was enqueued then, and the caller has the memory back as if the call
+    /// had not been made. If something was enqueued all the same, the error is
+    /// [`Error::Submitted`](crate::error::Error::Submitted), or reports that the device is lost.
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
 
-    /// Returns whether a stream takes part in a capture, or is the legacy stream during one; also callable after a
-    /// call was refused, which may or may not have ended the capture. The question does not invalidate a capture. If
-    /// the driver gives no answer the result is true.
+    /// Returns whether a stream takes part in a capture, or is the legacy stream during one. Can also be called after a
+    /// refused call, which may or may not have ended the capture. The query does not invalidate a capture. If the
+    /// driver gives no answer, the result is true.
     fn is_captured(&self, stream: StreamId) -> bool {
         let _ = stream;
         true
     }
 
-    /// Sets which captures forbid this thread to allocate and to wait from here on, with CUDA's numbers: those of all
-    /// threads (0), its own (1), or none (2). Returns the previous setting. Has no meaning where captures forbid
+    /// Sets the calling thread's capture mode, with CUDA's numbers: the captures of all threads (0), only its own (1),
+    /// or none (2) forbid it to allocate and to wait. Returns the previous mode. Has no effect where captures forbid
     /// nothing.
     fn capture_mode(&self, mode: i32) -> i32 {
         mode
@@ -165,7 +166,7 @@ pub unsafe trait Backend: Send + Sync {
     /// If one is not complete, or was made without timing.
     fn elapsed_ns(&self, from: EventId, to: EventId) -> Result<f64>;
 
-    /// Returns the handle with which another process opens an event of [`Create::Interprocess`].
+    /// Returns the handle with which another process opens an event that was created by [`Create::Interprocess`].
     ///
     /// # Errors
     /// Any error that the driver returns.
@@ -190,7 +191,7 @@ pub unsafe trait Backend: Send + Sync {
     fn raw_stream(&self, stream: StreamId) -> Option<u64>;
 }
 
-/// The error of a back end whose events no other process can open.
+/// Returns the error of a back end whose events no other process can open.
 pub fn no_interprocess() -> Error {
     Error::Refused {
         call: "interprocess",
@@ -216,7 +217,7 @@ pub struct Caps {
     /// The most urgent and the least urgent priority of a stream; lower is more urgent.
     pub priorities: (i32, i32),
     /// Whether reserved memory can be extended at its end ([`Reserve::at`]), so that a copy may cross from the first
-    /// reservation into the one that follows it. CUDA refuses such a copy, even if the driver happens to place them
+    /// reservation into the one that follows it. CUDA refuses such a copy, even if the driver happens to place the two
     /// contiguously.
     pub extends_memory: bool,
     /// Whether other processes can open its events ([`Create::Interprocess`]).
@@ -277,9 +278,9 @@ pub enum Create<'a> {
         kind: StreamKind,
         /// Priority within [`Caps::priorities`]; lower is more urgent.
         priority: i32,
-        /// Name for people.
+        /// Name for traces and reports.
         name: &'a str,
-        /// The driver's handle of an existing stream, which its owner keeps.
+        /// The driver's handle of an existing stream, which continues to belong to its owner.
         adopt: Option<u64>,
     },
     /// An event.
@@ -288,9 +289,9 @@ pub enum Create<'a> {
         id: EventId,
         /// Its device.
         device: DeviceId,
-        /// Whether it records times.
+        /// Whether the event records the device's time.
         timing: bool,
-        /// Whether a thread that waits for it sleeps instead of polling.
+        /// Whether a thread that waits for the event sleeps instead of polling.
         sleeps: bool,
     },
     /// An event without timing that processes can share, if [`Caps::shares_events`] is set.
@@ -326,7 +327,7 @@ pub enum Destroy {
     Graph(GraphId),
 }
 
-/// What the machine needs for an operation in addition to the op.
+/// The data that the machine needs for an operation in addition to the op.
 pub enum Payload<'a> {
     /// Nothing: for records, waits and other operations without data.
     None,
@@ -406,7 +407,7 @@ pub enum Arg {
         at: Address,
         /// Number of bytes that the kernel may touch.
         bytes: u64,
-        /// Whether the kernel writes them.
+        /// Whether the kernel only reads the bytes, or may write them.
         mode: Mode,
     },
     /// A number of up to eight bytes, least significant first.
@@ -430,7 +431,7 @@ impl Arg {
 
 /// A kernel, with all its forms.
 pub struct Code {
-    /// Name; in an image, that of the entry.
+    /// Name of the kernel, and of its entry point in the image.
     pub name: String,
     /// Code for a real device.
     pub image: Option<Image>,
@@ -438,7 +439,7 @@ pub struct Code {
     pub host: Option<HostForm>,
     /// Cost on the simulated GPU; without it the time follows from the bytes that the kernel touches.
     pub cost: Option<CostOf>,
-    /// Where a back end stores its handle of the loaded kernel.
+    /// The place where a back end stores its handle of the loaded kernel.
     pub loaded: Loaded,
 }
 
@@ -524,7 +525,7 @@ impl HostBytes {
 pub struct Node {
     /// The operation and its accesses. Its stream and its id are ignored.
     pub op: Op,
-    /// What the machine needs for the operation.
+    /// The data that the machine needs for the operation.
     pub work: NodeWork,
     /// Indices of the nodes that it depends on, all of them earlier nodes.
     pub after: SmallVec<[u32; 4]>,
@@ -550,6 +551,6 @@ pub struct Done {
     pub op: OpId,
     /// Start and end of its call on the host, where known.
     pub call_ns: Option<(u64, u64)>,
-    /// Start and end of its work on the device; `None` for an operation of the host alone.
+    /// Start and end of its work on the device; `None` for an operation that involves only the host.
     pub work_ns: Option<(u64, u64)>,
 }

@@ -52,14 +52,13 @@ pub struct Measured {
     pub roofline: Option<Roofline>,
 }
 
-/// The least time that a device needs for declared work, after Williams, Waterman and Patterson,
-/// "Roofline" (CACM 2009): all its arithmetic at full speed, or all its bytes at full bandwidth,
-/// whichever is longer.
+/// The minimum time that a device needs for declared work, after Williams, Waterman and Patterson, "Roofline" (CACM
+/// 2009): all its arithmetic at full speed, or all its bytes at full bandwidth, whichever is longer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Roofline {
-    /// The least time of one call.
+    /// The minimum time of one call.
     pub floor: Duration,
-    /// The resource that determines it.
+    /// The resource that determines the floor.
     pub bound: Bound,
     /// The floor divided by the median: 1 is the limit of the device.
     pub share: f64,

@@ -7,8 +7,8 @@ use crate::op::DeviceId;
 
 /// The reason why a call of the runtime failed.
 ///
-/// The text says what was asked, why it was refused and what to do instead. A wrong index or a wrong type is not an
-/// `Error`: it is a mistake in the code, and panics at the caller's line.
+/// The message says what was requested, why it was refused and what to do instead. A wrong index or a wrong type is not
+/// an `Error`: it is a mistake in the code, and panics at the caller's line.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
     NoSuchDevice {
         /// The name that was asked for.
         asked: String,
-        /// The names that exist, or why there are none.
+        /// The names that exist, or the reason why there are none.
         why: String,
     },
     /// There is not enough memory, even after waiting for all memory that was freed.
@@ -27,7 +27,7 @@ pub enum Error {
         call: &'static str,
         /// The driver's error code.
         code: i32,
-        /// The driver's description of the error, and what to do.
+        /// The driver's description of the error, and the remedy.
         why: String,
     },
     /// The call failed after the device had accepted all or part of it; its operands count as in use until that work
@@ -44,7 +44,7 @@ pub enum Error {
     Invalid {
         /// The call.
         call: &'static str,
-        /// Why the arguments do not fit, and what to do instead.
+        /// The reason why the arguments do not fit, and the remedy.
         why: String,
     },
     /// The kernel has no form that this device can run.
@@ -90,11 +90,11 @@ pub struct OutOfMemory {
     pub allocated_bytes: u64,
     /// Bytes taken from the device, whether buffers hold them or not.
     pub reserved_bytes: u64,
-    /// The most bytes that may be taken.
+    /// Maximum number of bytes that may be taken from the device.
     pub limit_bytes: u64,
 }
 
-/// Which device was lost, and why.
+/// The device that was lost, and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lost {
     /// The device.

@@ -113,7 +113,7 @@ impl<A> Kernel<A> {
     }
 
     /// Sets the cost of a launch on the simulated GPU. Without it the kernel's time follows from the bytes that it
-    /// touches. The closure must not call the runtime, as the kernel must not.
+    /// touches. Like the kernel, the closure must not call the runtime.
     ///
     /// # Panics
     /// If the kernel has clones.
@@ -174,7 +174,8 @@ impl Grid {
         }
     }
 
-    /// Returns a grid of as many blocks of `threads` threads as give each of `items` a thread; at least one block.
+    /// Returns the smallest grid of blocks of `threads` threads that has a thread for each of `items`; at least one
+    /// block.
     ///
     /// # Panics
     /// If `threads` is zero or the number of blocks exceeds the limit of a grid.

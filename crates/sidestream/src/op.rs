@@ -68,7 +68,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Whether a copy treats it as host memory. Managed memory counts as device memory.
+    /// Whether a copy treats this memory as host memory. Managed memory counts as device memory.
     pub fn is_host(self) -> bool {
         matches!(self, Memory::Pinned | Memory::Pageable)
     }
@@ -79,7 +79,7 @@ impl Memory {
 pub enum StreamKind {
     /// Created with the non-blocking flag: no implicit order (R15).
     NonBlocking,
-    /// Created without it: ordered with the legacy default stream (R14).
+    /// Created without that flag: ordered with the legacy default stream (R14).
     Blocking,
     /// A thread's per-thread default stream: ordered with the legacy stream like a blocking stream (R18).
     PerThread,
@@ -93,7 +93,7 @@ impl StreamKind {
         matches!(self, StreamKind::Blocking | StreamKind::PerThread)
     }
 
-    /// Whether it exists without having been created, so that any code may use it.
+    /// Whether the stream exists without having been created, so that any code may use it.
     pub fn is_default(self) -> bool {
         matches!(self, StreamKind::Legacy | StreamKind::PerThread)
     }
@@ -122,7 +122,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Returns the number of bytes that it touches.
+    /// Returns the number of bytes that the access touches.
     pub fn len_bytes(&self) -> u64 {
         self.end - self.start
     }
@@ -142,7 +142,7 @@ pub struct Op {
     pub site: SiteId,
     /// The kind of call.
     pub kind: Kind,
-    /// The bytes that it touches. A free is listed as a write of the whole buffer.
+    /// The bytes that the call touches. A free is listed as a write of the whole buffer.
     pub accesses: Accesses,
 }
 
@@ -151,14 +151,14 @@ pub struct Op {
 pub enum Kind {
     /// A kernel, launched `launches` times in a row.
     Kernel {
-        /// The stream in which it runs.
+        /// The stream in which the kernel runs.
         stream: StreamId,
         /// The number of equal launches that this operation represents; at least one.
         launches: u32,
     },
     /// `cudaMemcpyAsync`.
     Copy {
-        /// The stream in which it runs.
+        /// The stream in which the copy runs.
         stream: StreamId,
         /// Memory of the source.
         from: Memory,
@@ -167,14 +167,14 @@ pub enum Kind {
     },
     /// `cudaMemcpyPeerAsync`: between memory of two devices.
     CopyPeer {
-        /// The stream in which it runs, on one of the two devices.
+        /// The stream in which the copy runs, on one of the two devices.
         stream: StreamId,
         /// The other device.
         peer: DeviceId,
     },
     /// `cudaMemsetAsync`.
     Memset {
-        /// The stream in which it runs.
+        /// The stream in which the memset runs.
         stream: StreamId,
     },
     /// `cudaMemcpy`: in the legacy stream of the thread's device; blocks according to R19 to R23.
@@ -191,14 +191,14 @@ pub enum Kind {
     },
     /// A host function, in stream order.
     HostFunc {
-        /// The stream whose later work waits for it.
+        /// The stream whose later work waits for the function.
         stream: StreamId,
-        /// A flag that it sets when it is complete.
+        /// A flag that the function sets when it is complete.
         raises: Option<FlagId>,
     },
     /// A launch of an executable graph.
     GraphLaunch {
-        /// The stream in which it runs.
+        /// The stream in which the graph runs.
         stream: StreamId,
         /// The graph.
         graph: GraphId,
@@ -231,7 +231,7 @@ pub enum Kind {
     WaitStream {
         /// The stream whose later work waits.
         stream: StreamId,
-        /// The stream whose work so far it waits for.
+        /// The stream whose work so far is waited for.
         source: StreamId,
     },
     /// `cudaStreamSynchronize`.
@@ -279,9 +279,9 @@ pub enum Kind {
     Alloc {
         /// The buffer allocated.
         buffer: BufferId,
-        /// Its home stream; `None` for the cache of pinned memory.
+        /// The buffer's home stream; `None` for the cache of pinned memory.
         stream: Option<StreamId>,
-        /// The earlier buffer of the bytes whose events, recorded at its free, were all seen to be complete.
+        /// An earlier buffer of these bytes, if all events that its free recorded were seen to be complete.
         saw_events_of: Option<BufferId>,
     },
     /// `tensor.record_stream(stream)` (R53).

@@ -1,8 +1,9 @@
-//! Tells the processes of a fork apart: a child has copies of objects that belong to its parent.
+//! Distinguishes a forked child from its parent: the child has copies of objects that belong to the parent.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The number of forks between this process and the first one that asked; each forked child counts one more.
+/// The number of forks between this process and the first one that called [`Process::this`]; each forked child adds
+/// one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The process in which an object was made.
@@ -16,8 +17,8 @@ impl Process {
         Process(FORKS.load(Relaxed))
     }
 
-    /// Returns whether this is the current process, and not a forked child of it. Part of every call: asking the
-    /// system for the process id would take longer than the rest of some calls.
+    /// Returns whether this is the current process, and not its parent. Part of every call: asking the system for the
+    /// process id would take longer than the rest of some calls.
     #[inline]
     pub(crate) fn is_this(self) -> bool {
         self.0 == FORKS.load(Relaxed)
@@ -50,11 +51,11 @@ fn watch() {
     // is allowed in a child right after the fork. The handler stays valid: this library is part of the program, or of
     // a Python module, which is never unloaded.
     WATCHES.call_once(|| unsafe {
-        // It fails only if memory runs out; forks then go unnoticed, as they would without this call.
+        // The registration fails only if memory runs out; then forks go unnoticed, as they would without this call.
         pthread_atfork(None, None, Some(in_child));
     });
 }
 
-/// This target has no forks.
+/// This target has no `fork`.
 #[cfg(not(all(unix, not(miri))))]
 fn watch() {}

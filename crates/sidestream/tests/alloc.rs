@@ -36,7 +36,7 @@ impl Desk {
         held.expect("there is room")
     }
 
-    /// Frees it after its home stream has used it.
+    /// Frees a piece after its home stream has used it.
     fn free(&mut self, held: Held) {
         let home = held.home.expect("a stream");
         self.machine.free(&mut self.cache, held, &[home]);

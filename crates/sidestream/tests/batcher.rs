@@ -127,7 +127,7 @@ fn requests_that_wait_leave_as_one_batch_of_the_next_size() {
     let batcher = serve(settings(&device).slots(1), hold);
     let first = batcher.submit(&[1, 1, 1]).unwrap();
     assert_eq!(batches.recv(), Ok(1));
-    // These arrive while the only slot is busy.
+    // These requests arrive while the only slot is busy.
     let others: Vec<_> = (0..11)
         .map(|n| batcher.submit(&[n, 0, 0]).unwrap())
         .collect();
@@ -406,7 +406,7 @@ fn unusable_settings_are_refused() {
     }
 }
 
-/// Counts how often it is woken.
+/// A waker that counts how often it is woken.
 #[derive(Default)]
 struct Woken(AtomicU64);
 
@@ -456,7 +456,7 @@ fn results_are_kept_while_they_are_owned() {
     );
 }
 
-/// Reads the statistics of the batcher when it is woken.
+/// A waker that reads the statistics of the batcher when it is woken.
 struct Counted(Arc<Numbers>, Mutex<Vec<(u64, u64, u64)>>);
 
 impl Wake for Counted {
@@ -660,7 +660,7 @@ fn faulty(seed: u64) {
         assert_eq!((statistics.waiting, statistics.in_flight), (0, 0));
     }
     for (.., kept) in ended {
-        // Each answer has ended, whatever its result: nothing is left that could still end one.
+        // Each answer has ended, regardless of its result: nothing is left that could still end one.
         assert!(kept.iter().all(|(_, answer)| answer.is_ready()));
         settle(kept.into_iter());
     }

@@ -147,7 +147,7 @@ fn war_and_waw() {
 
 #[test]
 fn of_several_kinds_that_fit_one_pair_the_first_is_printed() {
-    // Both read and write: RAW, not WAR or WAW.
+    // Both kernels read and write: RAW, not WAR or WAW.
     check(
         "kernel s=s1 r=A w=A
          kernel s=s2 r=A w=A",
@@ -442,7 +442,7 @@ fn the_default_stream_between_two_others() {
         "DEFAULT_STREAM_SERIALIZATION 1
          DEFAULT_STREAM_SERIALIZATION 2",
     );
-    // Work of two streams before it, one of which continues.
+    // Two streams have work before that of the legacy stream, and one of them continues.
     check(
         "kernel s=b1 w=A
          kernel s=b2 w=B

@@ -54,7 +54,7 @@ fn a_library_that_is_not_a_compiler_reports_the_missing_function() {
     let text = load("libc.so.6").to_string();
     assert_eq!(
         text,
-        "libc.so.6 has no function nvrtcVersion: it is too old, or it is no NVRTC; that of CUDA 11.2 \
+        "libc.so.6 has no function nvrtcVersion: it is too old, or it is not NVRTC; NVRTC of CUDA 11.2 \
          or later is needed"
     );
 }

@@ -40,7 +40,7 @@ struct Fragile {
 }
 
 impl Fragile {
-    /// Attaches it, and arms it afterwards: a late sink is first told what exists already.
+    /// Attaches such a sink, and arms it afterwards: a late sink is first told what exists already.
     fn attach(device: &Device, at: &'static str, is_told: fn(&Kind) -> bool) -> SinkId {
         let is_armed = Arc::<AtomicBool>::default();
         let armed = Arc::clone(&is_armed);

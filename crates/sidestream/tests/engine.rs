@@ -272,16 +272,16 @@ fn an_urgent_kernel_waits_until_blocks_end_and_no_longer() {
         })
     };
     let gap_ns = Profile::h200().kernel_gap_ns as u64;
-    // It takes half of the device for a tenth of a block: the rest is done a twentieth of a block later.
+    // The urgent kernel takes half of the device for a tenth of a block: the rest is done a twentieth of a block later.
     let [urgent, long, next] = run(-1, 40_000);
     assert_eq!(urgent, (100_000, 110_000));
     assert_eq!(long, (0, 205_000));
     assert_eq!(next.0, 205_000 + gap_ns);
-    // With equal priority it waits for all work that is there when it arrives.
+    // With equal priority the kernel waits for all work that is there when it arrives.
     let [equal, long, _] = run(0, 40_000);
     assert_eq!((equal, long), ((200_000, 210_000), (0, 200_000)));
     assert_eq!(run(-5, 99_999)[0].0, 100_000);
-    // Blocks that begin at the moment when it arrives go first.
+    // Blocks that begin at the moment when the urgent kernel arrives go first.
     assert_eq!(run(-1, 100_000)[0].0, 200_000);
 }
 

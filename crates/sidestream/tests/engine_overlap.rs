@@ -288,7 +288,8 @@ fn stages_of_the_wider_set() {
     assert_eq!(wrong, 0, "\n{table}");
 }
 
-/// No arrangement beats the limit, whatever the size and the work, and from 4 MiB on the best one comes close to it.
+/// No arrangement beats the limit, regardless of the size and the work. At 4 MiB or more the best one comes close to
+/// it.
 #[test]
 fn the_limit_bounds_every_arrangement_and_is_tight() {
     for profile in Profile::NAMES.map(|n| Profile::named(n).expect("built in")) {

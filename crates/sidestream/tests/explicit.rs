@@ -388,7 +388,7 @@ fn memory_of_the_safe_api_that_foreign_code_uses_has_to_be_recorded() {
         }
         drop(buffer);
         drop(foreign);
-        // The memory of the buffer, for another owner.
+        // Another owner gets the memory of the buffer.
         let mut next = home.alloc::<u8>(BYTES as usize).unwrap();
         home.fill_with(next.view_mut(), 1).unwrap();
         let mut host = vec![0; BYTES as usize];
@@ -529,7 +529,7 @@ fn a_blocking_event_sleeps_and_is_waited_for_at_once_without_end() {
     work.record(&sleeps).unwrap();
     sleeps.synchronize().unwrap();
     assert_eq!(backend.endless_waits(), 1);
-    // When it is given back, it does not become an event of another kind.
+    // An event that is given back does not become an event of another kind.
     drop(sleeps);
     drop(Event::new(&device).unwrap());
     assert_eq!(backend.sleeping(), 1);

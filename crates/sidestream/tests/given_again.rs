@@ -74,7 +74,8 @@ fn a_checker_sees_no_race_where_the_memory_goes_to_a_thread_that_did_not_call_th
     let page = device.pinned(2 * LEN).unwrap();
     drop(a.upload(page, data.view_mut()).unwrap());
     device.empty_cache().unwrap();
-    // One half each of what was one piece. The first thread never uses it on a stream of its own.
+    // Two threads get one half each of a piece that was freed. The first thread never uses its half on a stream of its
+    // own.
     let first = on_another_thread(|| device.pinned::<u32>(LEN).unwrap());
     let got = on_another_thread(|| {
         let zeros = b.alloc_zeroed::<u32>(LEN).unwrap();
@@ -83,7 +84,7 @@ fn a_checker_sees_no_race_where_the_memory_goes_to_a_thread_that_did_not_call_th
         page.synchronize().unwrap().to_vec()
     });
     assert_eq!(got, [0; LEN]);
-    // And back to the cache, from which a third thread gets it.
+    // The first half goes back to the cache, from which a third thread gets it.
     on_another_thread(|| drop(first));
     on_another_thread(|| {
         let zeros = c.alloc_zeroed::<u32>(LEN).unwrap();

@@ -312,7 +312,7 @@ fn launches_on_two_streams_alternate_without_a_wait() {
             .launch(&slow(1.0), Grid::new(1, 16), (x.view_mut(), 1))
             .unwrap();
         let mut graph = nodes.build().unwrap();
-        // Other work of stream `a` before its launch: `b` is ordered after it by the graph.
+        // Other work in stream `a` before the graph is launched there: the graph orders `b` after that work.
         let mut other = streams[0].alloc::<u32>(16).unwrap();
         streams[0].fill_with(other.view_mut(), 5).unwrap();
         graph.launch(&streams[0]).unwrap();
@@ -680,6 +680,6 @@ fn a_node_of_an_earlier_description_is_a_mistake_in_the_code() {
     let mut nodes = graph.edit().unwrap();
     nodes.memset(x.view_mut(), 1).unwrap();
     let later = nodes.memset(y.view_mut(), 1).unwrap();
-    // It would be the first node, which is another one.
+    // `earlier` belongs to another description: here its number would be that of another node.
     let _ = nodes.after(later, earlier);
 }

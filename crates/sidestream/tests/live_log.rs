@@ -408,7 +408,7 @@ fn a_process_that_ends_suddenly_leaves_the_flushed_part() {
     program.call(Kind::SyncStream { stream }, &[]);
     recorder.flush();
     program.call(Kind::SyncStream { stream }, &[]);
-    // What a crash would leave.
+    // The bytes that a crash would leave.
     let (records, cut) = disk.read();
     assert!(cut.unwrap().is_cut());
     assert_eq!(ops(&records).len(), 1);

@@ -21,7 +21,7 @@ fn a_trace_carries_its_log() {
     let every_byte: Vec<u8> = (0..=255).collect();
     for log in [&b""[..], b"S", b"SI", b"SID", &every_byte] {
         let json = written(Some(log));
-        // Viewers read it as JSON.
+        // Viewers read the trace as JSON.
         let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert!(value["sidestream"]["op_log"].is_string());
         assert!(value["traceEvents"].is_array());

@@ -43,17 +43,17 @@ fn sum() -> Kernel<(Read<u8>, Write<u64>)> {
 struct Case {
     schedule: Schedule,
     depth: usize,
-    /// Number of batches that it keeps besides the current one.
+    /// Number of batches that the program keeps besides the current one.
     keeps: usize,
     batches: usize,
     leaves: usize,
-    /// The first leaf is pinned, and refilled as soon as that is allowed.
+    /// Whether the first leaf is pinned, and refilled as soon as that is allowed.
     direct: bool,
-    /// It uses every second batch on another stream too.
+    /// Whether the program uses every second batch on another stream too.
     side: bool,
-    /// The batches grow.
+    /// Whether the batches grow.
     grows: bool,
-    /// After this many batches it makes a new ring from what the previous one has left.
+    /// The ring is replaced every this many batches; the new one reuses the memory of the old one. `None`: never.
     anew: Option<usize>,
 }
 
@@ -194,7 +194,7 @@ fn run(case: &Case) -> (Vec<u64>, Report) {
                 held.pop_front();
             }
         }
-        // One for each that is leased and one for the next, unless there were as many anyway.
+        // There is a slot for each leased batch and one for the next batch, unless the ring had as many anyway.
         if case.anew.is_none() {
             let slots = ring.statistics().slots;
             assert_eq!(slots, case.depth.max(case.keeps + 1), "{case:?}");
@@ -450,7 +450,7 @@ fn memory_that_a_ring_leaves_is_taken_by_one_later_ring() {
     assert_eq!(three.address().0, at_one);
     assert!(![at_one, at_two].contains(&four.address().0));
     assert_eq!(spares.bytes(), (0, 0));
-    // Its memory is added when the lease ends, whichever stream used it last.
+    // The memory of the leased batch is added when the lease ends, whichever stream used it last.
     other.wait_stream(&consumer).unwrap();
     two.note(&other);
     overwrite(&two, &other, 9);
@@ -668,7 +668,7 @@ fn a_large_batch_is_packed_by_several_threads() {
     }
 }
 
-// ------------------------------------------------------------------ copies and reads beside captures
+// ------------------------------------------------------------------ copies and reads during captures
 
 /// Overwrites the first bytes of a batch, after a delay.
 fn overwrite(lease: &Lease, stream: &Stream, value: u8) {
@@ -746,12 +746,12 @@ fn a_batch_of_the_legacy_stream_is_neither_taken_nor_read_nor_ended_beside_a_cap
     assert!(legacy.is_captured());
     let refused = lease.read(0, &mut back).unwrap_err().to_string();
     assert!(
-        refused.contains("legacy stream beside a capture"),
+        refused.contains("legacy stream during a capture"),
         "{refused}"
     );
     let refused = late.hand_over(&legacy).unwrap_err().to_string();
     assert!(
-        refused.contains("legacy stream beside a capture"),
+        refused.contains("legacy stream during a capture"),
         "{refused}"
     );
     drop(lease);
@@ -760,7 +760,7 @@ fn a_batch_of_the_legacy_stream_is_neither_taken_nor_read_nor_ended_beside_a_cap
     assert_eq!(back, [6; 64]);
     let warning = &ring.statistics().warnings[0];
     assert!(
-        warning.contains("legacy stream beside a capture"),
+        warning.contains("legacy stream during a capture"),
         "{warning}"
     );
 }

@@ -123,7 +123,8 @@ fn dropped_in_flight_it_stays_pinned_until_its_copy_is_complete() {
     let page = device.register(vec![1; LEN]).unwrap();
     let waits = backend.endless_waits();
     drop(stream.download(data.view(), page).unwrap());
-    // Not complete: no thread has waited. Registering more neither waits nor frees it.
+    // The copy is not complete: no thread has waited. Registering more memory neither waits nor frees the copy's
+    // memory.
     let other = device.register(vec![2u32; LEN]).unwrap();
     assert_eq!((backend.registered(), backend.endless_waits()), (2, waits));
     stream.synchronize().unwrap();
@@ -157,7 +158,7 @@ fn a_lost_device_keeps_memory_that_it_may_still_use() {
     assert!(matches!(refused.error, Error::DeviceLost(_)), "{refused}");
     assert!(refused.value.is_none());
     drop(explicit);
-    // It was never given to the device, and belongs to the program.
+    // The vector was never given to the device, and belongs to the program.
     let refused = device.register(vec![5]).unwrap_err();
     assert_eq!(refused.value.unwrap(), [5]);
     assert!(device.empty_cache().is_err());

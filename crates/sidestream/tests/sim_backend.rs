@@ -315,7 +315,7 @@ fn a_kernel_reads_when_it_starts_and_writes_when_it_ends() {
     rig.synchronize(long).unwrap();
     rig.launch(long, &add(100_000_000), &[reads(a, 4), writes(b, 4)])
         .unwrap();
-    // Both race with the kernel, and run in the middle of it.
+    // The fill and the download race with the kernel, and run in the middle of it.
     rig.fill(short, a, 0x0505_0505, 1).unwrap();
     rig.download(short, b, early, 4).unwrap();
     rig.synchronize(short).unwrap();

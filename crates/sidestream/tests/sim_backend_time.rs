@@ -95,7 +95,7 @@ fn two_timed_events_measure_the_work_between_them() {
     rig.synchronize(stream).unwrap();
     let ns = rig.machine.elapsed_ns(from, to).unwrap();
     assert!((1.0e9..1.0001e9).contains(&ns), "{ns}");
-    // Recorded again, it is not complete.
+    // The event is recorded again, so it is not complete.
     rig.record(to, stream).unwrap();
     code_of(rig.machine.elapsed_ns(from, to), 600);
 }

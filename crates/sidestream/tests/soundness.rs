@@ -58,7 +58,7 @@ fn a_pending_that_is_forgotten_keeps_its_memory_to_itself() {
     let device = open();
     let stream = device.stream("s").unwrap();
     std::mem::forget(in_flight(&stream, 7));
-    // If it were handed out, the pending copy would show in it.
+    // If the forgotten memory were handed out as `page`, the pending copy would overwrite it.
     let mut page = device.pinned::<u32>(16).unwrap();
     page.fill(1);
     device.synchronize().unwrap();
@@ -86,7 +86,7 @@ fn registered_memory_that_is_forgotten_in_flight_stays_where_it_is() {
     let buffer = filled(&stream, 7);
     let page = device.register(vec![1u32; 16]).unwrap();
     std::mem::forget(stream.download(buffer.view(), page).unwrap());
-    // If it were freed, this could be the same memory, and the copy would show in it.
+    // If the forgotten memory were freed, `other` could get the same memory, and the pending copy would overwrite it.
     let other = vec![2u32; 16];
     device.empty_cache().unwrap();
     stream.synchronize().unwrap();
@@ -253,7 +253,7 @@ fn a_kernel_that_panics_loses_the_device_forever_and_is_named() {
         .launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
         .unwrap();
     let pending = stream.download(buffer.view(), device.pinned(16).unwrap());
-    // It is unknown whether the copy still writes: the memory is not given back.
+    // Whether the copy still writes is unknown, so the memory is not given back.
     let error = pending.unwrap().synchronize().unwrap_err();
     let Error::DeviceLost(lost) = &error else {
         panic!("{error}")

@@ -151,7 +151,7 @@ fn a_kernel_may_drop_whatever_it_was_given() {
                 let stream = device.stream("s").unwrap();
                 let mut x = stream.alloc(16).unwrap();
                 stream.launch(&drops, ONE, (x.view_mut(),)).unwrap();
-                // Its memory is in use: the statistics query the device, which runs the kernel.
+                // `y` is dropped while its memory is in use: the statistics query the device, which runs the kernel.
                 let mut y = stream.alloc::<u32>(16).unwrap();
                 stream.memcpy_d2d(x.view(), y.view_mut()).unwrap();
                 drop(y);

@@ -27,7 +27,7 @@ struct Capture {
     mode: Mode,
     members: Vec<Stream>,
     events: HashSet<EventId>,
-    /// An error has invalidated it: only `cuStreamEndCapture` is still allowed.
+    /// Whether an error has invalidated the capture: only `cuStreamEndCapture` is still allowed.
     is_invalid: bool,
 }
 
@@ -85,7 +85,7 @@ pub fn status(state: &State, here: Here, stream: CuStream) -> Answer<i32> {
     Ok(capture.map_or(0, |capture| 1 + i32::from(capture.is_invalid)))
 }
 
-/// Ends a capture, even an invalidated one: it has ended afterwards except with the codes 401 and 903.
+/// Ends a capture, even an invalidated one. The capture has ended afterwards, except with the codes 401 and 903.
 pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
     // The tables stay locked so that no other thread ends a capture in between: the machine makes the oldest one into
     // a graph.

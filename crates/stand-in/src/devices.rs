@@ -47,7 +47,7 @@ pub fn attribute(attribute: i32, device: DeviceId) -> Answer<i32> {
         16 => profile.sms as i32,
         // No time limit, not integrated, no special compute mode.
         17 | 18 | 20 | 35 => 0,
-        // Its PCI bus number.
+        // The device's PCI bus number.
         33 => 0x10 + device.0 as i32,
         34 | 50 => 0,
         // The memory clock in kHz: two transfers per cycle over the whole bus.

@@ -14,7 +14,7 @@ use crate::streams;
 pub enum Graph {
     /// Built from nodes, each of which depends on earlier ones.
     Built(Vec<Part>),
-    /// A capture, which is a graph of the machine from the start. It can be instantiated once.
+    /// A capture, which is a graph of the machine from the start. A captured graph can be instantiated once.
     Captured(Option<GraphId>),
 }
 

@@ -24,7 +24,7 @@ pub struct SharedEvent(Arc<Kept>);
 struct Kept {
     file: File,
     handle: [u8; 64],
-    /// Created in this process: the file is removed with the event.
+    /// Whether the event was created in this process: then the file is removed with the event.
     is_ours: bool,
 }
 

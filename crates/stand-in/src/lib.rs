@@ -41,7 +41,7 @@ use sidestream::sim::Schedule;
 use codes::INVALID_VALUE;
 use state::{Config, always};
 
-/// Returns the path of the shared library: beside the running test, with which Cargo has built it.
+/// Returns the path of the shared library, which Cargo has built together with the running test.
 pub fn library() -> Option<PathBuf> {
     let name = format!(
         "{}sidestream_stand_in{}",
@@ -138,7 +138,7 @@ unsafe extern "C" fn sidestream_stand_in_fail(
         if function.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: as the documentation of this crate requires, it is a text that ends with a zero.
+        // SAFETY: as the documentation of this crate requires, `function` is a string that ends with a zero byte.
         let function = unsafe { CStr::from_ptr(function) };
         let function = function.to_str().map_err(|_| INVALID_VALUE)?;
         failing::fail(function, after, code);

@@ -186,7 +186,7 @@ fn take(state: &State, here: Here, bytes: usize, place: Place, of: Of) -> Answer
 }
 
 fn reserve(state: &State, place: Place, device: DeviceId, bytes: u64) -> Answer<Address> {
-    // More than any machine has: the host's own allocator would be asked for it.
+    // More memory than any machine has: the host's own allocator would be asked for it.
     if place != Place::Device && bytes > HOST_BYTES {
         return Err(OUT_OF_MEMORY);
     }
@@ -289,7 +289,7 @@ pub fn unregister(state: &State, here: Here, at: CuAddress) -> Answer<()> {
     wait_for_device(state, here, device)?;
     let removed = state.tables().memory.0.remove(&at);
     removed.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
-    // SAFETY: it was in the table of registered memory. Its uses have completed, as the driver requires of its
+    // SAFETY: the address was in the table of registered memory. Its uses have completed, as the driver requires of its
     // callers.
     unsafe { state.machine.unregister(Address(at)) };
     Ok(())

@@ -169,8 +169,8 @@ impl State {
     }
 
     /// Returns whether something is complete. Time advances only with calls here, whereas a program that polls a real
-    /// driver sleeps between its queries. So the more often a thread was told that something is not complete, the
-    /// more queries of the machine one of its own makes.
+    /// driver sleeps between its queries. So the more often a thread was told that something is not complete, the more
+    /// queries of the machine each of its own queries makes.
     pub fn query(&self, thread: ThreadId, kind: Kind) -> Answer<bool> {
         let op = self.op(thread, kind);
         let known = |all: &[(Kind, u32)]| all.iter().position(|(of, _)| *of == kind);
@@ -184,7 +184,7 @@ impl State {
         REFUSED.with_borrow_mut(|all| match known(all) {
             Some(at) => all[at].1 = refused.saturating_add(1),
             None => {
-                // Something that is never queried again.
+                // The table is full of things that are never queried again.
                 if all.len() == MOST_KNOWN {
                     all.clear();
                 }
@@ -243,7 +243,7 @@ struct Thread {
     contexts: Vec<DeviceId>,
     /// The device that the machine assumes for the thread.
     told: DeviceId,
-    /// Whether the thread is running a function on the host, which may call almost nothing.
+    /// Whether the thread is running a host function, which may call almost nothing.
     is_host_function: bool,
 }
 

@@ -54,7 +54,7 @@ pub struct Event {
 }
 
 impl Tables {
-    /// Returns the primary context of a device. It is never destroyed.
+    /// Returns the primary context of a device, which is never destroyed.
     pub fn context(&mut self, device: DeviceId) -> CuContext {
         *self.contexts.entry(device).or_insert_with(fresh)
     }

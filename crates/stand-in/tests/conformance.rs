@@ -152,7 +152,7 @@ fn trial(target: Target, prefix: &'static str, scenario: Scenario) -> Trial {
 /// again for each scenario.
 struct Cuda {
     devices: Vec<Device>,
-    /// Why there are no more.
+    /// Why no more GPUs were found.
     why: String,
     wanted: usize,
 }

@@ -462,7 +462,7 @@ fn one_gather_copies_all_the_pieces_of_its_table() {
 }
 
 fn unsafe_fill(rig: &Rig, at: u64, bytes: usize, stream: u64) -> i32 {
-    // SAFETY: it takes no pointer of the host.
+    // SAFETY: the call takes no host pointer.
     unsafe { (rig.driver.cuMemsetD8Async)(at, 255, bytes, stream) }
 }
 

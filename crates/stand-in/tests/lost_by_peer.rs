@@ -8,10 +8,10 @@ use rig::*;
 fn memory_of_another_device_is_out_of_reach_at_first() {
     let rig = Rig::new();
     let poke = rig.function(&FAULT, c"poke");
-    // SAFETY: it takes no pointer.
+    // SAFETY: the call takes no pointer.
     ok(unsafe { (rig.driver.cuCtxSetCurrent)(rig.contexts[1]) });
     let theirs = rig.memory(64);
-    // SAFETY: it takes no pointer.
+    // SAFETY: the call takes no pointer.
     ok(unsafe { (rig.driver.cuCtxSetCurrent)(rig.contexts[0]) });
     let stream = rig.stream();
     ok(rig.launch(poke, &[theirs, 1], stream));

@@ -13,7 +13,7 @@ fn a_write_outside_all_memory_loses_the_device() {
     assert_eq!(rig.read::<u8>(at, 8, stream), [0, 0, 0, 0, 5, 6, 7, 8]);
     ok(rig.launch(poke, &[at + 8, 1], stream));
     assert_eq!(rig.synchronize(stream), 700);
-    // SAFETY: it takes no pointer.
+    // SAFETY: the call takes no pointer.
     assert_eq!(unsafe { (rig.driver.cuCtxSynchronize)() }, 700);
     assert!(
         rig.driver

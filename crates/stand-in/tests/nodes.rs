@@ -129,7 +129,7 @@ fn pitched_copies_and_fills_touch_their_rows_only() {
     let from: Vec<u8> = (0..120).collect();
     let (from, _) = rig.pinned(&from);
     let at = rig.memory(64);
-    // 3 bytes from each of 2 rows of 10, two slices of 4 rows each, from row 1 of slice 1 on.
+    // 3 bytes from each of 2 rows of 10, two slices of 4 rows each, starting at row 1 of slice 1.
     let solid = Memcpy3d {
         src_type: MEMORY_UNIFIED,
         src_device: from,

@@ -60,7 +60,7 @@ fn a_buffer_is_in_one_allocation_of_the_driver_even_where_two_touch() {
     let options = unsafe { Options::new().driver(file) };
     let device = Device::open_with("cuda:0", &options).unwrap();
     let stream = device.stream("s").unwrap();
-    // Each takes an allocation of its own, and the driver places them one after another.
+    // Each half takes a separate allocation, and the driver places them one after another.
     let halves = [(); 2].map(|()| stream.alloc_zeroed::<u8>(HALF).unwrap());
     stream.synchronize().unwrap();
     drop(halves);

@@ -23,7 +23,7 @@ impl Draw {
         split_mix(&mut self.0)
     }
 
-    /// Returns a number from 0 up to 1.
+    /// Returns a number from 0 to just below 1.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -38,7 +38,7 @@ impl Draw {
         (low.ln() + (high / low).ln() * self.unit()).exp()
     }
 
-    /// Returns an integer from 0 up to `many`.
+    /// Returns an integer from 0 to `many - 1`.
     pub fn below(&mut self, many: usize) -> usize {
         (self.unit() * many as f64) as usize
     }

@@ -38,8 +38,8 @@ pub enum Fault {
         /// Size of the batch.
         bytes: u64,
     },
-    /// A batch is uploaded in a separate stream, but each stream waits for all work of the other in turn. The fix: the waits
-    /// come before the work.
+    /// A batch is uploaded in a separate stream, but each stream waits for all earlier work of the other. The fix: the kernels
+    /// wait for the upload of the previous step only, and the next upload runs concurrently with them.
     MisplacedWaits {
         /// Size of the batch.
         bytes: u64,
@@ -53,7 +53,7 @@ pub enum Fault {
         /// Whether it is downloaded in a separate stream.
         is_aside: bool,
     },
-    /// The host waits for the device. The fix: it does not.
+    /// The host waits for the device. The fix: the host does not wait.
     Sync {
         /// How it waits.
         how: SyncBy,

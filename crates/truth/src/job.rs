@@ -18,11 +18,11 @@ pub struct Job {
     pub(crate) host: Host,
     /// The kernels of a step.
     pub(crate) kernels: Vec<Kernel>,
-    /// Kernels that another stream runs beside the others.
+    /// Kernels that run in another stream, concurrently with the others.
     pub(crate) beside: Vec<Kernel>,
     /// Whether the kernels of a step are graphs already.
     pub(crate) has_graphs: bool,
-    /// Only one of this many steps has device work.
+    /// One of this many steps has additional kernels; 0 for none.
     pub(crate) long_every: usize,
     /// Bytes of a batch that is prefetched without a fault.
     pub(crate) prefetched_bytes: u64,
@@ -116,7 +116,7 @@ impl Without {
     }
 }
 
-/// Names that people give to work of the host.
+/// Names that people give to host work.
 const NAMES: [&str; 8] = [
     "augment",
     "preprocess",

@@ -8,7 +8,7 @@ use crate::run::Ran;
 
 /// A smaller part of a step does not count as a gain.
 pub const GAIN: f64 = 0.05;
-/// Causes with at least this part of the best one's gain are as right as it.
+/// A cause counts as right if it gains at least this part of the best cause's gain.
 const TIE: f64 = 0.9;
 
 /// What is known about a job: its gains, in nanoseconds per step.
@@ -16,9 +16,9 @@ const TIE: f64 = 0.9;
 pub struct Truth {
     /// The step of the unmodified job, without the profiler.
     pub step_ns: f64,
-    /// The gain without one fault.
+    /// The gain of removing one fault.
     pub gains: Vec<(Cause, f64)>,
-    /// The gain without any of them.
+    /// The gain of removing all faults.
     pub all_ns: f64,
     /// The gain with its kernels as graphs, also where no launches were planted.
     pub graphs_ns: f64,
@@ -29,13 +29,13 @@ pub struct Truth {
 pub struct Said {
     /// The first cause; `None` where nothing is to be gained, or none was found.
     pub code: Option<&'static str>,
-    /// Whether it says that nothing is to be gained.
+    /// Whether the report says that nothing is to be gained.
     pub is_nothing: bool,
     /// The gain of the first cause: the least, the likely, the most.
     pub saving_ns: (f64, f64, f64),
-    /// Its text, with that of its evidence.
+    /// The text of the first cause, with that of its evidence.
     pub words: String,
-    /// The step of the trace.
+    /// The time of a step of the trace.
     pub step_ns: f64,
     /// The largest gain that is reported for a change which any program can make, as a part of the step.
     pub most: f64,
@@ -44,7 +44,7 @@ pub struct Said {
 /// A job, a report, and whether they agree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
-    /// Its seed.
+    /// The seed of the job.
     pub seed: u64,
     /// Number of planted faults.
     pub planted: usize,
@@ -52,15 +52,15 @@ pub struct Judged {
     pub right: Option<Cause>,
     /// The report.
     pub said: Said,
-    /// Whether its first cause is right; only for jobs with something to gain.
+    /// Whether the first cause of the report is right; only for jobs with something to gain.
     pub is_right: Option<bool>,
     /// Whether the range of a right first cause contains the true gain, and its width as a part of the step.
     pub range: Option<(bool, f64)>,
-    /// Whether the text has the name of the range, if work of the host is the right cause.
+    /// Whether the text has the name of the range, if host work is the right cause.
     pub is_named: Option<bool>,
-    /// Whether it says that nothing is to be gained where 5 % could be gained.
+    /// Whether the report says that nothing is to be gained where 5 % could be gained.
     pub is_falsely_nothing: bool,
-    /// Whether it promises 5 % where nothing was planted.
+    /// Whether the report promises 5 % where nothing was planted.
     pub is_falsely_promised: bool,
 }
 
@@ -90,7 +90,7 @@ fn is_supposed(change: &Change) -> bool {
 }
 
 impl Said {
-    /// Extracts what is judged from a report; no other function reads reports. `ran` is the recorded run: where the report
+    /// Extracts the judged parts of a report; no other function reads reports. `ran` is the recorded run: where the report
     /// found other steps than those of the job, or none, its times are scaled as parts of the whole time.
     pub fn of(report: &Report, job: &Job, ran: &Ran) -> Said {
         let step_ns = ran.step_ns;
@@ -151,7 +151,7 @@ fn names(fault: &Fault) -> &'static [&'static str] {
             true => &["BLOCKING_COPY", "SYNC_IN_STEP"],
             false => &["BLOCKING_COPY", "PAGEABLE_COPY"],
         },
-        // The synchronisation after a copy of four bytes, or the copy.
+        // The report may name the synchronisation after the copy of four bytes, or the copy itself.
         Fault::Sync {
             how: SyncBy::Item | SyncBy::PinnedItem,
             ..

@@ -9,7 +9,7 @@ use crate::judge::{Judged, Said, Truth};
 use crate::tally::Tally;
 use crate::write::trace;
 
-/// Judges `count` jobs, starting with the seed `seed`, on all processors.
+/// Judges `count` jobs, starting with the seed `seed`, on all CPU cores.
 ///
 /// # Errors
 /// A trace cannot be read.
@@ -20,7 +20,7 @@ pub fn many(count: u64, seed: u64) -> Result<Tally, String> {
     Ok(all)
 }
 
-/// Calls a function for each number below `count`, on all processors.
+/// Calls a function for each number below `count`, on all CPU cores.
 pub(crate) fn on_all_processors<T: Send>(
     count: u64,
     each: impl Fn(u64) -> Result<T, String> + Sync,

@@ -1,4 +1,4 @@
-//! Runs a job on the engine: the calls of the host step by step, and when all of the work ran.
+//! Runs a job on the engine: makes the host calls step by step, and returns when each operation ran.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::job::{Job, Kernel, Marks, Recorder, Without};
 /// The result of running a job.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
-    /// Mean time of a step, from the last work of the first one on.
+    /// Mean time of a step, measured from the end of the last work of the first step.
     pub step_ns: f64,
     /// The rows that a profiler records.
     pub(crate) rows: Vec<Row>,
@@ -45,7 +45,7 @@ pub(crate) enum What {
         is_pinned: bool,
         bytes: u64,
     },
-    /// A wait of a stream, with the call of the record.
+    /// A stream wait, with the call that recorded the event.
     Wait {
         stream: u32,
         record: u32,
@@ -90,13 +90,13 @@ enum Part {
     Durations,
 }
 
-/// The most launches that may be queued.
+/// The maximum number of launches that may be queued.
 const QUEUE: usize = 1_000;
 /// Number of batches that each worker loads ahead.
 const AHEAD: usize = 2;
 
-/// Returns the number of workers: four for slow work in one of `every` steps, or five where one or two of four would get all of
-/// it: they take turns.
+/// Returns the number of workers: four for slow work in one of `every` steps, or five where one or two of four, which take
+/// turns, would get all of that work.
 fn workers(every: usize) -> usize {
     match every {
         2 | 4 => 5,
@@ -130,7 +130,7 @@ struct Running<'j> {
     correlation: u32,
     step: usize,
     key: u32,
-    /// Rows, with the tasks between whose ends they last.
+    /// Rows, each with the tasks at whose ends it begins and ends.
     spans: Vec<(What, u32, Option<TaskId>, Option<TaskId>)>,
     /// Rows of the device, with their tasks.
     work: Vec<(What, u32, TaskId)>,
@@ -240,7 +240,7 @@ impl Running<'_> {
         Ran { step_ns, rows }
     }
 
-    /// Returns a time of the host, with the random factor of this action.
+    /// Returns a host time, multiplied by the random factor of this action.
     fn spread(&mut self, ns: f64) -> f64 {
         self.key += 1;
         let mut draw = Draw::at(self.job.seed, self.step, self.key);
@@ -477,7 +477,7 @@ impl Running<'_> {
         planted + self.job.prefetched_bytes + self.job.small_bytes
     }
 
-    /// Takes over what a worker did ahead.
+    /// Takes over the result of a worker that worked ahead.
     fn take_over(&mut self, fault: usize, every: usize, ns: f64, bytes: u64) {
         let count = workers(every);
         if !self.workers.contains_key(&fault) {
@@ -568,7 +568,7 @@ impl Running<'_> {
         let ns = self.spread(ns as f64);
         let begun = self.begin();
         match (is_removed, is_last) {
-            // No thread waits for the further use of a result.
+            // Work at the end of a step uses a result of the step, and no thread waits for that work.
             (true, true) => _ = self.host_task(self.job.take_over_ns, &[]),
             // Threads hand over their results without a copy. Only steps with such work ask for it.
             (true, false) => self.take_over(at, 1, ns, 0),
@@ -634,7 +634,7 @@ impl Running<'_> {
         }
     }
 
-    /// Waits for the batch of the previous step, and uploads the next one beside the kernels.
+    /// Waits for the batch of the previous step, and uploads the next one concurrently with the kernels.
     fn prefetch(&mut self, bytes: u64) {
         if self.step == 0 {
             self.operator("aten::copy_", |s| s.copy(UPLOADS, true, true, bytes));

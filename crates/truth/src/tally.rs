@@ -15,7 +15,7 @@ pub struct Tally {
     jobs: usize,
     /// The right cause and the reported one, with the number of jobs with one fault, and with more.
     said: BTreeMap<(Row, &'static str), [usize; 2]>,
-    /// Number of right results and of all, for one fault and for more.
+    /// Number of right results and of all results, for jobs with one fault and with more.
     right: [(usize, usize); 2],
     /// Number of ranges that contain the truth, and their widths.
     holding: usize,
@@ -41,17 +41,17 @@ enum Row {
 /// The figures of a tally, each from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
-    /// Right first causes, of all jobs with something to gain.
+    /// Share of the jobs with something to gain whose first cause is right.
     pub first: f64,
-    /// Right first causes, of the jobs with one fault.
+    /// Share of the jobs with one fault whose first cause is right.
     pub first_of_single: f64,
-    /// Ranges that contain the true gain, where the cause is right.
+    /// Share of the right causes whose range contains the true gain.
     pub holding: f64,
     /// The median width of these ranges, as a part of the step.
     pub width: f64,
-    /// NOTHING_TO_GAIN where 5 % could be gained, of all jobs.
+    /// Share of all jobs with the verdict NOTHING_TO_GAIN although 5 % could be gained.
     pub false_nothing: f64,
-    /// 5 % promised where nothing was planted, of those jobs.
+    /// Share of the jobs with nothing planted for which 5 % was promised.
     pub false_promises: f64,
 }
 

@@ -106,7 +106,7 @@ fn causes_that_were_once_wrong_are_right() {
             "seed {seed}: {why}"
         );
     }
-    // What graphs gain where no wait precedes a launch is not promised; and 5 % could be gained here.
+    // No gain is promised for graphs where no wait precedes a launch. The second job could gain 5 %.
     assert!(!judged(605).unwrap().0.is_falsely_promised);
     assert!(!judged(712).unwrap().0.is_falsely_nothing);
 }

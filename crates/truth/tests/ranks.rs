@@ -43,7 +43,7 @@ fn a_seed_gives_one_run() {
 
 #[test]
 fn a_planted_fault_makes_others_wait() {
-    // Otherwise waits of 0 would count as right, whatever is reported.
+    // If no fault made other ranks wait, reported waits of 0 would count as right.
     let mut costs = 0;
     for seed in seeds() {
         let job = RankJob::drawn(seed);

@@ -71,14 +71,14 @@ struct Parts<'t> {
     pieces: Vec<(&'t str, Number)>,
     /// The text of the last event after its last number.
     last: &'t str,
-    /// The text from the closing bracket of the list on.
+    /// The text from the closing bracket of the list to the end.
     tail: &'t str,
     /// The time shift of a repetition in microseconds.
     shift_us: u64,
     shift_id: u64,
 }
 
-/// A changing number, without its decimals.
+/// The integer part of a number that differs between repetitions.
 #[derive(Clone, Copy)]
 enum Number {
     Time(u64),

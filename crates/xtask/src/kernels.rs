@@ -25,7 +25,7 @@ pub const FOLDERS: &[(&str, &str, &[&str])] = &[
     (
         "crates/sidestream-images/kernels/",
         "crates/sidestream-images/src/augment/ptx/",
-        // Coordinates and colors must be rounded as on the processor. Where fusing is allowed, the code requests it
+        // Coordinates and colors must be rounded as on the CPU. Where fusing is allowed, the code requests it
         // explicitly.
         &["--fmad=false"],
     ),
@@ -35,7 +35,7 @@ const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12";
 const VERSION: &str = "12.0.140";
 /// The path of the library in the Python package.
 const FILE: &str = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12";
-/// The oldest architecture that every driver for CUDA 13 can compile for its devices.
+/// The PTX target. PTX for this target can be compiled for every GPU that CUDA 13 supports.
 const ARCHITECTURE: &str = "--gpu-architecture=compute_70";
 /// With a later standard the compiler adds about forty constants to every file.
 const STANDARD: &str = "--std=c++03";

@@ -9,13 +9,13 @@ mod miri;
 mod model;
 mod nightly;
 mod python;
+mod release;
 mod site;
 mod steps;
 mod test;
 mod test_programs;
 mod tidy;
 mod truth;
-mod wheel;
 
 use std::process::ExitCode;
 
@@ -29,7 +29,9 @@ usage: cargo xtask <command>
   python --frameworks
                   its tests with accelerate, Lightning and others, and the newest PyTorch; installs them
   python --oldest some of its tests with the oldest PyTorch; installs it
-  wheel           the Python package as a file for any Linux; fetches its linker
+  wheel [TARGET]  the Python package as a file for Linux (for this processor unless a target says otherwise), macOS or Windows;
+                  fetches its linker
+  binary          the command as a static file for any x86-64 Linux
   site            the documents as a site in the target folder; fetches Sphinx once
   tidy            the rules of this repository that the compiler does not check
   budget [--lower]
@@ -61,7 +63,9 @@ fn main() -> ExitCode {
         ["python", "--frameworks"] => python::frameworks(),
         ["python", "--oldest"] => python::oldest(),
         ["site"] => site::run(),
-        ["wheel"] => wheel::run(),
+        ["wheel"] => release::wheel(None),
+        ["wheel", target] => release::wheel(Some(target)),
+        ["binary"] => release::binary(),
         ["tidy"] => tidy::run(),
         ["budget"] => tidy::budget::run(false),
         ["budget", "--lower"] => tidy::budget::run(true),

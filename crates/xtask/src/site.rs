@@ -15,7 +15,7 @@ pub fn run() -> Result<bool> {
     let site = target.join("site");
     python::clear(&site)?;
     let mut sphinx = environment.python(&["-m", "sphinx", "--quiet", "--fail-on-warning"]);
-    // What was read for an earlier site may have named what is gone.
+    // Sphinx's cache of an earlier site may refer to files that are gone.
     sphinx
         .args(["--fresh-env", "-d"])
         .arg(target.join("site-read"));

@@ -30,7 +30,7 @@ pub struct Run {
     failed: Vec<Failed>,
 }
 
-/// A finished step: its wall-clock time, and its processor time over all processors.
+/// A finished step: its wall-clock time, and its processor time over all cores.
 #[derive(Clone, Debug, Default)]
 struct Step {
     name: String,
@@ -44,7 +44,7 @@ struct Failed {
     repeat: String,
 }
 
-/// What test programs reported.
+/// The results that test programs reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Said {
     passed: usize,
@@ -108,7 +108,7 @@ impl Run {
             Ok(failed.is_empty())
         })?;
         if !failed.is_empty() {
-            // They are more specific than the step's failure, which was just recorded.
+            // The failures of single programs are more specific than the step's failure, which was just recorded.
             self.failed.pop();
             self.failed.append(&mut failed);
         }
@@ -145,7 +145,7 @@ impl Run {
                 .stdout(Stdio::piped())
                 .spawn()
                 .with_context(|| format!("cannot run `{repeat}`"))?;
-            // Passed on line by line, so that progress is visible and the tests can be counted.
+            // The output is passed on line by line, so that progress is visible and the tests can be counted.
             for line in child.stdout.take().into_iter().flat_map(|out| {
                 // Output that is not UTF-8 belongs to a test that prints bytes: the rest is shown.
                 BufReader::new(out).split(b'\n').map_while(Result::ok)

@@ -3,7 +3,6 @@
 //! Cheap steps come first. A failed step does not hide the later ones, except that nothing is run after a failed
 //! build. Nothing is built twice: tests, examples and the Python package share one profile, and the macros and build
 //! scripts that lint has built are reused by the tests.
-//! read macros and to run build scripts is there for the tests.
 
 use anyhow::Result;
 
@@ -13,7 +12,7 @@ use crate::python::DRIVE;
 use crate::steps::{Run, TESTED};
 use crate::tidy;
 
-/// Checks the code without running it. Returns whether nothing was found.
+/// Checks the code without running it. Returns whether all checks passed.
 pub fn lint() -> Result<bool> {
     let mut run = Run::new()?;
     run.cargo("format", &["fmt", "--all", "--check"])?;

@@ -1,7 +1,7 @@
-//! The test programs of the workspace: built by one call of cargo, and run in parallel, one per processor.
+//! The test programs of the workspace: built by one call of cargo, and run in parallel, one per core.
 //!
 //! Cargo runs one program after the other, and each ends with its longest test running alone. In parallel, they keep
-//! all processors busy.
+//! all cores busy.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -26,7 +26,7 @@ pub struct Built {
 /// A built program.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Program {
-    /// Cargo's arguments to run it: `--package sidestream --test tests`.
+    /// Cargo's arguments to run the program: `--package sidestream --test tests`.
     pub selection: String,
     pub name: String,
     pub path: PathBuf,

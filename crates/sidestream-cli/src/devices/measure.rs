@@ -1,7 +1,7 @@
 //! `sidestream devices --measure`: prints a device file with the figures that can be measured on a device.
 //!
-//! Every figure is measured with the library's explicit calls, so that a simulated device can be measured too: the result must
-//! be what its own file says, which is how this is tested.
+//! Every figure is measured with the library's explicit calls, so that a simulated device can be measured too. The tests do
+//! that and compare the result with the file of the simulated device.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::measure::rounds::median;
 const LARGE: u64 = 64 << 20;
 /// Bytes of the copies that measure the fixed cost of a copy.
 const SMALL: [u64; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
-/// Calls in a row: few enough that the driver's queue does not fill and block one.
+/// Calls in a row: few enough that the driver's queue does not fill and block a call.
 const CALLS: u32 = 200;
 /// Each figure is the median of this many rounds.
 const ROUNDS: usize = 7;
@@ -110,7 +110,7 @@ struct Bench {
     full: Grid,
     a: Stream,
     b: Stream,
-    /// A stream with no work but its events, so that they complete as soon as they are recorded.
+    /// A stream in which only events are recorded, so that they complete at once.
     idle: Stream,
     start: Event,
     end: Event,
@@ -192,14 +192,14 @@ impl Bench {
             gap_ns,
             "empty kernels in one stream, queued ahead",
         );
-        // A stream that waits for another, while a kernel that is longer than what is timed delays both.
+        // Stream `b` waits for stream `idle`, in which a kernel runs for longer than the timed calls take.
         let beside_ns = self.tries(|| {
             self.kernel(&self.idle, warp, 2 * HOLD)?;
             self.idle.record(&self.link)?;
             self.b.wait(&self.link)?;
             self.timed(500, empty)
         })?;
-        let how = "empty kernels while another stream waits, against none that does";
+        let how = "empty kernels while another stream waits, compared with no waiting stream";
         put(
             "latency.pending_wait_ns",
             (beside_ns - gap_ns).max(0.0),
@@ -214,7 +214,8 @@ impl Bench {
             turn(&self.a, &self.b)?;
             turn(&self.b, &self.a)
         })?;
-        let how = "empty kernels in turn on two streams, against one beside which another waits";
+        let how =
+            "empty kernels in turn on two streams, compared with one stream while another waits";
         put(
             "latency.event_hop_ns",
             (turns_ns / 2.0 - beside_ns).max(0.0),
@@ -236,7 +237,7 @@ impl Bench {
             LARGE as f64 / one_ns,
             "uploads of 64 MiB in one stream",
         );
-        let how = "uploads of 64 MiB, alone and beside downloads of as much";
+        let how = "uploads of 64 MiB, alone and concurrent with downloads of 64 MiB";
         put("link.both_ways", (one_ns / both_ns).clamp(0.5, 1.0), how);
         let (uploads, downloads) = (self.by_size(&up)?, self.by_size(&down)?);
         let how = "64 KiB to 1 MiB back to back: a line through the times";
@@ -313,7 +314,7 @@ impl Bench {
 
     // ---------------------------------------------------------------- how it is measured
 
-    /// Returns the median of some tries, after a first one that does not count.
+    /// Returns the median of several tries, after a first one that does not count.
     fn tries(&self, mut once: impl FnMut() -> Ran<f64>) -> Ran<f64> {
         once()?;
         let times = (0..ROUNDS).map(|_| once()).collect::<Ran<Vec<f64>>>()?;
@@ -328,7 +329,7 @@ impl Bench {
     /// Runs one try of [`Bench::queued`]: all calls are enqueued before the first starts.
     fn timed(&self, calls: u32, each: impl Fn() -> Ran<()>) -> Ran<f64> {
         self.kernel(&self.a, Grid::new(1, 32), HOLD)?;
-        // The first follows other work.
+        // The first call is not timed: it follows other work.
         each()?;
         self.a.record(&self.start)?;
         (0..calls).try_for_each(|_| each())?;

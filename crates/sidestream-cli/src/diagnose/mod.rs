@@ -173,8 +173,8 @@ fn table(args: &Args, options: &Options, view: &View) -> Result<Exit, Failure> {
 /// With more traces than this, the short reports of the single ranks are left out.
 const MOST_BRIEF: usize = 8;
 
-/// Reads the files on all processors and hands over their reports in the order of the files. At most one report for each
-/// processor is kept at a time.
+/// Reads the files on all CPU cores and hands over their reports in the order of the files. At most one report per core is kept
+/// at a time.
 fn each(
     files: &[Result<PathBuf, Unread>],
     options: &Options,
@@ -362,7 +362,7 @@ fn what_if(text: &str) -> Result<WhatIf, String> {
     }
 }
 
-/// Returns the sets of changes that were asked for; `None` for the usual ones.
+/// Returns the requested sets of changes; `None` for the usual ones.
 fn sets(asked: &[WhatIf]) -> Result<Option<Vec<Vec<Change>>>, Failure> {
     let mut sets = Vec::new();
     for one in asked {

@@ -1,4 +1,4 @@
-//! What `sidestream diagnose` writes to files besides what it prints.
+//! The files that `sidestream diagnose` writes in addition to its printed output.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

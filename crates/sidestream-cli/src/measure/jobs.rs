@@ -12,8 +12,8 @@ use super::raw::job::grid;
 use crate::failure::Failure;
 use crate::overlap::job::Job;
 
-/// Items that go through the pipeline before the clock starts, so that its slots exist, as do the streams and the memory of the
-/// driver's arrangements.
+/// Items that go through the pipeline before the clock starts, so that its slots already exist. The streams and the memory of
+/// the driver's arrangements exist then too.
 const BEFORE: u64 = 12;
 
 /// Returns the milliseconds of a job in a pipeline of `slots` slots: from before the first call until the last result is ready.
@@ -69,7 +69,7 @@ fn step() -> Kernel<OverlapStep> {
     unsafe { library::overlap_step() }
 }
 
-/// The source of the items, and when the first measured one was asked for.
+/// The source of the items, and the time at which the first measured item was requested.
 struct Source {
     items: u64,
     start_ns: Arc<AtomicU64>,

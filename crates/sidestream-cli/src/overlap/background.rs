@@ -1,4 +1,4 @@
-//! `overlap --background`: what a stream priority gains for a kernel that runs beside work which fills the device.
+//! `overlap --background`: what a stream priority gains for a kernel that runs while other work fills the device.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const BLOCKS_US: [u64; 3] = [20, 200, 1000];
 const KERNELS_US: [u64; 2] = [10, 100];
 /// Streams with background work.
 const STREAMS: [usize; 2] = [1, 4];
-/// Kernels on each of these streams, and how often each kernel fills the device.
+/// Number of kernels on each of these streams, and number of waves of blocks in each kernel.
 const KERNELS: usize = 4;
 const WAVES: u32 = 4;
 /// Threads of a background block: a divisor of the threads of every multiprocessor, so that no threads are left idle.
@@ -42,19 +42,19 @@ struct Latency {
     worst_ns: f64,
 }
 
-/// One kernel beside one background.
+/// The latencies of one kernel with one kind of background work.
 struct Row {
     block_us: u64,
     kernel_us: u64,
     streams: usize,
     alone: Latency,
-    /// On a stream with the priority of the background.
+    /// Latency on a stream with the priority of the background work.
     equal: Latency,
-    /// On such a stream, with at most [`IN_FLIGHT`] background kernels in flight.
+    /// Latency on a stream of that priority, with at most [`IN_FLIGHT`] background kernels in flight.
     limited: Latency,
-    /// On a stream with the most urgent priority.
+    /// Latency on a stream with the most urgent priority.
     urgent: Latency,
-    /// On such a stream, as a graph of this one kernel.
+    /// Latency on a stream with the most urgent priority, as a graph of this one kernel.
     graph: Latency,
 }
 
@@ -91,7 +91,7 @@ pub fn compared(
     let shown = measured.as_deref().unwrap_or(&simulated);
     let verdict = verdict(shown);
     let mut text = format!(
-        "a kernel beside work that fills {title}: from its launch until the host knows that it is complete,\nmedian of {TRIES} (worst)\n\n"
+        "a kernel while other work fills {title}: from its launch until the host knows that it is complete,\nmedian of {TRIES} (worst)\n\n"
     );
     text += &table(shown);
     if measured.is_some() {
@@ -160,7 +160,7 @@ struct Background<'a> {
 }
 
 impl Background<'_> {
-    /// Measures how long the kernel takes on a stream of this priority, beside `beside` background kernels.
+    /// Measures how long the kernel takes on a stream of this priority, with `beside` background kernels in flight.
     fn latency(&self, priority: i32, by: By, beside: usize) -> Result<Latency, Failure> {
         let device = &self.own.device;
         let stream = device.stream_with_priority("kernel", priority)?;
@@ -170,7 +170,7 @@ impl Background<'_> {
         nodes.launch(&spin, small, (ns(self.kernel),))?;
         let mut graph = nodes.build()?;
         let mut tries = Vec::new();
-        // The first does not count: it loads the kernel.
+        // The first launch does not count: it loads the kernel.
         for moment in 0..=TRIES {
             device.synchronize()?;
             if beside > 0 {
@@ -248,7 +248,7 @@ fn table(rows: &[Row]) -> String {
     out
 }
 
-/// Returns the difference of the medians of the urgent kernel, relative to the second.
+/// Returns the difference of the median latencies of the urgent kernel, relative to the simulated one.
 fn apart(measured: &Row, simulated: &Row) -> f64 {
     (measured.urgent.median_ns / simulated.urgent.median_ns - 1.0).abs()
 }
@@ -274,8 +274,8 @@ fn verdict(rows: &[Row]) -> String {
         return "Do not bother: a priority makes no difference here.".to_owned();
     }
     format!(
-        "A priority makes the kernel {least:.1} to {most:.1} times as fast here. It stops no block: beside blocks of {} µs \
-         the kernel still waits {}, beside blocks of {longest} µs {}. Without a priority it is up to {limited:.1} times as fast \
+        "A priority makes the kernel {least:.1} to {most:.1} times as fast here. It does not interrupt running blocks: with blocks of {} µs \
+         the kernel still waits {}, with blocks of {longest} µs {}. Without a priority it is up to {limited:.1} times as fast \
          if {IN_FLIGHT} kernel of the background is in flight at most.",
         BLOCKS_US[0],
         time(waited(BLOCKS_US[0]) as u64),

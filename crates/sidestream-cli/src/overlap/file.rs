@@ -15,7 +15,7 @@ use sidestream::pipeline::{BoxError, Pipeline, per_item, per_row};
 use super::job::Job;
 use super::pipeline::{SLOTS, machine};
 use crate::failure::{Failure, shown};
-use crate::interrupt;
+use crate::system;
 
 /// The result of streaming a file.
 pub struct Streamed {
@@ -24,8 +24,9 @@ pub struct Streamed {
     /// Simulated time on the device, without reading and verifying the file.
     pub time_ns: u64,
     pub checksum: u64,
-    /// The most memory in use on the device and pinned on the host, in bytes.
+    /// The peak of device memory in use, in bytes.
     pub device_bytes: u64,
+    /// The peak of pinned host memory, in bytes.
     pub pinned_bytes: u64,
     /// Whether a signal ended the run before the end of the file.
     pub is_cut_short: bool,
@@ -79,7 +80,7 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
     let running = running.map_err(Failure::input)?;
     let is_ended = Arc::new(AtomicBool::new(false));
     let (cancel, ended) = (running.cancel(), Arc::clone(&is_ended));
-    let caught = interrupt::on_signal(move |_| {
+    let caught = system::on_signal(move |_| {
         ended.store(true, Ordering::Relaxed);
         cancel.cancel();
     });

@@ -17,7 +17,7 @@ pub struct Job {
     pub work: u32,
     /// Whether the results are copied back.
     pub downloads: bool,
-    /// Stages with given times, which replace these.
+    /// Stages with given times, which replace those that follow from the other fields.
     pub own: Option<Own>,
 }
 

@@ -15,7 +15,7 @@ pub struct OverlapLimit {
     parts: Limit,
 }
 
-/// What one batch takes on a real device, in nanoseconds.
+/// The times of one batch on a real device, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub upload_ns: f64,
@@ -59,7 +59,7 @@ impl OverlapLimit {
         };
         let both_ways_ns = match (up, down) {
             (0, _) | (_, 0) => one_way_ns,
-            // The pairs between the first upload and the last download.
+            // The first upload and the last download are alone; the copies between them form pairs.
             _ if n > 1.0 => (parts.copies_ns - one_way_ns) / (n - 1.0),
             _ => profile.both_ways_ns(up.max(down)),
         };
@@ -132,7 +132,7 @@ impl OverlapLimit {
         }
     }
 
-    /// Returns whether a kernel alone leaves so much of the device unused that several side by side are much faster.
+    /// Returns whether one kernel leaves so much of the device unused that several concurrent kernels are much faster.
     pub fn leaves_device_empty(&self) -> bool {
         let rest_ns = (self.upload_ns + self.download_ns) as f64;
         let alone_ns = self.kernel_ns as f64;

@@ -67,7 +67,7 @@ pub struct Args {
     /// Leave the results on the device
     #[arg(long, conflicts_with_all = ["input", "kernel_ms"])]
     no_download: bool,
-    /// The most streams to compare, from 4 to 16
+    /// Maximum number of streams to compare, from 4 to 16
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=16))]
     streams: u32,
     #[arg(long, default_value = "sim:h200", help = device::help("The GPU: cuda:0, cuda:1 and so on; {sim} or sim:FILE.toml; \
@@ -79,10 +79,10 @@ pub struct Args {
     /// Stream the bytes of this file through the device in batches, verify them, and compare
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     input: Option<PathBuf>,
-    /// Show what a priority gains instead: how long a kernel takes beside work that fills the device, on a stream of the same
-    /// priority and on an urgent one, by the length of the kernel, the length of the blocks beside it, and the number of
-    /// streams that these are on; and what a limit on that work gains. On a real GPU it is measured and shown beside the
-    /// simulated H200
+    /// Show instead what a priority gains for a kernel while background work fills the device: on a stream of the same priority
+    /// and on an urgent one, by the length of the kernel, the length of the background blocks, and the number of background
+    /// streams; and what a limit on the background work gains. On a real GPU this is measured and compared with the simulated
+    /// H200
     #[arg(long, conflicts_with_all = ["batch", "count", "work", "sweep", "no_download", "streams", "input", "trace", "kernel_ms"])]
     background: bool,
     /// Print one JSON object instead of the table
@@ -297,5 +297,5 @@ fn refuse_impossible(job: &Job, slots: u32, name: &str, memory_bytes: u64) -> Re
     Ok(())
 }
 
-/// The most batches of a file that are compared: each further batch takes as long as the ones before.
+/// The maximum number of batches of a file that are compared: each further batch takes as long as the previous ones.
 const MOST_BATCHES: u32 = 100_000;

@@ -71,7 +71,7 @@ fn least(option: &str, ns: f64, profile: &Profile) -> Failure {
     ))
 }
 
-/// Returns the most bytes whose copy takes at most `ns`; `None` if even the smallest copy takes longer.
+/// Returns the largest number of bytes whose copy takes at most `ns`; `None` if even the smallest copy takes longer.
 fn bytes_for(ns: f64, of: &dyn Fn(u64) -> f64) -> Option<u64> {
     let (mut fits, mut too_many) = (LEAST_BYTES, 1 << 60);
     if of(fits) > ns {

@@ -15,7 +15,7 @@ use super::job::Job;
 pub const SLOTS: u32 = 4;
 
 /// Returns the time of the job in nanoseconds; `None` if the slots do not fit into this machine's memory. Only times are
-/// simulated, and the pinned buffers are ready from the start, as for the other arrangements.
+/// simulated, and the pinned buffers need not be filled, as in the other arrangements.
 pub fn time_ns(job: &Job, profile: &Profile) -> Result<Option<u64>> {
     let machine = machine(profile);
     machine.times_only();

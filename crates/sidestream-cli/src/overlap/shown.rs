@@ -192,7 +192,7 @@ impl Compared {
         let Compared {
             job, rows, verdict, ..
         } = self;
-        // Both on one scale, whose length is the time of the worst for four batches.
+        // Both pictures have one scale: the time of four batches in the worst arrangement.
         let worst_ns = rows[verdict.worst].time_ns;
         let until_ns = worst_ns.min(worst_ns * 4 / u64::from(job.count));
         let picture = |(what, at): (&str, usize)| {

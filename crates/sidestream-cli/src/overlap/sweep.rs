@@ -9,7 +9,7 @@ use crate::device::Named;
 use crate::failure::Failure;
 use crate::width::Lines;
 
-/// The most sizes that are compared.
+/// The maximum number of sizes that are compared.
 const MOST: usize = 64;
 
 /// Returns what `overlap` reports at each size, as JSON and as text.

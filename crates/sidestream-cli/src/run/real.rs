@@ -77,7 +77,7 @@ pub fn one(args: &Args, ordinal: u32, program: &Program) -> Result<Outcome, Fail
     Ok(Outcome::of(compared.is_expected()))
 }
 
-/// The results beside those of the simulated GPU.
+/// The results, compared with those of the simulated GPU.
 struct Compared<'r> {
     differing: Vec<&'r Seen>,
     races: bool,

@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
         ..Limits::default()
     };
     if let Ok(trace) = read_json(&text, &limits) {
-        // Whatever was read can be measured.
+        // Every trace that was read can be measured.
         let devices = devices(&trace, &Collectives::of(&trace));
         for device in devices {
             assert!(device.busy_ns() <= device.span_ns);

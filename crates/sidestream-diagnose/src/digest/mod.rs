@@ -241,7 +241,8 @@ fn increasing(ends: impl Iterator<Item = i64>) -> Vec<i64> {
     kept
 }
 
-/// Returns the exchanges with what ran beside them. The kernels of one exchange become one row.
+/// Returns the exchanges, each with the time before its end in which no other work ran. The kernels of one exchange become one
+/// row.
 fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
     let work: Vec<(i64, i64)> = work.iter().collect();
     let stalled = |start: i64, end: i64| {
@@ -301,7 +302,7 @@ fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
     rows
 }
 
-/// Returns the names with most of the loader's time and most of the time of the host's own work.
+/// Returns two names: that with the most loader time, and that with the most time of the host's own work.
 fn names(idles: &[&Idle], names: &Names) -> [String; 2] {
     let longest = |causes: &[Cause]| {
         let mut sums: HashMap<Name, u64> = HashMap::new();

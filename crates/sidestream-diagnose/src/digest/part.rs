@@ -42,7 +42,8 @@ impl Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     ns: [u64; Part::ALL.len()],
-    /// The names with most of the loader's time and most of the time of the host's own work; empty where there is none.
+    /// Two names: that with the most loader time, and that with the most time of the host's own work; empty where there is
+    /// none.
     pub names: [String; 2],
 }
 

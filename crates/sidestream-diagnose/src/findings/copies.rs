@@ -18,7 +18,7 @@ const LONGEST_FAULT_NS: u64 = 50_000_000;
 /// Sums over copies, per step.
 struct CopySum {
     duration_ns: u64,
-    /// Time in which no kernel ran beside the copies.
+    /// Time in which copies ran and no kernel did.
     exposed_ns: u64,
     /// Time that the copies would take from and to pinned memory, and the part of it that would be exposed.
     pinned_ns: u64,
@@ -181,7 +181,7 @@ impl View<'_> {
         let advice = "into pinned memory with `non_blocking=True` the host continues, and waits for an event where it reads the \
                       result, a step later";
         let text = match idle {
-            // Its cost is attributed to other causes, those of the host's next actions.
+            // The cost of the blocking is attributed to other causes: those of the host's next actions.
             0 => format!("copies block the host, which cannot run ahead; {advice}"),
             idle => format!(
                 "after copies that block the host the device does nothing for {} of {} of {}, since the host could \
@@ -231,7 +231,7 @@ impl View<'_> {
             ns => format!(": {} of them is not covered", time(ns)),
         };
         let text = format!(
-            "copies of {} in {} are in the stream of the kernels, so that neither runs while the other does{bare}; in a \
+            "copies of {} in {} are in the stream of the kernels, so neither runs while the other does{bare}; in a \
              stream of their own, a step ahead, they run beside the kernels",
             size(copies.bytes),
             self.whole(),
@@ -240,7 +240,7 @@ impl View<'_> {
             return None;
         }
         // A separate stream helps only copies that do not block the host: those from or to pinned memory. It hides them only as
-        // far as there are kernels to run beside them.
+        // far as there are kernels that run meanwhile.
         let busy_ns = self.spans_ns(&self.device.busy);
         let idle_ns = self.step_ns.saturating_sub(busy_ns);
         let behind_ns = self.spans_ns(&self.device.kernels).saturating_add(idle_ns);

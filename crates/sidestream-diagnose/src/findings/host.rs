@@ -21,8 +21,8 @@ impl View<'_> {
             reasons
         };
         let text = match idle {
-            // Its cost is attributed to other causes, those of the host's next actions.
-            0 => "the host waits in synchronisations and cannot run ahead, so that what it does after them is delayed"
+            // The cost of the waits is attributed to other causes: those of the host's next actions.
+            0 => "the host waits in synchronisations and cannot run ahead, so its work after them is delayed"
                 .to_owned(),
             idle => format!(
                 "after synchronisations the device does nothing for {} of {} of {}, since the host could not run ahead: \
@@ -45,7 +45,7 @@ impl View<'_> {
             .step_ns
             .saturating_sub(self.spans_ns(&self.device.busy));
         let text = format!(
-            "every launch was waited for, as with CUDA_LAUNCH_BLOCKING=1, so that the device does nothing for {} of \
+            "every launch was waited for, as with CUDA_LAUNCH_BLOCKING=1, so the device does nothing for {} of \
              {} of {}: run without it before anything else is measured",
             time(idle),
             self.whole(),
@@ -55,7 +55,7 @@ impl View<'_> {
         let evidence = causes.map(|cause| self.stretches(cause)).concat();
         let evidence = evidence.into_iter().take(5).collect();
         let mut ground = self.ground(Code::SyncInStep, idle, idle, self.floor_ns, text, evidence);
-        // It is reported whatever it costs.
+        // This finding is reported even if it costs little.
         ground.is_worth = true;
         ground
     }
@@ -75,7 +75,7 @@ impl View<'_> {
             }
         );
         let evidence = self.stretches(Cause::HostStarved);
-        // Without its waits the host is ahead, also for work that the device cannot do yet.
+        // The bound includes waits for data while the device was busy: without them the host would be further ahead.
         let ranges = self.grounds.trace.ranges.iter();
         let waits = ranges.filter(|range| is_loading(&self.text(range.name)));
         let mut waited = Spans::default();
@@ -112,7 +112,7 @@ impl View<'_> {
             let evidence = self.stretches(Cause::HostWork);
             return self.ground(Code::HostWork, idle, idle, self.floor_ns, text, evidence);
         }
-        // The device does not wait for it immediately.
+        // The device is not idle because of the host's own work, but the work delays what comes later.
         let mut own = self.grounds.scene.main_own(&self.all);
         order_by(&mut own, |(ns, stretch)| (Reverse(*ns), stretch.start_ns));
         let all = own.iter().map(|(ns, _)| *ns).fold(0, u64::saturating_add);
@@ -164,7 +164,7 @@ impl View<'_> {
         const ADVICE: [(Kind, &str); 5] = [
             (
                 Kind::Data,
-                "workers could do it ahead of the step, or beside it, as far as there are processors for them",
+                "workers could do it ahead of the step, or beside it, as far as there are CPU cores for them",
             ),
             (
                 Kind::Results,
@@ -187,7 +187,7 @@ impl View<'_> {
         let mut sums: BTreeMap<Kind, u64> = BTreeMap::new();
         for (stretch, ns) in parts {
             let kind = self.kind_of(stretch);
-            // Only the name is known of spans shorter than all that are kept.
+            // If a span is shorter than all that are kept as evidence, only its name is known.
             if kind == Kind::Unknown && stretch.start_ns == i64::MAX && !sums.is_empty() {
                 continue;
             }

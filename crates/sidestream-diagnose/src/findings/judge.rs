@@ -30,11 +30,11 @@ pub struct Judged {
     pub code: Code,
     /// The changes, made together.
     pub changes: Vec<Change>,
-    /// Those of the changes that are assumed to be made already; the gain is relative to them.
+    /// The changes among these that are assumed to be made already; the gain is relative to them.
     pub on_top_of: Vec<Change>,
     /// Time by which it shortens a step.
     pub gain_ns: Saving,
-    /// Whether it helps only if work does not depend on other work, which no trace shows.
+    /// Whether the change helps only if work does not depend on other work, which no trace shows.
     pub is_conditional: bool,
 }
 
@@ -53,9 +53,9 @@ struct Order {
 }
 
 impl Order {
-    /// Returns the sort key, the greatest first: changes that gain 5 % by themselves, then those that gain less or only on top
-    /// of others, which must be made before; each by its gain. A graph replaces all of the host's work for its launches,
-    /// whatever caused the wait: it counts for at most the time that the device waited for launches.
+    /// Returns the sort key; the greatest comes first. Changes that gain 5 % by themselves come before those that gain less, or
+    /// that gain only on top of others. Within both classes, the gain decides. A graph replaces all of the host's work for its
+    /// launches, regardless of the cause of the wait: it counts for at most the time that the device waited for launches.
     fn place(&self, code: Code, worth: (u64, u64), is_alone: bool) -> (bool, u64, u64) {
         let (ns, high) = match code {
             Code::LaunchBound => (worth.0.min(self.launches_ns), worth.1),
@@ -93,8 +93,8 @@ pub fn judge(
         let (low, likely, high) = prediction.gain_over(over);
         let added = prediction.changes.iter().filter(|c| !before.contains(c));
         let is_prefetch = |change: &&Change| matches!(change, Change::Prefetch(_));
-        // With copies on their own streams among several changes, the others serve that one; but not if the gain is longer than
-        // the time in which these copies run without a kernel beside them.
+        // If a set of changes contains a prefetch, the set counts as a prefetch, unless its gain is longer than the time in
+        // which the copies run without a concurrent kernel.
         let first = if likely > bare_copies_ns {
             added.clone().find(|change| !is_prefetch(change))
         } else {
@@ -125,14 +125,15 @@ pub fn judge(
             is_conditional,
         };
         match judged.iter_mut().find(|known| known.code == one.code) {
-            // A change that gains by itself says more than one on top of others.
+            // A change that gains by itself is better evidence than one that gains only on top of others.
             Some(known) if known.worth() >= one.worth() => {}
             Some(known) if known.on_top_of.is_empty() && is_worth(known, replay) => {}
             Some(known) => *known = one,
             None => judged.push(one),
         }
     }
-    // Two changes remove a wait for a download: it counts for the cause to which it was attributed.
+    // Two changes remove a wait for a download. If their gains are alike, only the one is kept to whose cause more idle time
+    // was attributed.
     let (_, count) = grounds.steps.all(device);
     let idle_ns = |cause| idle.in_steps.get(&cause).copied().unwrap_or(0) / count.max(1);
     let likely = |code| {
@@ -159,7 +160,7 @@ pub fn judge(
     judged
 }
 
-/// Returns how long the copies of a step run without a kernel beside them, with the device's latency before and after them.
+/// Returns how long the copies of a step run without a concurrent kernel, with the device's latency before and after them.
 fn bare_copies_ns(grounds: &Grounds, (device, idle): (&DeviceTime, &Idle)) -> u64 {
     let view = View::of(grounds, device, idle);
     let copies = view.spans_ns(&view.uploads);
@@ -173,8 +174,8 @@ fn is_worth(judged: &Judged, replay: &Replay) -> bool {
     judged.worth().0 as f64 >= WORTH * replay.unprofiled_ns as f64
 }
 
-/// Returns the largest subset of a set of changes that was tried too, the best if there are several, and the time of a step
-/// with it.
+/// Returns the largest tried subset of a set of changes, and the time of a step with it. Of several such subsets, it takes the
+/// best.
 fn part_of(of: &Prediction, tried: &[Prediction], base: [u64; 3]) -> (Vec<Change>, [u64; 3]) {
     let is_part = |p: &&Prediction| {
         p.changes.len() < of.changes.len() && p.changes.iter().all(|c| of.changes.contains(c))
@@ -247,7 +248,7 @@ pub fn findings(
             one.gain_ns.likely
         };
         if (worth_ns as f64) < WORTH * step_ns as f64 {
-            // It was tried, and gains next to nothing.
+            // The change was tried, and gains next to nothing.
             if let Some(ground) = ground.filter(|ground| ground.is_worth && !one.is_conditional) {
                 findings.push((finding(ground, one, step_ns), one.is_conditional));
             }
@@ -255,7 +256,7 @@ pub fn findings(
         }
         let ground = match ground {
             Some(ground) => ground,
-            // No trace shows whether it helps, and the replay shows that it hardly can.
+            // No trace shows whether the change helps, and the replay shows that it hardly can.
             None if one.is_conditional => continue,
             None => bare(&view, one),
         };
@@ -264,7 +265,7 @@ pub fn findings(
     for ground in said.into_iter().filter(|ground| ground.is_worth) {
         let conditional = ground.code.is_conditional();
         if conditional && replay.is_some() {
-            // It was tried, and gains nothing.
+            // The change was tried, and gains nothing.
             continue;
         }
         let was_tried =
@@ -321,7 +322,7 @@ fn fused(replay: Option<&Replay>) -> String {
     }
 }
 
-/// Returns whether a change that removes this was tried, and gained nothing or found nothing to change.
+/// Returns whether a change that removes this cause was tried, and gained nothing or found nothing to change.
 fn was_tried(of: Code, replay: &Replay) -> bool {
     let own = replay.predictions.len() - replay.asked;
     replay.predictions[..own].iter().any(|p| {
@@ -362,7 +363,7 @@ fn finding(ground: Ground, judged: &Judged, step_ns: u64) -> Finding {
     found
 }
 
-/// Returns the text about a change that gains though nothing in the trace stands out for it.
+/// Returns the evidence for a change that gains although no single stretch of idle time stands out for it.
 fn bare(view: &View, judged: &Judged) -> Ground {
     let text = format!(
         "the replay with {} is faster, though no single stretch of idle time stands out for it",
@@ -379,8 +380,8 @@ fn bare(view: &View, judged: &Judged) -> Ground {
     )
 }
 
-/// Returns the finding that nothing is to be gained: never for a device that is often idle, beside a change that gains, or
-/// where no change was tried.
+/// Returns the finding that nothing is to be gained: never for a device that is often idle, if another change gains, or if no
+/// change was tried.
 fn nothing_to_gain(view: &View, findings: &[(Finding, bool)], replay: &Replay) -> Option<Finding> {
     let (device, idle) = (view.device, view.idle);
     let span_ns = device.span_ns.max(1) as f64;

@@ -18,7 +18,7 @@ const LEAST_WITHOUT_STEPS: u64 = 50;
 /// A range with at least this part of the idle time of launches is named.
 const NAMED: f64 = 0.2;
 
-/// What launches belong to, as far as advice depends on it.
+/// The origin of launches, as far as advice depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     /// The capture of a graph, or compilation.
@@ -184,7 +184,7 @@ impl View<'_> {
         format!("; most for those in {}", most.join(" and "))
     }
 
-    /// Returns what most of the launches belong to that the device waits for.
+    /// Returns the origin of most of the launches that the device waits for.
     fn place(&self) -> Place {
         if self.grounds.scene.captures() {
             return Place::SetUp;

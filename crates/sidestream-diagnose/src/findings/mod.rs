@@ -111,7 +111,7 @@ impl Code {
         }
     }
 
-    /// Returns whether a change for it is tried wherever it is found.
+    /// Returns whether a replay tries a change for this cause wherever the cause is found.
     pub fn is_tried(self) -> bool {
         matches!(
             self,
@@ -126,12 +126,12 @@ impl Code {
         )
     }
 
-    /// Returns whether its change helps only if work does not depend on other work, which no trace shows.
+    /// Returns whether the change for this cause helps only if work does not depend on other work, which no trace shows.
     pub fn is_conditional(self) -> bool {
         matches!(self, Code::SerialBranches | Code::SerialStages)
     }
 
-    /// Returns whether its share is one of the whole trace, and not of a step.
+    /// Returns whether the share of a finding with this code is a share of the whole trace, and not of a step.
     pub fn is_of_the_trace(self) -> bool {
         matches!(
             self,
@@ -139,7 +139,7 @@ impl Code {
         )
     }
 
-    /// Returns whether it does not explain how long steps are, or only under a condition that no trace shows.
+    /// Returns whether this cause does not explain the time of a step, or only under a condition that no trace shows.
     pub fn is_aside(self) -> bool {
         self.is_of_the_trace() || self.is_conditional()
     }
@@ -195,7 +195,7 @@ pub struct Grounds<'t> {
     pub steps: &'t Steps,
     /// Where host and devices spend their time, by the ranges that the program named.
     pub ranges: &'t Ranges,
-    /// The activity of the host.
+    /// The host activity.
     pub scene: &'t Scene<'t>,
     /// Which kernels exchange data with other devices.
     pub collectives: &'t Collectives,
@@ -221,13 +221,14 @@ pub struct Ground {
     pub share: f64,
     /// Whether that is worth a line.
     pub is_worth: bool,
-    /// The most that its removal can gain.
+    /// The maximum gain of removing the cause.
     pub most_ns: u64,
     /// The least time of a step that a change of this kind can reach.
     pub floor_ns: u64,
     /// Where to look, the worst first.
     pub evidence: Vec<Evidence>,
-    /// Whether its advice is the change for its code, so that a replay predicts its gain.
+    /// Whether this finding advises the change that the replay tries for its `code`, so that the replay predicts the gain of
+    /// the advice.
     pub is_of_its_change: bool,
 }
 

@@ -69,7 +69,7 @@ impl View<'_> {
         }
         let nulls = spans.get(&null)?;
         let of_null = &trace.streams[null.0 as usize];
-        // Streams that wait for the default stream never run beside it.
+        // Streams that wait for the default stream never run concurrently with it.
         let waits = |stream: &StreamIndex| {
             let other = &trace.streams[stream.0 as usize];
             let shared = spans[stream].shared_ns(nulls);
@@ -91,7 +91,7 @@ impl View<'_> {
         let busy = |stream: &StreamIndex| self.spans_ns(&spans[stream]);
         let involved = || serial.iter().chain([&null]);
         let longest = involved().map(busy).max().filter(|_| !serial.is_empty())?;
-        // All of them except the longest could run beside it.
+        // All streams except the one with the most work could run concurrently with that one.
         let beside = involved().map(busy).fold(0, u64::saturating_add) - longest;
         let floor = longest.max(self.capacity_ns()).max(self.copies_ns());
         let number = |stream: &StreamIndex| trace.streams[stream.0 as usize].number.to_string();
@@ -126,7 +126,7 @@ impl View<'_> {
         ))
     }
 
-    /// Returns how the default stream and each of these take turns.
+    /// Returns how the default stream takes turns with each of these streams.
     fn turns(&self, null: StreamIndex, others: &[StreamIndex]) -> BTreeMap<StreamIndex, Turns> {
         let (trace, links) = (self.grounds.trace, self.grounds.links);
         // Counts the waits for events placed before each call.
@@ -222,7 +222,7 @@ impl View<'_> {
             self.whole(),
             time(self.step_ns)
         );
-        // No trace shows whether they depend on each other.
+        // No trace shows whether the kernels depend on each other.
         Some(self.ground(
             Code::SerialBranches,
             narrow_ns,

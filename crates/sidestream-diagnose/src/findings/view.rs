@@ -110,7 +110,7 @@ impl<'a> View<'a> {
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// Returns the number per step of a number counted over all steps.
+    /// Converts a count over all steps to a count per step.
     pub fn each(&self, number: u64) -> u64 {
         (number + self.count / 2) / self.count
     }
@@ -125,7 +125,7 @@ impl<'a> View<'a> {
         self.a_step(self.idle.in_steps.get(&cause).copied().unwrap_or(0))
     }
 
-    /// Returns the time of a copy if its memory is pinned; unchanged where it is pinned already.
+    /// Returns the time that a copy would take with pinned memory; unchanged where the memory is pinned already.
     pub fn pinned_ns(&self, work: &Work) -> u64 {
         match (work.what, host_memory(work)) {
             (What::Copy { bytes, .. }, Some(Memory::Pageable)) => {
@@ -141,7 +141,7 @@ impl<'a> View<'a> {
         ns as f64 >= WORTH * self.step_ns as f64
     }
 
-    /// Returns the evidence for a cause, with the most that its removal can gain: no more than down to the floor.
+    /// Returns the evidence for a cause, with the maximum gain of removing it: a step cannot become shorter than `floor_ns`.
     pub fn ground(
         &self,
         code: Code,
@@ -179,7 +179,7 @@ impl<'a> View<'a> {
         longest.map(|stretch| self.stretch(stretch, true)).collect()
     }
 
-    /// Returns a span as evidence: a gap of the device, or time of the host.
+    /// Returns a span as evidence: a gap of the device, or host time.
     pub fn stretch(&self, stretch: &Stretch, is_gap: bool) -> Evidence {
         Evidence {
             what: match stretch.because {

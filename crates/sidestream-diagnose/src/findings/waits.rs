@@ -18,7 +18,7 @@ impl View<'_> {
         });
         let which = match dropped {
             Some((waits, on)) => format!(
-                "work of stream {waits} waits for events of stream {on}, so that they take turns; an upload has to wait \
+                "work of stream {waits} waits for events of stream {on}, so they take turns; an upload has to wait \
                  only until its buffer is free, which is when the step before the last is complete"
             ),
             None => match self.reasons(Cause::StreamWait) {

@@ -7,7 +7,7 @@ use crate::measure::{DeviceTime, Held};
 use crate::model::{Memory, Name, Names, Range};
 use crate::sections::Section;
 
-/// The most ranges that are remembered between two calls of a thread.
+/// The maximum number of ranges that are remembered between two calls of a thread.
 const MOST_RECENT: usize = 256;
 
 /// A span of a thread's own work, with the innermost range around most of it.
@@ -19,14 +19,14 @@ pub type Named = (i64, i64, Because);
 /// The activity of one thread, in order.
 #[derive(Default)]
 pub struct Lane {
-    /// Number of calls that it made.
+    /// Number of calls that the thread made.
     pub calls: usize,
-    /// Whether it runs operators of the backward pass.
+    /// Whether the thread runs operators of the backward pass.
     pub is_backward: bool,
     /// Start of the first call, and end of the last one.
     pub began_ns: Option<i64>,
     pub called_ns: Option<i64>,
-    /// Ranges that may overlap the time since the last call, with the parts of the step that they are.
+    /// Ranges that may overlap the time since the last call, each with the part of the step that it is, if any.
     recent: Vec<(i64, i64, Name, Option<Section>)>,
     /// Long operating system calls that may overlap that time.
     system: Vec<(i64, i64, Name)>,

@@ -50,7 +50,7 @@ fn busy(lane: &Lane) -> Vec<(i64, i64)> {
     busy
 }
 
-/// Returns the parts of spans outside of others, as far as they are long enough.
+/// Returns the parts of `own` that lie outside of `busy` and are long enough.
 fn without(own: &[Own], busy: &[(i64, i64)]) -> Vec<Own> {
     let mut left = Vec::with_capacity(own.len());
     for (start, end, because) in own {

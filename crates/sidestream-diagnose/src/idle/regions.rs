@@ -40,7 +40,7 @@ pub struct Regions {
     places: HashMap<(Option<Section>, Name), u16>,
     /// The index of each call's range; most calls have none.
     of_call: Vec<u16>,
-    /// Number of launches of kernels and graphs, how many of them are of graphs or in compiled code, and how many are made
+    /// Number of kernel and graph launches, how many of them are graph launches or in compiled code, and how many are made
     /// while a graph is captured.
     launches: u64,
     at_once: u64,

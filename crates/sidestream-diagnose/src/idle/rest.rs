@@ -14,7 +14,7 @@ pub struct Rest<'a> {
 }
 
 impl Rest<'_> {
-    /// Assigns what remains of a span to a cause.
+    /// Assigns the remaining part of a span to a cause.
     pub fn take(&mut self, (from, to): (i64, i64), because: Option<Because>, cause: Cause) {
         let pieces = std::mem::take(&mut self.pieces);
         for (start, end) in pieces {

@@ -13,7 +13,7 @@ pub struct Copies {
     pub memory: Memory,
     /// Number of copies.
     pub count: usize,
-    /// Bytes that they moved.
+    /// Bytes that the copies moved.
     pub bytes: u64,
     /// Total time of the copies, in nanoseconds.
     pub duration_ns: u64,

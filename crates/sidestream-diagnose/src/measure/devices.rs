@@ -45,7 +45,7 @@ impl DeviceTime {
         self.busy.total_ns()
     }
 
-    /// Returns the rest of the span.
+    /// Returns the total idle time: the span without the busy time.
     pub fn idle_ns(&self) -> u64 {
         self.span_ns - self.busy_ns()
     }
@@ -99,8 +99,8 @@ pub fn devices(trace: &Trace, collectives: &Collectives) -> Vec<DeviceTime> {
         .collect()
 }
 
-/// The work of one device, in the order of its starts. What need not be looked up later is only summed: spans of every class
-/// and stream would take more memory than the rows themselves.
+/// The work of one device, in the order of its starts. Where later look-ups are not needed, only sums are kept: spans of every
+/// class and stream would take more memory than the rows themselves.
 #[derive(Default)]
 struct Gathered {
     gpu_ops: usize,
@@ -181,7 +181,7 @@ impl Gathered {
     }
 }
 
-/// The union of spans that are added in the order of their starts, as far as sums need it.
+/// The union of spans that are added in the order of their starts. It keeps only what sums need.
 #[derive(Clone, Copy, Default)]
 struct Union {
     total_ns: u64,
@@ -198,7 +198,8 @@ impl Union {
         (from, end_ns)
     }
 
-    /// Returns how much of a later span it covers. All its spans began before that one, so it has no gap there.
+    /// Returns how much of a later span the union covers. All spans of the union began before that span, so the union has no
+    /// gap inside it.
     fn shared_ns(&self, (start_ns, end_ns): (i64, i64)) -> u64 {
         let end = self.end_ns.map_or(start_ns, |end| end.min(end_ns));
         end.max(start_ns).abs_diff(start_ns)

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use crate::model::{Allocated, Name, RangeKind, Trace};
 use crate::sort::order_by;
 
-/// The most points of time that are kept for a device; for each span, the one with most memory.
+/// The maximum number of points of time that are kept for a device: of each span, the point with the most memory.
 const MOST_POINTS: usize = 400;
-/// The most ranges around an allocation that are examined.
+/// The maximum number of ranges around an allocation that are examined.
 const NEAR: usize = 8;
 
 /// Memory allocated on a device, or on the host.
@@ -20,13 +20,13 @@ pub struct DeviceMemory {
     pub taken: u64,
     /// Number of frees.
     pub given_back: u64,
-    /// The most bytes allocated at one time.
+    /// The maximum number of bytes allocated at one time.
     pub peak_bytes: u64,
-    /// When that was.
+    /// The time of that peak.
     pub peak_ns: i64,
     /// Bytes whose allocation the trace does not show: they were allocated before it began.
     pub before_bytes: u64,
-    /// Where the rest was allocated, the largest first.
+    /// The places where the other memory was allocated, the largest first.
     pub holders: Vec<Holder>,
     /// Bytes allocated over time.
     pub points: Vec<(i64, u64)>,

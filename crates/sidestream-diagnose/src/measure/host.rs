@@ -20,8 +20,8 @@ pub struct Launches {
     pub latency_ns: u64,
     /// Median number of operations that were submitted and had not started when another started.
     pub queue_depth: u64,
-    /// The share of operations with a call that started with nothing else queued: the device took them as soon as they came. In
-    /// thousandths.
+    /// The share, in thousandths, of operations with a known call that started while nothing else was queued: the device
+    /// started them as soon as they were submitted.
     pub launch_bound_per_mille: u64,
 }
 
@@ -66,7 +66,7 @@ pub fn launches(trace: &Trace, links: &Links) -> Launches {
 pub struct Blocking {
     /// The function.
     pub name: Name,
-    /// Number of calls that did.
+    /// Number of calls that blocked the host.
     pub count: usize,
     /// Total time, summed over threads.
     pub duration_ns: u64,
@@ -77,9 +77,9 @@ pub struct Blocking {
 /// Why a call blocked the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
-    /// It is a synchronisation, or a call that implies one.
+    /// The call is a synchronisation, or implies one.
     Sync,
-    /// It copied from or to host memory and returned when the copy was complete.
+    /// The call copied from or to host memory and returned when the copy was complete.
     Copy,
 }
 
@@ -90,7 +90,7 @@ pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
         kind if kind.is_sync() => Some(Held::Sync),
         ApiKind::Malloc | ApiKind::Free => Some(Held::Sync),
         ApiKind::Copy if work.is_none() => Some(Held::Copy),
-        // The name does not show whether it waits; the times do.
+        // The name does not show whether the copy blocks the host; the times do.
         kind @ (ApiKind::Copy | ApiKind::CopyAsync) => {
             let work = &trace.work[work?];
             let What::Copy {

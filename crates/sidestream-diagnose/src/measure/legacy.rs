@@ -18,8 +18,8 @@ const MOST_STREAMS: usize = 64;
 
 /// Returns the kind of each stream: as the trace states it, otherwise as inferred.
 ///
-/// Without flags, a stream counts as blocking if it never ran beside the legacy stream, and if work of one of the two
-/// repeatedly began only after earlier work of the other was complete, though no wait for an event was placed between them.
+/// Without flags, a stream counts as blocking if it never ran concurrently with the legacy stream, and if work of one of the
+/// two repeatedly began only after earlier work of the other was complete, though no wait for an event was placed between them.
 /// Streams that PyTorch or NCCL created are not blocking: those with collectives, and those whose work was launched by PyTorch
 /// operators. Their waits are merely missing from the trace.
 pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
@@ -43,7 +43,7 @@ pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
         let stream = work.stream;
         for (other, last) in &last {
             let across = is_legacy(*other) != is_legacy(stream) && same_device(*other, stream);
-            // It was incomplete when this one was submitted, and no wait is known.
+            // The earlier work was incomplete when this work was submitted, and no wait between them is known.
             if !across || last.waits != waits || last.end_ns <= call.end_ns() {
                 continue;
             }

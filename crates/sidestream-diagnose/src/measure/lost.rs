@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use super::links::Links;
 use crate::model::{ApiKind, Name, RangeKind, Source, Trace};
 
-/// Programs make up to some twenty calls for each that PyTorch's profiler keeps, and CUDA counts all of them. Beyond this
-/// ratio, most of what the profiler kept is not in the file.
+/// Programs make at most about twenty calls for each call that PyTorch's profiler keeps, and CUDA counts all of them. Beyond
+/// this ratio, most of what the profiler kept is not in the file.
 const MOST_UNSEEN: u64 = 100;
-/// Fewer calls than these say nothing about the others.
+/// With fewer calls, the ratio means nothing.
 const LEAST_CALLS: u64 = 100;
-/// The least number of launches of a graph from which the usual number of its operations is derived.
+/// The minimum number of launches of a graph from which the usual number of its operations is derived.
 const LEAST_LAUNCHES: usize = 3;
 
 /// Returns how many calls CUDA counted for each one in the trace, if the ratio shows that the trace is only a sample: then time
@@ -48,8 +48,8 @@ pub fn lost_of_graphs(trace: &Trace, links: &Links) -> Option<String> {
         .filter(|_| !work_of.is_empty() || all >= LEAST_LAUNCHES)
     {
         return Some(format!(
-            "{} of {all} launches of graphs left no work in the trace, the first of them {}: what these graphs ran is missing, \
-             so that the device seems idle meanwhile",
+            "{} of {all} graph launches left no work in the trace, the first of them {}: what these graphs ran is missing, \
+             so the device seems idle meanwhile",
             bare.len(),
             place(trace, *first),
         ));

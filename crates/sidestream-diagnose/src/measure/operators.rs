@@ -80,7 +80,7 @@ struct Closed {
 #[derive(Default)]
 struct Lane {
     open: Vec<Frame>,
-    /// Indices of the operators among these.
+    /// Indices of the operators among the open rows.
     operators: Vec<usize>,
 }
 

@@ -21,7 +21,7 @@ use super::devices::DeviceTime;
 use super::links::Links;
 use crate::model::{Name, Names, RangeKind, ThreadIndex, Trace};
 
-/// The most places that are distinguished; deeper ranges count for the range around them.
+/// The maximum number of places that are distinguished; deeper ranges count for the range around them.
 const MOST_NODES: usize = 1 << 16;
 
 /// All ranges of one name at one place: inside the same ranges of the same thread.
@@ -84,7 +84,7 @@ const NONE: u32 = u32::MAX;
 struct Line {
     points: Vec<(i64, u32)>,
     open: Vec<(u32, i64)>,
-    /// Number of idle spans that cover each of these pieces completely, as differences.
+    /// Number of idle spans that cover each piece between two points completely, stored as differences from the previous piece.
     cover: Vec<i32>,
 }
 
@@ -129,7 +129,7 @@ impl Ranges {
         ranges
     }
 
-    /// Returns which range is the innermost one of each thread at each time.
+    /// Returns, for each thread, its innermost range over time.
     fn lines(&mut self, trace: &Trace) -> HashMap<ThreadIndex, Line> {
         let mut lines: HashMap<ThreadIndex, Line> = HashMap::new();
         let mut places: HashMap<(ThreadIndex, u32, bool, Name), u32> = HashMap::new();
@@ -260,7 +260,7 @@ impl Line {
         if first == last {
             return give(self.at(start), start.abs_diff(end));
         }
-        // The first piece must exist for the two to differ.
+        // The end lies in a later piece than the start, so `points[next]` exists.
         let next = first.map_or(0, |first| first + 1);
         let last = last.unwrap_or(next).max(next);
         give(self.at(start), start.abs_diff(self.points[next].0));

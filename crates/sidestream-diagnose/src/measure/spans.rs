@@ -8,7 +8,7 @@ pub struct Spans {
     before_ns: Vec<u64>,
 }
 
-/// The most spans that are added up anew for a sum.
+/// The maximum number of spans that are added up for a sum.
 const BLOCK: usize = 64;
 
 impl Spans {
@@ -30,7 +30,7 @@ impl Spans {
         self.spans.iter().copied()
     }
 
-    /// Returns how much time they cover.
+    /// Returns how much time the spans cover.
     pub fn total_ns(&self) -> u64 {
         self.first_ns(self.spans.len())
     }
@@ -57,7 +57,7 @@ impl Spans {
         self.spans.windows(2).map(|pair| (pair[0].1, pair[1].0))
     }
 
-    /// Returns how much time both sets cover.
+    /// Returns the time that lies in both sets.
     pub fn shared_ns(&self, other: &Spans) -> u64 {
         let (mut mine, mut theirs) = (self.iter().peekable(), other.iter().peekable());
         let mut shared = 0;
@@ -87,7 +87,7 @@ impl Spans {
                     left.push(start, from);
                 }
                 start = start.max(to);
-                // It may cover the beginning of the next one too.
+                // The span of `other` may also cover the beginning of the next span of `self`.
                 if to > end {
                     break;
                 }

@@ -18,7 +18,7 @@ use crate::words::words;
 pub struct Steps {
     /// How the steps were found.
     pub by: StepsBy,
-    /// The steps in order. None begins before the one before it.
+    /// The steps in order. No step begins before the previous one.
     pub steps: Vec<Step>,
 }
 
@@ -164,7 +164,8 @@ impl Steps {
         (all, count)
     }
 
-    /// Returns the mean time of all steps, if there are two or more: the total time of a run is made of it.
+    /// Returns the mean time of all steps, if there are two or more. The total time of a run is this mean times the number of
+    /// steps.
     pub fn mean_ns(&self) -> Option<u64> {
         let periods = self.periods_ns();
         let sum: u128 = periods.iter().map(|ns| u128::from(*ns)).sum();
@@ -306,7 +307,7 @@ fn without_numbers(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// The most names that are tried as the start of a step.
+/// The maximum number of names that are tried as the start of a step.
 const MOST_MARKERS: usize = 64;
 
 /// Finds steps where the work repeats itself: some name starts spans of equal length. Of several such names, it chooses the one

@@ -15,7 +15,7 @@ pub struct Line {
     pub calls: usize,
     /// Their total time, in nanoseconds.
     pub total_ns: u64,
-    /// Their total time without that of other rows of this table inside them.
+    /// Their self time in nanoseconds: their total time minus that of the operators directly inside them.
     pub self_ns: u64,
 }
 

@@ -24,7 +24,8 @@ pub struct Unprofiled {
     pub mean_ns: u64,
     /// First and third quartile of the windows.
     pub quartiles_ns: (u64, u64),
-    /// The most by which a step may have been measured too long, since the devices were waited for at the edges of the windows.
+    /// The upper bound of the measurement error: a step may have been measured this much too long, since the host waited for
+    /// the devices at the edges of the windows.
     pub edge_ns: u64,
     /// How much longer a step was in the second half of the windows, relative to the median.
     pub drift: f64,
@@ -32,7 +33,7 @@ pub struct Unprofiled {
     pub agreed: bool,
     /// Number of steps in a window.
     pub window_steps: u32,
-    /// Number of windows before those that were taken.
+    /// Number of windows before the first that was taken.
     pub dropped: u32,
     /// Number of windows that were taken.
     pub taken: u32,

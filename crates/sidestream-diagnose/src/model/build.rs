@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use super::*;
 use crate::sort::order_by;
 
-/// The most streams, and the most threads, that a trace may name. Programs have tens of them; a file with more is not a GPU
-/// trace.
+/// The maximum number of streams, and of threads, that a trace may name. Programs have tens of them; a file with more is not a
+/// GPU trace.
 const MOST_LANES: usize = 1 << 16;
-/// The most bytes of all names of a trace together.
+/// The maximum size of all names of a trace together, in bytes.
 const NAMES_BYTES: usize = 64 << 20;
 
 /// A trace under construction. Rows come in any order.
@@ -23,7 +23,7 @@ pub struct Builder {
     groups: HashMap<ProcessGroup, u32>,
 }
 
-/// The most kinds of exchanges, and the most process groups, that are distinguished.
+/// The maximum number of kinds of exchanges, and of process groups, that are distinguished.
 const MOST_KINDS: usize = 1 << 16;
 
 /// Number of calls by what they asked of devices.
@@ -51,7 +51,7 @@ pub struct Rows {
 /// A trace names more streams or threads than any program has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
-    /// What there are too many of.
+    /// A plural noun for what exceeds the limit: `streams` or `threads`.
     pub what: &'static str,
     /// The limit.
     pub limit: usize,
@@ -123,7 +123,7 @@ impl Builder {
         self.trace.events
     }
 
-    /// Returns the name of a text.
+    /// Interns a string and returns its name.
     pub fn name(&mut self, text: &str) -> Name {
         self.trace.names.intern(text)
     }
@@ -361,8 +361,8 @@ impl Builder {
         bytes as u64
     }
 
-    /// Assigns the streams to the process of the calls if all calls are from one process. For traces that do not state whose a
-    /// stream is.
+    /// Assigns the streams to the process of the calls if all calls are from one process. For traces that do not state the
+    /// process of a stream.
     pub fn one_process(&mut self) {
         let trace = &mut self.trace;
         let process = |call: &Call| trace.threads.get(call.thread.0 as usize).map(|t| t.process);
@@ -392,8 +392,8 @@ impl Builder {
         sort(&mut trace.work, |w| {
             (w.start_ns, w.duration_ns, w.stream.0.into(), w.correlation)
         });
-        // Calls of one thread to which whole microseconds give the same time were made in the order of their numbers; one
-        // inside another has the later number.
+        // If whole microseconds give two calls of one thread the same time, the calls were made in the order of their numbers.
+        // A call inside another one has the later number.
         sort(&mut trace.calls, |c| {
             let number = (u64::from(c.thread.0) << 32) | u64::from(c.correlation);
             let longer = longer_first(c.duration_ns);

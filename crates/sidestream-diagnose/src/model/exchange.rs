@@ -75,5 +75,5 @@ impl ExchangeKind {
     }
 }
 
-// A rank of a long run has a hundred thousand of them.
+// A rank of a long run has a hundred thousand exchanges.
 const _: () = assert!(size_of::<Exchange>() <= 32);

@@ -75,7 +75,7 @@ pub struct Trace {
 words! {
     /// The program that wrote a trace.
     pub enum Source {
-        /// PyTorch's profiler, or another that writes its JSON.
+        /// PyTorch's profiler, or another program that writes the same JSON format.
         Kineto = "pytorch",
         /// Nsight Systems, exported to SQLite.
         Nsight = "nsys",
@@ -124,15 +124,15 @@ pub enum StreamFlag {
     /// The trace does not say.
     #[default]
     Unknown,
-    /// It is the legacy default stream itself.
+    /// The legacy default stream itself.
     Null,
-    /// It and the legacy default stream wait for each other.
+    /// The stream and the legacy default stream wait for each other.
     Blocking,
-    /// It does not synchronize with the legacy default stream.
+    /// The stream does not synchronize with the legacy default stream.
     NonBlocking,
 }
 
-/// A thread of the host.
+/// A host thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     /// Its process.
@@ -352,7 +352,7 @@ pub struct Sync {
     pub start_ns: i64,
     /// Duration of the wait.
     pub duration_ns: u64,
-    /// What waited for what. The name of the call is more reliable, where there is one.
+    /// Which side waited, and for what. The name of the call is more reliable, where there is one.
     pub kind: SyncKind,
     /// The stream that was waited for, or that waited.
     pub stream: Option<StreamIndex>,
@@ -362,7 +362,7 @@ pub struct Sync {
     pub record_correlation: u32,
 }
 
-/// What waited for what.
+/// Which side waited, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SyncKind {
     /// The host waited for an event.

@@ -1,4 +1,4 @@
-//! The texts of a trace, each kept once.
+//! The strings of a trace, each stored once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 
 use crate::sort::Part;
 
-/// The index of a text of [`Names`].
+/// The index of a string in [`Names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub u32);
 
@@ -16,13 +16,13 @@ impl Part for Name {
     }
 }
 
-/// The texts of a trace.
+/// The strings of a trace.
 ///
 /// Their memory is bounded: a file with a new name for every event ends in [`Names::OTHER`] and not in a full memory.
 #[derive(Debug)]
 pub struct Names {
     text: String,
-    /// Where each name ends; it starts where the one before ends.
+    /// The end of each name; it starts at the end of the previous name.
     ends: Vec<u32>,
     /// Names by their hash. Names with equal hashes are linked in `next`.
     by_hash: HashMap<u64, Name>,
@@ -36,7 +36,7 @@ pub struct Names {
 const NONE: u32 = u32::MAX;
 
 impl Names {
-    /// The name of all texts that did not fit.
+    /// The name of all strings that did not fit.
     pub const OTHER: Name = Name(0);
     /// The longest name that is kept whole, in bytes. Names of templates run to a few thousand.
     pub const LONGEST_BYTES: usize = 8 << 10;
@@ -57,7 +57,7 @@ impl Names {
         names
     }
 
-    /// Returns the name of a text.
+    /// Interns a string and returns its name.
     pub fn intern(&mut self, text: &str) -> Name {
         let text = &text[..text.floor_char_boundary(Self::LONGEST_BYTES)];
         let hash = self.hasher.hash_one(text);
@@ -92,7 +92,7 @@ impl Names {
         name
     }
 
-    /// Returns the text of a name; empty for a name of another trace.
+    /// Returns the string of a name; empty for a name of another trace.
     pub fn text(&self, name: Name) -> &str {
         let at = name.0 as usize;
         let start = match at.checked_sub(1) {

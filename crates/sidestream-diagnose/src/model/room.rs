@@ -1,6 +1,6 @@
 //! How many blocks of a kernel fit on a multiprocessor.
 
-/// The most blocks that fit on any device to date, and the resource that limits them.
+/// The maximum number of blocks that fit on a multiprocessor of any device to date, and the resource that limits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     pub blocks: u32,

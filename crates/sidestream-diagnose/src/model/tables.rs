@@ -1,4 +1,4 @@
-//! Rows that only tables use: shapes of inputs, launches of kernels, allocations and frees.
+//! Rows that only tables use: shapes of inputs, kernel launches, allocations and frees.
 
 use super::{Name, ThreadIndex};
 

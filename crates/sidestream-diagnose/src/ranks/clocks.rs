@@ -66,7 +66,7 @@ impl Differences {
         }
     }
 
-    /// Returns what must be added to a time of the second rank to get the clock of the first.
+    /// Returns the offset that converts a time of the second rank to the clock of the first.
     fn clock(&mut self) -> Clock {
         self.samples.sort_unstable();
         let half = self.samples.len() / 2;
@@ -181,8 +181,8 @@ impl Clocks {
             .all(|member| part(member) == part(&members[0]))
     }
 
-    /// Measures how far apart the exchanges of each group end. Those of a real group end together; those that were only assumed
-    /// to be one do not.
+    /// Measures how far apart the exchanges of each group end. The exchanges of a real group end together; those of a wrongly
+    /// assumed group do not.
     fn judge(&mut self, ranks: &[(u32, &Digest)], joined: &mut Joined) {
         let mut apart: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
         for instance in joined.instances.iter().filter(|i| i.bond == Bond::Together) {

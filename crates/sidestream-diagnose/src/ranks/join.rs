@@ -194,7 +194,7 @@ fn kind<'a>(ranks: &[(u32, &'a Digest)], keyed: &Keyed) -> &'a ExchangeKind {
     &digest.kinds[digest.rows[keyed.row as usize].kind as usize]
 }
 
-/// Returns the groups of the run, and for each rank which of its own groups are which of these.
+/// Adds the groups of all ranks to `joined`. Returns, for each rank, the index in `joined.groups` of each of its groups.
 fn groups(ranks: &[(u32, &Digest)], joined: &mut Joined) -> Vec<Vec<u32>> {
     let mut known: HashMap<(String, String), u32> = HashMap::new();
     let mut of_rank = Vec::new();
@@ -309,8 +309,8 @@ fn sized(kind: &ExchangeKind) -> u64 {
     }
 }
 
-/// Drops exchanges joined by their order unless all ranks have equally many: otherwise the nth of one rank may be a different
-/// one on the next. In a truncated trace the last exchanges are missing.
+/// Drops exchanges joined by their order unless all ranks have equally many: otherwise the nth exchange of one rank may not be
+/// the nth of another. In a truncated trace the last exchanges are missing.
 fn drop_uneven(keyed: &mut Vec<Keyed>, ranks: &[(u32, &Digest)], joined: &mut Joined) {
     let mut counts: BTreeMap<(u32, (bool, u32)), BTreeMap<u32, u32>> = BTreeMap::new();
     for one in keyed.iter().filter(|one| one.place != (false, 0)) {
@@ -324,7 +324,7 @@ fn drop_uneven(keyed: &mut Vec<Keyed>, ranks: &[(u32, &Digest)], joined: &mut Jo
         let mut whole = whole.map(|(_, count)| *count);
         let first = whole.next();
         let most = of_place.values().max();
-        // Complete traces must agree, and no trace may have more exchanges than they.
+        // Complete traces must have equally many exchanges, and no incomplete trace may have more than they.
         !whole.all(|count| Some(count) == first) || first.is_some_and(|first| most > Some(&first))
     });
     let before = keyed.len();

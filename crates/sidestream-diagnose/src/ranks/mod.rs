@@ -116,7 +116,7 @@ pub struct Groups {
     pub exchanges: u64,
     /// Whether they were joined by their sequence numbers.
     pub is_numbered: bool,
-    /// Mean time that a rank waited in them in a step.
+    /// Mean time that a rank waited in these groups in a step.
     pub waits_ns: u64,
     /// The rank that waited most in a step, and its time.
     pub most: (usize, u64),
@@ -137,7 +137,7 @@ pub struct Ranks {
     pub spread: f64,
     /// Whether a rank is slow, which one, and why.
     pub search: Search,
-    /// Indices in `ranks` of those that wait for others, the longest wait first.
+    /// Indices in `ranks` of the ranks that wait for others, the longest wait first.
     pub waiting: Vec<usize>,
     /// Time that each rank waits for others in a step, in exchanges of data.
     pub waits_ns: Vec<u64>,
@@ -318,7 +318,7 @@ impl Ranks {
             slow::search(&digests, &rerun, &waits.late_ns, mean_step(&digests))
         } else {
             Search::Unknown(
-                "no exchange of one rank could be joined with that of another, so that no rank is reported as late".to_owned(),
+                "no exchange of one rank could be joined with that of another, so no rank is reported as late".to_owned(),
             )
         };
         let name = |worst: &Worst| title(&joined.groups[worst.group]);
@@ -365,7 +365,7 @@ impl Ranks {
         }
         if joined.unpaired > 0 {
             say(format!(
-                "{} of {} exchanges ({:.1} %) do not say between whom they are, such as those that were asked for before a trace begins, and are left out",
+                "{} of {} exchanges ({:.1} %) do not state their process group, such as those that were enqueued before a trace begins, and are left out",
                 joined.unpaired,
                 joined.rows,
                 share(joined.unpaired)
@@ -374,7 +374,7 @@ impl Ranks {
         let unsound = joined.groups.iter().filter(|g| !g.is_sound);
         let unknown = unsound.clone().filter(|g| g.name.is_empty()).count();
         if unknown > 0 {
-            say("the traces do not say which ranks exchange data with each other, and the ends of the exchanges do not fit one group of all: which rank waits for which is not known for them".to_owned());
+            say("the traces do not say which ranks exchange data with each other, and the ends of the exchanges do not fit one group of all ranks, so it is not known which rank waits for which in them".to_owned());
         }
         let known = unsound.count() - unknown;
         if known > 0 {

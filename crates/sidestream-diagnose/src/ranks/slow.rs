@@ -16,7 +16,7 @@ use crate::sort::order_by;
 
 /// The number of ranks that are tried for each reason to suspect one.
 const TRIED: usize = 4;
-/// The most ranks with the same exchanges that a rank is compared with.
+/// The maximum number of ranks with the same exchanges with which a rank is compared.
 const COMPARED: usize = 63;
 /// The gain must be at least this part of a step.
 const GAIN: f64 = 0.02;
@@ -30,17 +30,17 @@ pub struct Slow {
     pub at: usize,
     /// The part of its step that exceeds that of the others most.
     pub cause: Part,
-    /// By how much it exceeds theirs.
+    /// The time by which this part exceeds theirs.
     pub cause_ns: u64,
     /// The name with most of that time, where the trace has one.
     pub name: Option<String>,
-    /// How much longer its own work in a step is.
+    /// The time by which the own work of the rank in a step is longer.
     pub excess_ns: u64,
     /// Number of ranks with which it is compared.
     pub compared: usize,
-    /// Whether those have the same exchanges as this rank; otherwise they are all others.
+    /// Whether the compared ranks have the same exchanges as this rank; otherwise they are all other ranks.
     pub is_alike: bool,
-    /// Time of a step in the replay, and in the replay with this rank as fast as the median of those.
+    /// Time of a step in the replay, and in the replay with this rank as fast as the median of the compared ranks.
     pub step_ns: (u64, u64),
 }
 
@@ -49,7 +49,7 @@ pub struct Slow {
 pub enum Search {
     /// One rank is slow.
     Found(Slow),
-    /// With none of the ranks that were tried does a step gain 2 %.
+    /// None of the ranks that were tried shortens a step by 2 %.
     Nobody,
     /// The run cannot be replayed, and why.
     Unknown(String),
@@ -83,7 +83,7 @@ pub fn search(
     let off = (base - measured_ns as f64).abs() / (measured_ns as f64).max(1.0);
     if off > OFF {
         return Search::Unknown(format!(
-            "a replay of all ranks as they were takes {:.1} % more or less than the trace, so that no rank is reported as slow",
+            "a replay of all ranks as they were takes {:.1} % more or less than the trace, so no rank is reported as slow",
             100.0 * off
         ));
     }
@@ -97,7 +97,7 @@ pub fn search(
     let medians: BTreeMap<u64, u64> = alike
         .iter()
         .map(|(shape, own)| match own.len() {
-            // A rank with no equal is compared with all.
+            // A rank whose exchanges differ from those of every other rank is compared with all ranks.
             1 => (*shape, all_median),
             _ => (*shape, quantile(own, 1, 2).unwrap_or(0)),
         })
@@ -171,8 +171,8 @@ pub fn search(
     best.map_or(Search::Nobody, Search::Found)
 }
 
-/// Returns the ranks with which a rank is compared: others with the same exchanges, otherwise all others; and whether it is the
-/// former.
+/// Returns the ranks with which a rank is compared: others with the same exchanges, or all others if there are none; and
+/// whether they have the same exchanges.
 fn peers(shapes: &[(u64, u64)], at: usize) -> (Vec<usize>, bool) {
     let others = |is_alike: bool| -> Vec<usize> {
         let others = (0..shapes.len()).filter(|other| *other != at);

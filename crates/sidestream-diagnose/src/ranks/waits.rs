@@ -1,7 +1,7 @@
 //! Measures which rank waited for which, how long, and in which group.
 //!
 //! All members of a collective that no rank can complete before all have arrived end together: a rank that is in it longer than
-//! the one with the shortest time arrived earlier by the difference, whatever the clocks say. The same applies to a send and
+//! the one with the shortest time arrived earlier by the difference, regardless of the clocks. The same applies to a send and
 //! its receive, unless the send was complete before the receive began. For broadcasts and reductions to one, the starts on the
 //! common time are compared.
 
@@ -15,7 +15,7 @@ use crate::sort::order_by;
 
 /// How many of the worst exchanges are kept.
 pub const WORST: usize = 10;
-/// The most rows and columns of a heat map.
+/// The maximum number of rows, and of columns, of a heat map.
 const ROWS: usize = 64;
 const COLUMNS: usize = 160;
 
@@ -249,7 +249,7 @@ fn steps(digest: &Digest) -> u64 {
     (digest.ends_ns.len() as u64).saturating_sub(1).max(1)
 }
 
-/// Returns whether a row lies in the steps of its rank, from the end of the first one on.
+/// Returns whether a row lies in the steps of its rank, which begin at the end of the first step.
 fn is_in_steps(ranks: &[(u32, &Digest)], member: &super::join::Member) -> bool {
     let digest = ranks[member.rank as usize].1;
     let end = row(ranks, member).end_ns();

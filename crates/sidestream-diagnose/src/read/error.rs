@@ -18,43 +18,43 @@ pub struct Error {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It could not be read.
+    /// The file could not be read.
     Io(io::Error),
-    /// It is a folder, a pipe or a device. Opening a pipe without a writer would block forever.
+    /// The path names a folder, a pipe or a device. Opening a pipe without a writer would block forever.
     NotAFile,
-    /// It is empty.
+    /// The file is empty.
     Empty,
-    /// It does not start as any trace does.
+    /// The file does not start like any known trace.
     NotATrace,
-    /// It is JSON without a list of events.
+    /// The file is JSON without a list of events.
     NoEvents,
-    /// It starts as a trace does, but is not one.
+    /// The file starts like a trace, but is not one.
     Malformed {
         /// Offset of the byte; in the unpacked text if the file is compressed.
         offset: u64,
-        /// What is there, and what should be.
+        /// The text found there, and the text expected.
         why: String,
     },
-    /// It ends, or reading had to be given up, before any device work.
+    /// The file ends, or reading had to be given up, before any device work.
     Cut {
-        /// Where that is, and why.
+        /// The place of the end, and the reason.
         why: String,
     },
-    /// It unpacks to far more than traces do.
+    /// The file unpacks to a far larger size than traces do.
     Bomb {
-        /// The most times its size to which it may unpack.
+        /// The limit of the unpacked size, as a multiple of the size of the file.
         ratio: u64,
     },
-    /// It names more streams or threads than any program has.
+    /// The file names more streams or threads than any program has.
     Overflow(Overflow),
-    /// It is a database, but not one of Nsight Systems that can be read.
+    /// The file is a database, but not an Nsight Systems export that can be read.
     Database {
         /// What is missing or wrong, and what to do.
         why: String,
     },
-    /// It is a trace without device work.
+    /// The file is a trace without device work.
     NoWork(Asked),
-    /// It is a folder without traces.
+    /// The path names a folder without traces.
     NoTraces,
 }
 

@@ -21,9 +21,9 @@ use crate::model::Trace;
 /// Limits of a reader, so that a file from any source can be read safely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes of memory for the rows of one trace. A larger trace is read up to this limit, with a warning.
+    /// The maximum memory for the rows of one trace, in bytes. A larger trace is read up to this limit, with a warning.
     pub rows_bytes: u64,
-    /// The most times its size to which a compressed file may unpack. Traces reach fifty.
+    /// The maximum size to which a compressed file may unpack, as a multiple of its own size. Traces reach fifty.
     pub unpacked_ratio: u64,
     /// Whether Python functions are kept. They are most of the file if the profiler was asked for stacks.
     pub python: bool,

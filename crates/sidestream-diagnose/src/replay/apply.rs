@@ -17,7 +17,7 @@ const TAKEN_NS: u64 = 2_000;
 /// Python's time around a waiting call outside any operator: `torch.cuda.synchronize()` takes this long besides the CUDA call
 /// (torch 2.11, NVIDIA H200).
 const WAITING_CALL_NS: u64 = 11_000;
-/// For this long, a host that was blocked is slower by a twelfth: measured with thirty layers, with and without a wait after
+/// A host that was blocked is slower by a twelfth for this long: measured with thirty layers, with and without a wait after
 /// each (torch 2.11, NVIDIA H200).
 const COLD_NS: u64 = 100_000;
 const COLD: u64 = 12;
@@ -30,13 +30,13 @@ const LONG_COLD: u64 = 2;
 const GRAPH_LAUNCH_NS: u64 = 20_000;
 /// With fewer launches a graph is not worth making.
 const LEAST_LAUNCHES: usize = 8;
-/// Approximate time of PyTorch's host to switch to another stream and back, including the waits between them.
+/// Approximate host time that PyTorch takes to switch to another stream and back, including the waits between them.
 const SWITCH_NS: u64 = 60_000;
-/// The most pending downloads of one size that are distinguished.
+/// The maximum number of pending downloads of one size that are distinguished.
 const MOST_ALIKE: usize = 64;
 /// Time to take over the result of a worker, where it need not be copied.
 const HAND_OVER_NS: u64 = 20_000;
-/// A worker of PyTorch's data loader computes with one thread, and shares the processors with the others. In one job, operators
+/// A worker of PyTorch's data loader computes with one thread, and shares the CPU cores with the others. In one job, operators
 /// on pictures took 1.15 times as long in each of eight workers as on the program's own thread (torch 2.11, 16 cores,
 /// 2026-11-24).
 const ON_ONE_THREAD_PERCENT: u64 = 115;
@@ -94,7 +94,8 @@ pub fn without_profiler(program: &mut Program, profiler: Profiler, share: Share)
         let work_ns = item.own_ns - item.loading_ns.min(item.own_ns);
         let left_ns = less(work_ns, by_ns);
         item.own_ns = item.loading_ns.min(item.own_ns) + left_ns;
-        // Operators inside a call, or the part that its own time does not cover.
+        // The rest of the cost of the operators, which the time before the call does not cover: operators inside the call have
+        // it.
         let rest_ns = by_ns - (work_ns - left_ns).min(by_ns);
         item.call_ns = less(item.call_ns, call_ns.saturating_add(rest_ns));
         if share.is_steady {
@@ -326,7 +327,7 @@ fn async_output(program: &mut Program, profile: &Profile, is_python: bool) -> bo
         )
     };
     let mut changed = false;
-    // What was waited for at the corresponding call of the previous step.
+    // By lane and place in the step: the work that the corresponding call of the previous step waited for.
     let mut before: BTreeMap<(u32, usize), (u32, Stretch)> = BTreeMap::new();
     let (mut step, mut place) = (0, 0);
     for item in &mut program.items {
@@ -480,7 +481,7 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
                 let node = &mut program.nodes[at];
                 node.stream = uploads;
                 node.moved = true;
-                // The copy waits for its slot only, and not for what the program made it wait for.
+                // The copy waits for its slot only, and no longer for the work that the program made it wait for.
                 node.legacy.clear();
                 node.after.clear();
                 node.after.extend(fed.get(&at).copied().or(slot));
@@ -541,10 +542,10 @@ fn graphs(program: &mut Program) -> bool {
 }
 
 /// A fused optimizer, or one call instead of a loop, still takes a fifth of the host time that it saves: it examines each
-/// tensor. An assumption; predictions are also made for a quarter of it and for twice as much.
+/// tensor. The fifth is an assumption; predictions are also made for a quarter of it and for twice as much.
 const FUSED: u64 = 5;
 
-/// Replaces what is called inside ranges of a name by a few launches, step by step.
+/// Replaces the calls inside ranges of a name by a few launches, step by step.
 fn fused(program: &mut Program, range: &str, trace: &Trace) -> bool {
     let named = trace.ranges.iter().filter(|one| {
         let is_range = matches!(one.kind, RangeKind::Annotation | RangeKind::Operator);
@@ -651,7 +652,7 @@ fn drop_wait(program: &mut Program, waits: i64, on: i64) -> bool {
         }
         changed = true;
         if is_upload {
-            // Its slot is free when the work that was waited for last time is complete.
+            // The slot of the upload is free when the work for which the previous upload waited is complete.
             kept.append(&mut dropped);
             dropped = gone;
         }
@@ -660,7 +661,7 @@ fn drop_wait(program: &mut Program, waits: i64, on: i64) -> bool {
     changed
 }
 
-/// Adds the time that PyTorch's host needs for another stream.
+/// Adds the host time that PyTorch needs to switch streams.
 fn switch(program: &mut Program) {
     let mut step = None;
     for item in program.items.iter_mut().filter(|i| i.operators > 0) {
@@ -732,7 +733,7 @@ fn pipeline(program: &mut Program, ranges: &[String], trace: &Trace) -> bool {
             }
             let is_first = last[step][stage].is_none();
             let before = match stage {
-                // It fills the slot that was used two steps before.
+                // The first stage fills the slot that was used two steps before.
                 0 => step
                     .checked_sub(2)
                     .and_then(|step| last[step][ranges.len() - 1]),

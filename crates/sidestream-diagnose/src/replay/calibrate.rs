@@ -23,7 +23,7 @@ pub fn profiles(
     let waits = pending_waits(trace, program);
     let mut profile = profile(trace, links, &waits, link_gb_per_s);
     if has_graphs(program) {
-        // It was measured with launches: the kernels of a graph do not wait for the front end.
+        // The cost of a pending wait was measured with launches: the kernels of a graph do not wait for the front end.
         profile.pending_wait_ns = 0.0;
     }
     let devices: BTreeSet<i64> = trace.streams.iter().map(|s| s.device).collect();
@@ -64,7 +64,7 @@ fn profile(
             let before_ns = called_ns(before).unwrap_or(i64::MAX);
             (&trace.work[before], before_ns)
         });
-        // Up to here the device had other work, in this stream or another.
+        // The time until which the device had other work, in this stream or another.
         let device = trace.streams[work.stream.0 as usize].device;
         let over_ns = over_ns.entry(device).or_insert(i64::MIN);
         let busy_until_ns = std::mem::replace(over_ns, work.end_ns().max(*over_ns));
@@ -75,7 +75,7 @@ fn profile(
         let free_ns = before.map_or(i64::MIN, |(before, _)| before.end_ns());
         let submitted_ns = call.end_ns();
         if busy_until_ns > free_ns.max(submitted_ns) {
-            // It may have waited for another stream's work: that is not a latency.
+            // The operation may have waited for another stream's work, which is not a latency.
             continue;
         }
         let in_graph = call.api.kind == ApiKind::GraphLaunch;
@@ -90,11 +90,12 @@ fn profile(
         } else if let Some((before, before_ns)) = before
             && submitted_ns.saturating_add(20_000) < free_ns
         {
-            // It was queued long before: the gap is the device's own.
+            // The operation was queued long before, so the gap is the device's own latency.
             let ns = work.start_ns.saturating_sub(free_ns).max(0) as u64;
             match (is_kernel(&before.what) && is_kernel(&work.what), in_graph) {
                 (true, true) => seen.graph_gap.push(ns),
-                // The engine itself adds the cost of a pending wait of any stream, and of one of its own.
+                // Not a plain gap: a wait was pending on the device, or this stream waited. The simulator adds those costs
+                // itself.
                 (true, false) if is_pending(waits.get(&device), free_ns) => {}
                 (true, false) if waits_between(waiting.get(&work.stream), before_ns, call) => {}
                 (true, false) => seen.kernel_gap.push(ns),
@@ -192,14 +193,14 @@ pub struct Profiler {
     pub submission_ns: u64,
     /// Nanoseconds for any other CUDA call.
     pub call_ns: u64,
-    /// How much longer the mean step of the host is than expected from the fastest one, in hundredths, where all steps do the
-    /// same: the profiler empties its buffers now and then, which takes the host longer than any step.
+    /// The excess of the mean step of the host over the time expected from the fastest one, in hundredths, where all steps do
+    /// the same. The profiler empties its buffers now and then, which takes the host longer than any step.
     pub unsteady_percent: u64,
 }
 
 /// Steps do the same if the numbers of their calls differ by at most one in this many.
 const ALIKE_CALLS: usize = 20;
-/// A usual step relative to the fastest one, in hundredths; and the most by which emptying buffers lengthens steps.
+/// A usual step relative to the fastest one, and the maximum by which emptying buffers lengthens steps, in hundredths.
 const USUALLY: u64 = 125;
 const MOST_UNSTEADY: u64 = 100;
 
@@ -275,9 +276,9 @@ impl Share {
         is_cold: true,
         is_steady: false,
     };
-    /// The most: before any profile of their process, steps are faster than after one, by 3.0 and 4.6 µs per launch in two jobs
-    /// of many small kernels (torch 2.11, CUDA 13.0, NVIDIA H200, 2026-11-24, benches/profiler_cost_gpu.py). The usual share is
-    /// for steps after a profile.
+    /// The maximum share: before any profile of their process, steps are faster than after one, by 3.0 and 4.6 µs per launch in
+    /// two jobs of many small kernels (torch 2.11, CUDA 13.0, NVIDIA H200, 2026-11-24, benches/profiler_cost_gpu.py). The usual
+    /// share is for steps after a profile.
     pub const MOST: Share = Share {
         percent: 170,
         is_cold: true,

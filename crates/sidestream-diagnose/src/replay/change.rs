@@ -32,7 +32,7 @@ pub enum Change {
     SecondStream,
     /// The calls inside these ranges are stages, each a step ahead of the next.
     Pipeline(Vec<String>),
-    /// No stream waits for the legacy default stream, and that waits for no other.
+    /// No stream waits for the legacy default stream, and the legacy default stream waits for no other.
     NonBlockingStreams,
     /// The first stream does not wait for events of the second, by the trace's stream numbers; an upload waits for those of the
     /// previous step.
@@ -64,7 +64,7 @@ impl Change {
     }
 }
 
-/// The reason why a text is not a change, or not a set of changes.
+/// The reason why a string is not a change, or not a set of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownChange(String);
 
@@ -126,7 +126,7 @@ fn drop_wait(text: &str, streams: Option<&str>) -> Result<Change, UnknownChange>
     let both = both.and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
     let (waits, on) = both.ok_or_else(|| {
         UnknownChange(format!(
-            "`{}`: drop-wait takes the numbers of two streams, that which waits and that which is waited for; write \
+            "`{}`: drop-wait takes the numbers of two streams, the one that waits and the one it waits for; write \
              them as in drop-wait=20:7",
             text.trim()
         ))
@@ -178,17 +178,17 @@ fn numbered(text: &str, name: &str, number: Option<&str>) -> Result<Option<usize
 }
 
 impl Change {
-    /// Returns whether it helps only if work does not depend on other work, which no trace shows.
+    /// Returns whether the change helps only if work does not depend on other work, which no trace shows.
     pub fn is_conditional(&self) -> bool {
         matches!(self, Change::SecondStream | Change::Pipeline(_))
     }
 
-    /// Returns whether its gain depends on the speed of the link.
+    /// Returns whether the gain of the change depends on the speed of the link.
     pub(crate) fn is_of_the_link(&self) -> bool {
         matches!(self, Change::Pinned | Change::AsyncOutput)
     }
 
-    /// Returns whether it lets copies of both directions run concurrently.
+    /// Returns whether the change lets copies of both directions run concurrently.
     pub(crate) fn is_of_copies(&self) -> bool {
         matches!(
             self,
@@ -196,17 +196,17 @@ impl Change {
         )
     }
 
-    /// Returns whether it removes the host's own work, whose time varies from run to run.
+    /// Returns whether the change removes the host's own work, whose time varies from run to run.
     pub(crate) fn is_of_the_host(&self) -> bool {
         self.is_of_workers() || matches!(self, Change::HostWork(_))
     }
 
-    /// Returns whether it makes workers load data, or adds workers.
+    /// Returns whether the change makes workers load data, or adds workers.
     pub(crate) fn is_of_workers(&self) -> bool {
         matches!(self, Change::Workers(_) | Change::MoreWorkers(_))
     }
 
-    /// Returns whether it may make kernels concurrent: then the time in which any kernel ran is not a lower bound.
+    /// Returns whether the change may make kernels concurrent: then the time in which any kernel ran is not a lower bound.
     pub(crate) fn is_concurrent(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,4 @@
-//! Computes what work is ordered after by CUDA's rules: the rule book of `sidestream::order` returns the earlier work of each
-//! stream.
+//! Computes the earlier work after which each operation is ordered by CUDA's rules, with the rule book of `sidestream::order`.
 
 use sidestream::op::{Accesses, DeviceId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use sidestream::order::{Chain, Force, Frontier, Order, Steps};
@@ -47,7 +46,7 @@ impl Edges {
         self.stream_of.push(stream);
         let kernel = Kind::kernel(stream);
         let mut before = self.push(kernel, Some(node));
-        // Its own stream runs in order by itself.
+        // Work of the node's own stream is not listed: a stream runs in order by itself.
         before.retain(|other| self.stream_of[*other] != stream);
         before
     }
@@ -66,8 +65,8 @@ impl Edges {
         self.push(Kind::Wait { stream, event }, None);
     }
 
-    /// Submits an operation; returns what it is ordered after. One that the rule book refuses orders nothing: the trace is of a
-    /// program that ran.
+    /// Submits an operation; returns the nodes after which it is ordered. An operation that the rule book refuses orders
+    /// nothing, since the traced program ran nevertheless.
     fn push(&mut self, kind: Kind, node: Option<usize>) -> Vec<usize> {
         let op = Op {
             id: OpId(self.ops),

@@ -41,7 +41,7 @@ impl Default for Fit {
 }
 
 impl Fit {
-    /// Indices of the three.
+    /// Indices of the three shares.
     pub const MOST: usize = 0;
     pub const USUAL: usize = 1;
     pub const LEAST: usize = 2;
@@ -93,13 +93,13 @@ impl Fit {
     /// Returns the time of a step after a change, from its time in the replay.
     pub fn scaled(&self, at: usize, ns: u64) -> u64 {
         let (ns, left) = (ns as f64, self.left());
-        // It has the same part in the remainder as in the step.
+        // The remaining part of the step keeps its share of the remainder.
         let kept = (ns / self.unmodified_ns.max(1.0)).min(1.0);
         if at == Fit::USUAL {
             return (ns * left.powf(kept)) as u64;
         }
         let all = ns * self.factors[at];
-        // All of the remainder may lie in what the change removes, but not more than there is.
+        // All of the remainder may lie in the time that the change removes, but it cannot exceed that time.
         let elsewhere = ((1.0 - left) * ns)
             .abs()
             .min((self.unmodified_ns - ns).max(0.0));

@@ -1,5 +1,5 @@
-//! The activity of the host's threads, for the program: which threads hand over to each other, when operators began, and when
-//! data was awaited.
+//! The activity of host threads, for the program: which threads hand over to each other, when operators began, and when data
+//! was awaited.
 
 use std::collections::BTreeSet;
 

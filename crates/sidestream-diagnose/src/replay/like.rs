@@ -1,4 +1,4 @@
-//! Selects the steps to replay in a trace with too many: consecutive ones that are representative of all.
+//! Selects the steps to replay in a trace with too many steps: consecutive ones that are representative of all.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ pub fn first(source: &Source) -> Result<usize, &'static str> {
     match least {
         Some((apart, first)) if apart <= UNLIKE => Ok(first),
         _ => Err(
-            "what devices wait for changes in the course of the trace, so that no steps that could be replayed are like all of them",
+            "the causes of idle time change in the course of the trace, so no steps that could be replayed represent all of them",
         ),
     }
 }

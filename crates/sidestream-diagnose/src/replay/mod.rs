@@ -20,8 +20,8 @@
 //!    ratio of sums over the replayed steps. No prediction is below the time in which kernels ran.
 //!
 //! # Limits
-//! It does not know whether kernels depend on each other across the split of a second stream, whether other threads wait for a
-//! lock, or how much the profiler slowed down this particular machine.
+//! The replay does not know whether kernels depend on each other across the split of a second stream, whether other threads
+//! wait for a lock, or how much the profiler slowed down this particular machine.
 
 mod apply;
 mod calibrate;
@@ -54,7 +54,7 @@ use sidestream::engine::Profile;
 const MOST_ERROR: f64 = 0.03;
 /// With fewer steps a mean has no meaning.
 const LEAST_STEPS: usize = 3;
-/// The most streams of one process that are replayed.
+/// The maximum number of streams of one process that are replayed.
 const MOST_STREAMS: usize = 1_024;
 /// The error of a prediction that comes from neither the replay nor the profiler: the time of kernels varies from run to run.
 const MODEL: (f64, f64) = (0.95, 1.06);
@@ -67,8 +67,8 @@ const HOST_OFF: f64 = 0.05;
 const LINK: [f64; 2] = [0.5, 1.6];
 /// Factors for the cost of taking over a batch from a worker, which was measured with two programs and may differ for others.
 const TAKE_OVER: [f64; 2] = [0.6, 1.5];
-/// Factors for the time that workers take for work of the host, which was measured with one program and may differ for others,
-/// and where more of them share the processors.
+/// Factors for the time that workers take for host work, which was measured with one program and may differ for others, and
+/// where more workers share the CPU cores.
 const BY_WORKERS: [f64; 2] = [0.87, 1.25];
 /// Factors for the host's time that remains with a few launches instead of many, which is an assumption.
 const FUSED: [f64; 2] = [0.25, 2.0];
@@ -92,8 +92,8 @@ const GUESSES: [Guess; 3] = [
         },
     ),
 ];
-/// Downloads that run beside kernels slow them down, and kernels slow down downloads: such predictions were too low by up to a
-/// ninth, where the downloads are this part of a step or more.
+/// Concurrent downloads and kernels slow each other down: such predictions were too low by up to a ninth, where the downloads
+/// are this part of a step or more.
 const BESIDE: f64 = 1.13;
 const BESIDE_FROM: f64 = 0.05;
 
@@ -110,9 +110,9 @@ pub struct Replay {
     pub explained_share: f64,
     /// Time of the unmodified step without the profiler and without one-time work, which the predictions leave out too.
     pub unprofiled_ns: u64,
-    /// The least and the most that this time may be: what the profiler adds is an estimate, and measurements have a spread.
+    /// A lower and an upper bound of this time: the cost of the profiler is an estimate, and measurements have a spread.
     pub unprofiled_between_ns: (u64, u64),
-    /// The source of these two times. Not what the trace states, if its recorded steps contradict that.
+    /// The source of these two times. A measurement that the trace states is not used if the recorded steps contradict it.
     pub base: Base,
     /// The predictions: each usual change alone, then sets; empty if the replay's error is too large.
     pub predictions: Vec<Prediction>,
@@ -160,6 +160,8 @@ pub struct Prediction {
     /// The least and the most time given the other unknowns: the speed of the link, the cost of a batch from a worker, the time
     /// of the host's work.
     pub(crate) unknown_ns: (u64, u64),
+    /// By which part of a step the changed one may be slower than predicted, where copies in both directions run at once.
+    pub(crate) slower: f64,
     /// The activity in the step nearest to the median.
     pub timeline: Timeline,
 }
@@ -178,7 +180,8 @@ impl Prediction {
         if self.changes.iter().any(Change::is_of_the_host) {
             off_ns += likely as f64 * HOST_OFF;
         }
-        let low = least.saturating_sub(off_ns as u64);
+        let slower_ns = off_ns.max(self.likely_ns as f64 * self.slower);
+        let low = least.saturating_sub(slower_ns as u64);
         let high = most.saturating_add(off_ns as u64);
         (low.min(likely), likely, high.max(likely))
     }
@@ -305,8 +308,8 @@ fn sum(periods_ns: &[u64]) -> u64 {
 }
 
 /// Returns, where batches come from workers and the program had to wait for some, the number of steps up to the last such wait,
-/// and their time. Up to there the workers determine the speed of the program, whatever else changes: none of their batches was
-/// left over.
+/// and their time. Up to there the workers determine the speed of the program, regardless of other changes: none of their
+/// batches was left over.
 fn delivered(program: &Program, unmodified: &Run) -> Option<(usize, u64)> {
     let all_ns = sum(&unmodified.periods_ns);
     let mean_ns = all_ns / unmodified.periods_ns.len().max(1) as u64;
@@ -349,7 +352,7 @@ struct Model<'t> {
     error: f64,
     /// Time of a step in the trace.
     measured_ns: u64,
-    /// Lower bounds of a step: the time of its kernels as they ran, and if they may run concurrently.
+    /// Two lower bounds of a step: the time of its kernels as they ran, and the time that they would take concurrently.
     floors_ns: (u64, u64),
     /// The number of steps in which workers determined the speed, and the least time of these.
     delivered: Option<(usize, u64)>,
@@ -389,7 +392,7 @@ impl Model<'_> {
             }
         }
         let step_ns = |changed: &Program, at| run(changed, at).map(|(step_ns, ..)| step_ns);
-        // If nothing is removed, there is no uncertainty about it.
+        // If no profiler cost is removed, there is no uncertainty about that cost.
         let by_profiler_ns = if self.profiler == Profiler::default() {
             [likely_ns; 3]
         } else {
@@ -435,21 +438,21 @@ impl Model<'_> {
         let moves = |change: &Change| matches!(change, Change::Prefetch(_) | Change::AsyncOutput);
         let are_beside =
             changes.iter().any(moves) && downloads_ns >= BESIDE_FROM * likely_ns as f64;
-        let slower = if are_beside { BESIDE } else { MODEL.1 };
+        let factor = if are_beside { BESIDE } else { MODEL.1 };
         Some(Prediction {
             changes: changes.to_vec(),
             low_ns: of(least_ns, MODEL.0 - self.error).min(likely_ns),
             likely_ns,
-            high_ns: of(most_ns, slower + self.error),
+            high_ns: of(most_ns, factor + self.error),
             is_effective: effective == changes.len(),
             by_profiler_ns,
             unknown_ns,
+            slower: if are_beside { BESIDE - 1.0 } else { 0.0 },
             timeline,
         })
     }
 
-    /// Returns the time of the step if kernels of graphs follow each other as closely as they do without the profiler's
-    /// additions.
+    /// Returns the time of the step if graph kernels follow each other as closely as they do without the profiler.
     fn graphs_close_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
         let mut profiles = self.profiles.to_vec();
         for profile in &mut profiles {
@@ -460,8 +463,8 @@ impl Model<'_> {
         self.usual_ns(changed, changes, &profiles)
     }
 
-    /// Returns the time of the step with graphs if their kernels are as far apart as others. Only a trace with graphs shows how
-    /// close they come to each other: where that is most of a graph's gain, it is not counted on.
+    /// Returns the time of the step with graphs if graph kernels have the same gaps between them as other kernels. Only a trace
+    /// with graphs shows how small their gaps are: a gain that consists mostly of smaller gaps is not predicted.
     fn graphs_apart_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
         let mut profiles = self.profiles.to_vec();
         for profile in &mut profiles {
@@ -470,7 +473,7 @@ impl Model<'_> {
         self.usual_ns(changed, changes, &profiles)
     }
 
-    /// Returns the time of a step of a changed program on such devices, without what the profiler usually adds.
+    /// Returns the time of a step of a changed program on such devices, without the usual cost of the profiler.
     fn usual_ns(&self, changed: &Program, changes: &[Change], profiles: &[Profile]) -> Option<u64> {
         let mut program = changed.clone();
         apply::without_profiler(&mut program, self.profiler, self.fit.shares[Fit::USUAL]);
@@ -565,7 +568,7 @@ fn has_graphs(program: &Program) -> bool {
 }
 
 /// Returns the time of the copies of all steps except the first, on the busiest engine: at the end of the replayed steps no
-/// more copies are made ahead, as if there were fewer of them.
+/// more copies are made ahead, so they have fewer copies than usual.
 fn copies_ns(program: &Program, profiles: &[Profile]) -> u64 {
     let mut busy_ns = vec![[0u64; 2]; profiles.len()];
     for node in program.nodes.iter().filter(|node| node.step > 0) {

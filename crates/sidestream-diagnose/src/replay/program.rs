@@ -1,4 +1,4 @@
-//! A trace as a program: the actions of the host, in their order, and the work that results from them.
+//! A trace as a program: the host actions, in their order, and the work that results from them.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use crate::model::{ApiKind, Direction, Memory, Name, Room, ThreadIndex};
 /// A program, derived from a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// The actions of the host, in the order of their starts.
+    /// The host actions, in the order of their starts.
     pub items: Vec<Item>,
     /// The work that it submits, in the order of submission.
     pub nodes: Vec<Node>,
     /// The work that calls wait for: indices of nodes, call by call.
     pub waited: Vec<usize>,
-    /// Number of lanes of the host.
+    /// Number of host lanes.
     pub lanes: usize,
     /// Number of streams; changes may add some.
     pub streams: usize,
@@ -22,7 +22,7 @@ pub struct Program {
     /// The step of the trace that is the program's first one, and the number of steps.
     pub first_step: usize,
     pub steps: usize,
-    /// Number of workers that load data, each in turn, and number of workers that do other work of the host, whichever is free;
+    /// Number of workers that load data, each in turn, and number of workers that do other host work, whichever is free;
     /// without any, the host's own threads do everything.
     pub workers: [usize; 2],
     /// Time of all existing workers together for a batch; 0 where the program does not wait for them.
@@ -40,7 +40,7 @@ pub struct Program {
     pub numbers: Vec<i64>,
 }
 
-/// Consecutive elements of a list. There are as many of these as calls: hence the small integers.
+/// Consecutive elements of a list. A program has as many stretches as calls, hence the small integers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stretch {
     first: u32,
@@ -147,7 +147,7 @@ pub struct Node {
     pub in_graph: bool,
     /// Whether it exchanges data with other devices.
     pub is_collective: bool,
-    /// Whether a change moved it: then other work runs beside it than in the trace.
+    /// Whether a change moved it: then the concurrent work differs from that in the trace.
     pub moved: bool,
     /// Index of its work in the trace.
     pub work: usize,
@@ -201,8 +201,7 @@ impl Program {
     }
 }
 
-/// Returns the share of the device that a kernel takes from others that run beside it; all of it where the trace does not show
-/// it.
+/// Returns the share of the device that a kernel takes from concurrent ones; all of it where the trace does not show it.
 ///
 /// A multiprocessor has four schedulers. One warp on each keeps it busy except for a part: two matrix products of 128 blocks of
 /// four warps took 1.74 times as long together as one alone (NVIDIA H200, 2026-11-22), so that each takes 0.87 of what it

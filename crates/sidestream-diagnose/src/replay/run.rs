@@ -19,7 +19,7 @@ pub struct Run {
     pub periods_ns: Vec<u64>,
     /// When each node ran.
     nodes: Vec<Option<(u64, u64)>>,
-    /// The activity of the lanes of the host.
+    /// The activity of the host lanes.
     host: Vec<HostSpan>,
 }
 
@@ -53,7 +53,7 @@ impl HostTask {
     }
 }
 
-/// The workers that do work of the host ahead of time.
+/// The workers that do host work ahead of time.
 struct Workers {
     pools: [Crew; 2],
 }
@@ -67,7 +67,7 @@ struct Crew {
     are_in_turn: bool,
     /// Their mean time for a step.
     share_ns: u64,
-    /// When each of them is free, as far as that is known before the run.
+    /// The time at which each worker is free, as far as it is known before the run.
     free_ns: Vec<u64>,
     /// The most recent batch, and the task that took over each batch.
     batch: Option<u32>,
@@ -127,7 +127,7 @@ impl Crew {
 }
 
 impl Run {
-    /// Returns how many of the periods end with a step up to this one.
+    /// Returns the number of periods that end with this step or an earlier one.
     pub fn periods_up_to(&self, step: usize) -> usize {
         let ends = self.ends.iter().skip(1);
         ends.take_while(|(_, of)| *of <= step).count()
@@ -225,7 +225,7 @@ impl Run {
         Run::over(program, engine, &tasks, (on_host, lanes))
     }
 
-    /// Collects the results of these tasks, and of the lanes of the host.
+    /// Collects the results of these tasks, and of the host lanes.
     fn over(
         program: &Program,
         mut engine: Engine,
@@ -306,7 +306,7 @@ fn ends(program: &Program, nodes: &[Option<(u64, u64)>]) -> Vec<(u64, usize)> {
     ends
 }
 
-/// Returns the activity of the lanes of the host, as far as it ran.
+/// Returns the activity of the host lanes, as far as it ran.
 fn host_spans(
     tasks: Vec<HostTask>,
     lanes: usize,
@@ -355,8 +355,8 @@ fn usual(periods_ns: &[u64]) -> Option<usize> {
 fn work(node: &Node, profile: &Profile) -> Work {
     let ns = node.duration_ns;
     let timed = |engine| Work::Timed { engine, ns };
-    // A copy that was moved may run beside one in the other direction: the bus slows down both. This many bytes take as long
-    // alone as it did.
+    // A copy that was moved may run concurrently with one in the other direction: the bus slows down both. This many bytes take
+    // as long alone as the copy did.
     let bytes = |setup_ns: f64| ((ns as f64 - setup_ns).max(0.0) * profile.link_gb_s) as u64;
     let is_moved = node.moved && bytes(profile.upload_setup_ns) > 2 * profile.inline_bytes as u64;
     match node.job {

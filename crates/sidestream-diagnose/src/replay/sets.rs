@@ -13,13 +13,13 @@ use sidestream::engine::Profile;
 
 /// This many waits between two streams are not coincidence.
 const LEAST_WAITS: usize = 3;
-/// The most pairs of streams that are tried.
+/// The maximum number of pairs of streams that are tried.
 const MOST_PAIRS: usize = 3;
-/// The most parts of a step that are tried with a few launches.
+/// The maximum number of parts of a step that are tried with a few launches.
 const MOST_FUSED: usize = 2;
 /// A change joins a set if it makes a step shorter by this part.
 const JOINS: f64 = 0.02;
-/// The most changes in a set.
+/// The maximum number of changes in a set.
 const MOST_TOGETHER: usize = 4;
 
 /// Returns each of the usual changes alone.
@@ -88,7 +88,7 @@ fn enough_times(source: &Source, program: &Program) -> usize {
     [2, 4, 8, 16, 32].into_iter().find(is_enough).unwrap_or(64)
 }
 
-/// Returns four workers for work of the host; or eight, where four would still take longer than the rest of a step.
+/// Returns four workers for host work; or eight, where four would still take longer than the rest of a step.
 fn enough_workers(source: &Source, program: &Program) -> usize {
     let floor_ns = |count| loading_floor_ns(source, program, Change::HostWork(count));
     let step_ns = source.steps.mean_ns().unwrap_or(0);
@@ -106,8 +106,8 @@ fn loading_floor_ns(source: &Source, program: &Program, change: Change) -> u64 {
     changed.loading_floor_ns()
 }
 
-/// Returns waits that may be in the wrong place: of uploads for kernels, and of kernels for downloads. Waits the other way
-/// round bring the data that is worked on.
+/// Returns waits that may be in the wrong place: waits of uploads for kernels, and of kernels for downloads. Waits in the
+/// opposite direction are needed: the waiting operation uses the result of the other one.
 fn waits(program: &Program) -> Vec<Change> {
     let mut pairs: BTreeMap<(i64, i64), usize> = BTreeMap::new();
     for node in program.nodes.iter().filter(|node| !node.is_inferred) {
@@ -209,7 +209,8 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
     Some(both.map(|name| trace.names.text(name).to_owned()).to_vec())
 }
 
-/// Adds sets: starting with the change that gains most, adds the one that gains most besides, as long as one does.
+/// Adds predictions for sets of changes. Starts with the best change or set, and adds to it the change that gains most in
+/// addition, until no further change gains enough.
 pub fn together(model: &Model, base: &Prediction, predictions: &mut Vec<Prediction>) {
     let effective =
         |p: &&Prediction| p.is_effective && !p.changes.iter().any(Change::is_conditional);

@@ -1,4 +1,4 @@
-//! Converts a trace to a program: selects its steps, finds what is ordered after what, and how long each operation takes alone.
+//! Converts a trace to a program: selects its steps, finds the order of operations, and how long each operation takes alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,11 +22,11 @@ const LITTLE_WORK: usize = 20_000;
 const ENOUGH_WORK: usize = 60_000;
 /// The number of steps that are taken if they are longer than that.
 const ENOUGH_STEPS: usize = 8;
-/// The most calls or operations that are taken, whatever the steps.
+/// The maximum number of calls, and of operations, that are taken, however many steps that is.
 const MOST_WORK: usize = 400_000;
 /// The greatest latency of a device between one stream and another.
 const HOP_NS: i64 = 20_000;
-/// The most time until a host notices that something is complete.
+/// The maximum time until a host notices that something is complete.
 const NOTICED_NS: i64 = 30_000;
 
 impl Program {
@@ -248,7 +248,7 @@ struct Making<'t> {
     collectives: Collectives,
     /// The last node of each stream, with its work.
     last_in_stream: HashMap<StreamIndex, (usize, usize)>,
-    /// When the work before the last one of its stream was complete.
+    /// The end of the work before the last operation in the same stream.
     before_own_ns: i64,
     /// The ends of the work of each stream, with their nodes.
     ends: HashMap<StreamIndex, Vec<(i64, usize)>>,
@@ -434,7 +434,7 @@ impl<'t> Making<'t> {
             ends.get(over.checked_sub(1)?)
         });
         let (end, node) = last_over.max()?;
-        // Copies of one direction take turns by themselves, whatever their streams.
+        // Copies of one direction take turns by themselves, regardless of their streams.
         let direction = |job: &Job| match job {
             Job::HostCopy { direction, .. } => Some(*direction),
             _ => None,
@@ -483,7 +483,7 @@ impl<'t> Making<'t> {
         }
     }
 
-    /// Finds what a call waits for: of the last work of each stream, the one that was complete when the call returned.
+    /// Finds the work that a call waits for: of the last work of each stream, that which was complete when the call returned.
     fn hold(&mut self, item: &mut Item, start_ns: i64, end_ns: i64) {
         let mut last_end = i64::MIN;
         let mut waits = Vec::new();
@@ -528,7 +528,8 @@ impl<'t> Making<'t> {
             return;
         }
         if own.is_some() {
-            // The host prepares a copy of its own before it waits; while the stream is busy with other work, it already waits.
+            // A copy call prepares its copy before it waits for it. While the stream is busy with other work, the call already
+            // waits.
             let began = self
                 .last_in_stream
                 .values()
@@ -587,7 +588,7 @@ fn alone_ns(trace: &Trace, until_ns: i64) -> Vec<u64> {
         }
     }
     for mut changes in changes.into_values() {
-        // If one ends when another begins, the end comes first.
+        // If one kernel ends when another begins, the end comes first.
         changes.sort_unstable_by_key(|change| (change.0, change.1 > 0.0, change.2));
         // Time that passed for all kernels, and how much less of it each of several concurrent kernels got.
         let (mut asked, mut before_ns, mut lost_ns) = (0.0_f64, i64::MIN, 0.0);

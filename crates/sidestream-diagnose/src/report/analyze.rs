@@ -80,7 +80,7 @@ impl Report {
             Some(speaker) => findings(&grounds, speaker, &judged, near),
             None => Vec::new(),
         };
-        // The usual predictions are known now; those that were asked for are at the end.
+        // The usual predictions come first; the requested ones are at the end.
         if let (Ok(replay), Some(_)) = (&mut replay, &options.what_if) {
             let usual = replay.predictions.len() - replay.asked;
             replay.predictions.drain(..usual);
@@ -122,7 +122,8 @@ impl Report {
     }
 }
 
-/// Returns the sets of changes that were asked for: those that cannot be predicted with workers, or without, and the others.
+/// Returns the requested sets of changes in two lists: those that cannot be predicted for this trace, since it has workers or
+/// has none, and the others.
 fn asked(options: &Options, has_workers: bool) -> (Vec<Vec<Change>>, Vec<Vec<Change>>) {
     let sets = options.what_if.iter().flatten().cloned();
     let is_unknown = |change: &Change| match change {

@@ -11,7 +11,7 @@ pub fn unpredictable(sets: &[Vec<Change>], has_workers: bool) -> Option<Warning>
     let why = if has_workers {
         "batches come from workers already, and how many there are is not in the trace; ask for more-workers=N, N times as many"
     } else {
-        "the trace shows no workers of a data loader that there could be more of; ask for workers=N"
+        "the trace shows no data loader workers, so there is no number to multiply; ask for workers=N"
     };
     let names: Vec<String> = sets.iter().map(|set| Change::names(set)).collect();
     (!names.is_empty()).then(|| Warning {

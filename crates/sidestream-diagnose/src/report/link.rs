@@ -23,11 +23,11 @@ pub fn is_speed(gb_per_s: f64) -> bool {
 words! {
     /// The source of the speed of pinned copies.
     pub enum Link {
-        /// The caller gave it.
+        /// The caller gave the speed.
         Stated = "stated",
-        /// It was measured from pinned copies of the trace.
+        /// The speed was measured from pinned copies of the trace.
         Measured = "measured",
-        /// It is an assumption.
+        /// The speed is an assumption.
         Assumed = "assumed",
     }
 }

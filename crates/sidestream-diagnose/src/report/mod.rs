@@ -52,7 +52,7 @@ pub struct Report {
     pub streams: Vec<Stream>,
     /// The threads, for their names.
     pub threads: Vec<Thread>,
-    /// The texts of all names.
+    /// The strings of all names.
     pub names: Names,
     /// The steps.
     pub steps: Steps,
@@ -102,7 +102,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the mean time of all steps; without steps, the whole time of the device with the longest one.
+    /// Returns the mean time of all steps; without steps, the span of the device with the longest span.
     pub fn step_ns(&self) -> u64 {
         let spans = self.devices.iter().map(|(device, _)| device.span_ns);
         self.steps.mean_ns().or(spans.max()).unwrap_or(0)

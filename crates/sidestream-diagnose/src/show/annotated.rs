@@ -27,11 +27,11 @@ const FIRST_HOST: u32 = 10_000;
 const FIRST_DEVICE: u32 = 20_000;
 const FIRST_CHANGE: u32 = 30_000;
 
-/// The most rows of one stream or thread: slices that overlap with all of them are left out.
+/// The maximum number of rows of one stream or thread: slices that overlap with all of them are left out.
 const MOST_ROWS: usize = 64;
-/// The most changes that are drawn.
+/// The maximum number of changes that are drawn.
 const MOST_CHANGES: usize = 16;
-/// The most characters of a name; those of templates run to thousands.
+/// The maximum number of characters in a name; names of templates have thousands.
 const NAME_LETTERS: usize = 256;
 
 /// Writes the trace around the median step as Chrome JSON, together with the findings of a report.
@@ -147,7 +147,7 @@ impl<W: Write> Viewer<'_, W> {
         Ok(())
     }
 
-    /// Writes the threads of the host; returns the slice of each call.
+    /// Writes the host threads; returns the slice of each call.
     fn host(&mut self) -> io::Result<Callers> {
         let excerpt = &self.report.excerpt;
         let mut threads: BTreeMap<(i64, usize), Vec<Slice>> = BTreeMap::new();
@@ -192,7 +192,7 @@ impl<W: Write> Viewer<'_, W> {
                 let Some(correlation) = args["correlation"].as_u64() else {
                     continue;
                 };
-                // Two processes may use the same number: then the work cannot be assigned to either.
+                // If two processes use the same number, the work cannot be assigned to either.
                 let entry = callers.entry(correlation as u32);
                 entry
                     .and_modify(|caller| *caller = None)
@@ -303,7 +303,7 @@ impl<W: Write> Viewer<'_, W> {
         };
         self.writer.event(&end("s", from))?;
         let mut to = end("f", to);
-        // To the slice that begins there, not to the next.
+        // "bp": "e" binds the arrow to the slice that encloses its end, not to the next one.
         to["bp"] = "e".into();
         self.writer.event(&to)
     }

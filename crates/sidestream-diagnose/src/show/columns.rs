@@ -17,17 +17,17 @@ use crate::words::words;
 words! {
     /// The column by which a table is sorted, the largest first.
     pub enum Sort {
-        /// Device time, with what is inside.
+        /// Device time, including that of inner rows.
         Device = "device",
-        /// Device time, without what is inside.
+        /// Device time, without that of inner rows.
         DeviceSelf = "device-self",
-        /// Host time, with what is inside.
+        /// Host time, including that of inner rows.
         Host = "host",
-        /// Host time, without what is inside.
+        /// Host time, without that of inner rows.
         HostSelf = "host-self",
-        /// Idle time of devices, with what is inside.
+        /// Idle time of devices, including that of inner rows.
         Idle = "idle",
-        /// Idle time of devices, without what is inside.
+        /// Idle time of devices, without that of inner rows.
         IdleSelf = "idle-self",
         /// Number of calls.
         Calls = "calls",
@@ -42,9 +42,9 @@ pub struct Column<R> {
     pub page: &'static str,
     /// Its field as JSON.
     pub key: &'static str,
-    /// The sort order that uses it.
+    /// The sort order that uses the column.
     pub sort: Option<Sort>,
-    /// Returns the value of a row in it.
+    /// Returns the value of a row in the column.
     pub of: fn(&Report, &R) -> Cell,
 }
 
@@ -150,7 +150,7 @@ pub fn page_heads<R>(out: &mut String, columns: &[Column<R>]) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the cells of a row on a page: each has its value beside its text.
+/// Writes the cells of a row on a page: each has its value in addition to its text, for the script that sorts.
 pub fn page_cells<R>(
     out: &mut String,
     columns: &[Column<R>],
@@ -227,7 +227,7 @@ pub const KERNELS: [Column<Line>; 10] = [
     Column { head: "occupancy", page: "*occupancy", key: "occupancy_percent", sort: None,         of: |report, row| launched(report, row, |l| l.occupancy.map(Cell::Percent)) },
 ];
 
-/// Returns the total time of the kernel name with the longest one.
+/// Returns the longest total time of any kernel name.
 fn longest(report: &Report) -> u64 {
     report
         .kernels

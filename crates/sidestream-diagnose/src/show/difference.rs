@@ -8,9 +8,9 @@ use crate::findings::{Code, time};
 
 /// Changes of a step by less than this part are not listed.
 const SHOWN: f64 = 0.005;
-/// The most names of a table that are listed.
+/// The maximum number of names of a table that are listed.
 const NAMES: usize = 8;
-/// The most characters of a name that are shown.
+/// The maximum number of characters of a name that are shown.
 const NAME_CHARS: usize = 28;
 
 /// Returns a comparison for a terminal, with the titles of the trace and of its baseline.
@@ -133,7 +133,7 @@ fn write_row(out: &mut String, name: &str, ns: Two<u64>, more: &str) -> Result {
     writeln!(out, "{}", row.trim_end())
 }
 
-/// Returns a name that fits into its column; the JSON has all of it.
+/// Shortens a name to fit into its column; the JSON has the full name.
 fn short(name: &str) -> String {
     let name = plain(name);
     match name.char_indices().nth(NAME_CHARS) {

@@ -1,10 +1,10 @@
-//! A table for a terminal: figures, and a name beside or above them.
+//! A table for a terminal: figures, and a name next to them or above them.
 
 use std::fmt::{self, Write};
 
 use super::plain::plain;
 
-/// The least room for a name, in characters; a shorter name has no meaning.
+/// The minimum room for a name, in characters; a shorter name has no meaning.
 pub const LEAST_NAME: usize = 24;
 
 /// Returns a name of at most `room` characters that does not break the table.
@@ -63,7 +63,7 @@ impl<'a> Figures<'a> {
         cells.join(" ")
     }
 
-    /// Returns the most characters of a name beside the figures.
+    /// Returns the maximum number of characters in a name next to the figures.
     fn room(&self) -> usize {
         let used = self.widths.iter().map(|width| width + 1).sum::<usize>() + 1;
         self.columns

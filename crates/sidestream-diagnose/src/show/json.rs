@@ -18,7 +18,7 @@ pub const SCHEMA: &str = "sidestream.diagnose/2";
 /// The version of the JSON of one table.
 pub const TABLE_SCHEMA: &str = "sidestream.diagnose.table/1";
 
-/// The most rows of each table in the JSON of a report.
+/// The maximum number of rows of each table in the JSON of a report.
 const IN_REPORT: usize = 100;
 
 /// Returns one table as JSON.

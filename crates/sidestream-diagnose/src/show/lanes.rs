@@ -1,4 +1,4 @@
-//! Draws a timeline as lines of text: a lane for each thread of the host and each stream.
+//! Draws a timeline as lines of text: a lane for each host thread and each stream.
 //!
 //! Frame and letters are those of `sidestream overlap`, which draws each operation of a run as a bar with a name. Here a
 //! character represents everything that a lane did in that time, which may be a hundred kernels.

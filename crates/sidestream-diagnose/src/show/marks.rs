@@ -18,7 +18,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// Returns a text with a capital first letter.
+/// Returns a string with a capital first letter.
 pub fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(char::to_uppercase);

@@ -1,5 +1,5 @@
-//! The median step as one SVG file, for a document, an issue or a message: measured, and as the best change would have
-//! it. What the page of `--html` shows in its middle, without its style sheet and its script.
+//! The median step as one SVG file, for a document, an issue or a message: measured, and as the best change would have it. The
+//! page of `--html` has the same picture in its middle, but needs its style sheet and its script for it.
 
 use std::fmt::{self, Write};
 
@@ -15,7 +15,7 @@ const COLOURS: [&str; Shade::ALL.len()] = [
     "#7a5cc0", "#dfe3e7",
 ];
 
-/// On these colours white letters could not be read.
+/// The colours on which white letters would be hard to read.
 const DARK_LABELS: [Shade; 5] = [
     Shade::Host,
     Shade::Loading,
@@ -35,10 +35,10 @@ const AXIS: usize = 22;
 const LEAST_LABEL: f64 = 60.0;
 /// The finest detail: a part of the width.
 const FINEST_PART: u64 = 1_400;
-/// More lanes than this are left out, so that a picture stays one.
+/// The maximum number of lanes; further lanes are left out, so that the picture stays small.
 const MOST_LANES: usize = 12;
 
-/// The picture, as the text of an SVG file; none for a trace without device work.
+/// Returns the picture as the text of an SVG file; `None` for a trace without device work.
 pub fn picture(name: &str, report: &Report) -> Option<String> {
     let measured = report.timeline.as_ref()?;
     let mut groups = vec![(format!("Measured: {}", time(measured.length_ns)), measured)];
@@ -71,7 +71,7 @@ pub fn picture(name: &str, report: &Report) -> Option<String> {
         top: MARGIN,
     };
     let drawn = drawing.all(name, &groups);
-    // Writing to a text does not fail.
+    // Writing to a string cannot fail.
     drawn.is_ok().then(|| drawing.framed())
 }
 
@@ -80,7 +80,7 @@ struct Drawing<'r> {
     report: &'r Report,
     /// The time from the left end of the lanes to the right.
     scale_ns: u64,
-    /// Where the next thing is drawn.
+    /// The vertical position at which drawing continues.
     top: usize,
 }
 
@@ -104,7 +104,7 @@ impl Drawing<'_> {
         self.legend(groups)
     }
 
-    /// A line of text with its base so far below the top.
+    /// Draws a line of text with its baseline `below` pixels below `top`.
     fn text(&mut self, x: usize, below: usize, class: &str, text: &str) -> fmt::Result {
         let y = self.top + below;
         write!(
@@ -144,7 +144,7 @@ impl Drawing<'_> {
             LANE - 3
         )?;
         if let Some(name) = name {
-            // An inner picture cuts off what does not fit.
+            // A nested `<svg>` clips a name that does not fit.
             let text = esc(self.report.names.text(name), 60);
             let class = if DARK_LABELS.contains(&span.shade) {
                 "d"
@@ -204,7 +204,7 @@ impl Drawing<'_> {
         (MARGIN + NAMES) as f64 + width * at_ns.min(self.scale_ns) as f64 / self.scale_ns as f64
     }
 
-    /// What was drawn, on a light ground, so that it can be read in a dark document too.
+    /// Returns the drawing on a light background, so that it can be read in a dark document too.
     fn framed(self) -> String {
         let height = self.top + MARGIN;
         format!(

@@ -22,12 +22,12 @@ use crate::words::words;
 
 /// Columns of the picture of memory over time.
 const PICTURE: usize = 60;
-/// The most characters of a name in a table, where there is room.
+/// The maximum number of characters of a name in a table, where there is room.
 const NAME_LETTERS: usize = 160;
-/// The number of kernels for which the table gives possible limits, and the most characters of their names.
+/// The number of kernels for which the table gives possible limits, and the maximum number of characters of their names.
 const MOST_WHYS: usize = 5;
 const WHY_NAME: usize = 60;
-/// The most characters of a name that is followed by a shape.
+/// The maximum number of characters of a name that is followed by a shape.
 const SHAPED_NAME: usize = 60;
 
 words! {
@@ -51,7 +51,7 @@ pub struct View {
     pub table: Table,
     /// The column by which it is sorted; `None` for the usual one.
     pub sort: Option<Sort>,
-    /// The most rows.
+    /// The maximum number of rows.
     pub limit: usize,
     /// Whether operators with inputs of different shapes are separate rows.
     pub by_shape: bool,
@@ -168,7 +168,8 @@ pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
     };
     let mut chosen: Vec<u32> = (0..nodes.len() as u32).collect();
     order_by(&mut chosen, key);
-    // A range with as much as all inside it comes before these, so that none is chosen without the range around it.
+    // Of ranges with equal values, the outer one comes before the inner ones, so that no range is chosen without the range
+    // around it.
     chosen.truncate(limit);
     if matches!(sort, Sort::Device | Sort::Host | Sort::Idle) {
         chosen = nested(nodes, &chosen);
@@ -176,7 +177,7 @@ pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
     chosen.iter().map(|at| &nodes[*at as usize]).collect()
 }
 
-/// Returns these places, each after the one around it, otherwise in their order.
+/// Sorts the chosen places so that each comes after the place around it; otherwise their order is kept.
 fn nested(nodes: &[Node], chosen: &[u32]) -> Vec<u32> {
     let mut inner: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
     for at in chosen {
@@ -429,7 +430,7 @@ fn write_memory(
         let step = step.map_or(String::new(), |step| format!(", in step {step}"));
         writeln!(
             out,
-            "{}: {} at the most, at {}{step}; allocated {}, freed {}",
+            "{}: peak {} at {}{step}; allocated {}, freed {}",
             memory_name(of),
             size(of.peak_bytes),
             time(offset_ns),
@@ -462,7 +463,7 @@ fn write_memory(
     Ok(())
 }
 
-/// Returns a picture of memory over time, in eighths of the most.
+/// Returns a picture of memory over time, in eighths of the peak.
 fn picture(of: &DeviceMemory) -> String {
     let (Some(first), Some(last)) = (of.points.first(), of.points.last()) else {
         return String::new();

@@ -19,9 +19,9 @@ use crate::sort::order_by;
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
-/// Idle time outside of the steps is reported from this part of the trace on.
+/// Idle time outside of the steps is reported if it is at least this part of the trace.
 const OUTSIDE: f64 = 0.05;
-/// The most devices that are shown; further ones are only counted.
+/// The maximum number of devices that are shown; further ones are only counted.
 const MOST_DEVICES: usize = 16;
 /// A change that gains less is not drawn.
 const DRAWN: f64 = 0.05;
@@ -279,7 +279,7 @@ fn percent_of_step(report: &Report, ns: u64) -> String {
     }
 }
 
-/// Returns what figures refer to.
+/// Returns the base of the figures: a step or the trace.
 fn whole(report: &Report) -> &'static str {
     match report.steps.mean_ns() {
         Some(_) => "a step",
@@ -310,13 +310,13 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     if let Base::Measured(_) = replay.base {
         writeln!(
             out,
-            "        what follows is of the step as it was measured without the profiler"
+            "        the figures below refer to the step as it was measured without the profiler"
         )?;
     } else if replay.is_slowed_by_profiler() {
         let (low, high) = replay.unprofiled_between_ns;
         writeln!(
             out,
-            "        {} without the profiler and one-time work, and so is what follows: an estimate, from {} to {}",
+            "        {} without the profiler and one-time work, to which the figures below refer: an estimate, from {} to {}",
             time(replay.unprofiled_ns),
             time(low),
             time(high)
@@ -351,7 +351,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     Ok(())
 }
 
-/// Returns the condition of a prediction that no trace shows, or that there is nothing to change.
+/// Returns the condition on which a prediction depends and which no trace shows, or a note that there is nothing to change.
 fn condition(prediction: &Prediction) -> &'static str {
     let has = |test: fn(&Change) -> bool| prediction.changes.iter().any(test);
     match () {
@@ -368,7 +368,7 @@ fn condition(prediction: &Prediction) -> &'static str {
         () if has(|c| matches!(c, Change::DropWait(..))) => {
             ", if the wait is not needed, which no trace shows"
         }
-        () if has(Change::is_of_the_host) => ", if there are processors for the workers",
+        () if has(Change::is_of_the_host) => ", if there are CPU cores for the workers",
         () => "",
     }
 }

@@ -9,10 +9,10 @@ use crate::findings::time;
 use crate::ranks::{Groups, Ranks, Search, Slow};
 use crate::sort::order_by;
 
-/// The most ranks that are named in a sentence, and the most with a line.
+/// The maximum number of ranks that are named in a sentence, and the maximum number with a line.
 const NAMED: usize = 8;
 const LISTED: usize = 8;
-/// The most kinds of groups, exchanges, causes and warnings that are listed.
+/// The maximum numbers of kinds of groups, of exchanges, of causes and of warnings that are listed.
 const GROUPS: usize = 5;
 const WORST: usize = 3;
 const CAUSES: usize = 3;

@@ -1,11 +1,12 @@
-//! Explains how its launch may limit a kernel, as far as the figures of the launch show it, and what to measure otherwise.
+//! Explains how the launch configuration of a kernel may limit it, and what to measure where the configuration does not show
+//! it.
 
 use sidestream::check::counted;
 
 use crate::findings::size;
 use crate::model::{Launched, Limit, Room};
 
-/// The most threads of a multiprocessor on data-center devices.
+/// The maximum number of threads of a multiprocessor on data-center devices.
 const THREADS: u32 = 2048;
 /// An occupancy up to this is low.
 const FEW_PERCENT: u32 = 50;
@@ -23,8 +24,8 @@ const ACTIVE: &str = "sm__warps_active.avg.pct_of_peak_sustained_active";
 /// The counters of which the one near 100 is the limit.
 const THROUGHPUT: &str = "dram__throughput.avg.pct_of_peak_sustained_elapsed,sm__throughput.avg.pct_of_peak_sustained_elapsed";
 
-/// Returns what in a launch may limit its kernel, on a device with this many multiprocessors, and the counters of Nsight
-/// Compute to measure next. `None` where the trace does not state how it was launched.
+/// Returns the reasons why a launch may limit its kernel on a device with this many multiprocessors, and the counters of Nsight
+/// Compute to measure next. `None` where the trace does not state the launch configuration.
 pub fn why(launched: &Launched, sms: Option<u32>) -> Option<(Vec<String>, &'static str)> {
     let product = |sizes: [u32; 3]| {
         let sizes = sizes.iter().map(|n| u64::from(*n));

@@ -24,8 +24,8 @@ pub fn is_open(finding: &Finding) -> bool {
     finding.saving_ns.likely == 0 && finding.saving_ns.high > 0 && !finding.changes.is_empty()
 }
 
-/// Returns whether the changes that remove this were tried and gain next to nothing, so that its advice does not help by
-/// itself.
+/// Returns whether the changes that remove the cause of this finding were tried and gain next to nothing, so that its advice
+/// does not help by itself.
 pub fn is_worth_nothing(report: &Report, finding: &Finding) -> bool {
     let is_replayed = report.replay.as_ref().is_ok_and(|replay| replay.is_ok());
     let is_blocking = report

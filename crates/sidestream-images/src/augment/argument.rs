@@ -13,7 +13,7 @@ use crate::Size;
 /// An argument of an operator.
 #[derive(Debug)]
 pub struct Argument {
-    /// Its name in torchvision.
+    /// Name in torchvision.
     pub name: &'static str,
     pub(super) kind: Kind,
     /// Smallest and largest number, for kinds without bounds of their own.
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     Longest,
     /// One length for all sides, two for left and right and for top and bottom, or four.
     Padding,
-    /// The size of a kernel, for both directions or for each.
+    /// The size of a kernel: one number for both directions, or one for each.
     Places,
     /// A probability, from 0 to 1.
     Probability,
@@ -99,11 +99,11 @@ impl Kind {
     fn wants(self) -> (&'static [usize], &'static str) {
         match self {
             Kind::Size | Kind::Around | Kind::Hue | Kind::Factors => {
-                (&[2], "number from 0 on, or pair of numbers")
+                (&[2], "number of at least 0, or pair of numbers")
             }
             Kind::Target => (&[1, 2], "number or pair of numbers"),
             Kind::Places | Kind::Between => (&[2], "number or pair of numbers"),
-            Kind::Longest => (&[], "number beside a size of one number"),
+            Kind::Longest => (&[], "number that goes with a size of one number"),
             Kind::Padding | Kind::Shear => (&[4], "one, two or four numbers"),
             Kind::Pair | Kind::Shares | Kind::Place => (&[2], "pair of numbers"),
             Kind::Colour | Kind::Value | Kind::Deviation => {
@@ -137,7 +137,7 @@ impl Argument {
         };
         let fault = |what: &str| Err(given.fault(self.name, what));
         let numbers = match (self.kind, &value) {
-            // What a padding or a shear omits is zero.
+            // An omitted padding or shear is zero.
             (Kind::Padding | Kind::Shear, None) => vec![0.0; 4],
             (_, None) => Vec::new(),
             (Kind::Flag | Kind::Antialias, Some(value)) => match value {

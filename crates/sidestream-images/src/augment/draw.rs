@@ -1,7 +1,7 @@
-//! Draws the parameters of the operators for one picture, which become a list of acts.
+//! Draws the parameters of the operators for one picture, and turns them into a list of acts.
 //!
 //! The distributions are torchvision's. The random numbers depend only on the picture's key and the operator's place,
-//! so each operator draws the same numbers whatever came before it.
+//! so each operator draws the same numbers regardless of the operators before it.
 
 use super::geometry::{self, Matrix};
 use super::operator::{Interpolation, MAX_SIDE, Operator, Target};
@@ -226,7 +226,8 @@ fn in_place(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Act
                 Step::saturation,
                 Step::hue,
             ];
-            // Each draws its number, whether it is used or not and in whichever order they are applied.
+            // Each of the four draws its number, whether it is given or not and regardless of the order in which they
+            // are applied.
             let drawn = [brightness, contrast, saturation, hue]
                 .map(|range| range.map(|range| draws.between(range) as f32));
             for at in order {
@@ -287,7 +288,7 @@ fn in_place(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Act
     }
 }
 
-/// Returns where a part of this size begins in a picture that is padded: it may begin outside of the picture.
+/// Returns where a part of this size begins, relative to the picture without its padding: possibly outside of it.
 fn random_crop(
     draws: &mut Draws,
     size: Size,

@@ -23,7 +23,7 @@ pub struct Drawn {
     pub(super) size: Size,
     /// Bytes of the input.
     pub(super) bytes: u64,
-    /// Number of values that even and odd passes hand on.
+    /// Number of values that even and odd passes hand to the next pass.
     pub(super) between: [usize; 2],
     mixed: Vec<Mixed>,
     is_numeric: bool,
@@ -57,7 +57,7 @@ impl Drawn {
         }
         if pictures > MOST_PICTURES {
             return Err(invalid(format!(
-                "the batch has {pictures} pictures; give at most {MOST_PICTURES}, as many as a grid has layers"
+                "the batch has {pictures} pictures; give at most {MOST_PICTURES}, the limit of a launch"
             )));
         }
         let draw = |at: usize| {
@@ -68,8 +68,8 @@ impl Drawn {
             place(at, picture, &mut passes[0])?;
             Ok((passes, acts.mixing))
         };
-        // Drawn on this thread, at 2 µs each. Where a loader keeps all cores busy, waiting for other threads would
-        // take milliseconds.
+        // The parameters are drawn on this thread, in 2 µs per picture. Where a loader keeps all cores busy, waiting
+        // for other threads would take milliseconds.
         let drawn: Result<Vec<_>> = (0..pictures).map(draw).collect();
         let (all, mixings): (Vec<_>, Vec<_>) = drawn?.into_iter().unzip();
         let units = plan.units();
@@ -163,10 +163,10 @@ impl Drawn {
         self.pictures * 3 * self.size.area() as usize * form.kind.bytes()
     }
 
-    /// Computes the results on the processor's cores.
+    /// Computes the results on the CPU.
     ///
     /// # Errors
-    /// If the input is shorter than the batch, or values in units of their own are to become bytes.
+    /// If the input is shorter than the batch, or if floating-point results, after `ToDtype`, are to become bytes.
     pub fn host(&self, input: &[u8], form: Form) -> Result<Vec<u8>> {
         let mut output = vec![0; self.bytes(form)];
         self.host_into(input, form, &mut output)?;
@@ -220,19 +220,19 @@ impl Drawn {
     pub(super) fn check(&self, input: u64, form: Form, output: usize) -> Result<()> {
         if self.is_numeric && form.kind == Kind::U8 {
             return Err(invalid(
-                "values are floating-point numbers after ToDtype, and bytes are asked for; ask for F32, F16 or Bf16".into(),
+                "values are floating-point numbers after ToDtype, and bytes are requested; request F32, F16 or Bf16".into(),
             ));
         }
         if input < self.bytes {
             let needed = self.bytes;
             return Err(invalid(format!(
-                "the input has {input} bytes, and the pictures need {needed}; give all of it"
+                "the input has {input} bytes, and the pictures need {needed}; give the whole batch"
             )));
         }
         let needed = self.bytes(form);
         if output != needed {
             return Err(invalid(format!(
-                "the results have {needed} bytes, and there is room for {output}; make the room that `bytes` says"
+                "the results need {needed} bytes, and the output has {output}; allocate as many as `bytes` returns"
             )));
         }
         Ok(())
@@ -277,12 +277,12 @@ fn place(at: usize, picture: &Picture, pass: &mut Pass) -> Result<()> {
         || !covers(needed.top, needed.size.height, held.top, held.size.height)
     {
         return Err(invalid(format!(
-            "picture {at} has {held:?}, and {needed:?} is needed; decode what `Plan::region` says for the same key"
+            "picture {at} has {held:?}, and {needed:?} is needed; decode the region that `Plan::region` returns for the same key"
         )));
     }
     let window = pass.window;
     let stride = picture.stride.map(i64::from);
-    // From the first byte of the picture in memory to the window's first pixel, which may precede it.
+    // The distance from the first byte of the picture in memory to the window's first pixel, which may precede it.
     let x = i64::from(window.left) - i64::from(held.left);
     let y = i64::from(window.top) - i64::from(held.top);
     let first = picture.offset as i64 + x * stride[0] + y * stride[1];

@@ -47,7 +47,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// Reads a number from its bytes, of which there are as many as [`bytes`](Kind::bytes) returns.
+    /// Reads a number from the first [`bytes`](Kind::bytes) bytes.
     ///
     /// # Panics
     /// If there are fewer.

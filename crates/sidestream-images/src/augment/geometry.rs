@@ -78,8 +78,8 @@ impl Matrix {
     }
 }
 
-/// Returns the inverse of rotating, scaling and shearing about a centre, which is relative to the middle of the
-/// picture, followed by a translation, as torchvision composes them: `scale * rotation * shear y * shear x`.
+/// Returns the inverse of a rotation, scaling and shear about a centre, followed by a translation, composed as in
+/// torchvision: `scale * rotation * shear y * shear x`. The centre is relative to the middle of the picture.
 pub(crate) fn inverse_affine(
     center: [f64; 2],
     angle_degrees: f64,

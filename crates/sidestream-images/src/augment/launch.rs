@@ -134,7 +134,7 @@ pub mod twin {
 pub struct Needs {
     /// Bytes of the records, which [`Drawn::records`] returns.
     pub records_bytes: usize,
-    /// Bytes that even and odd passes hand on.
+    /// Bytes that even and odd passes hand to the next pass.
     pub between_bytes: [usize; 2],
     /// Bytes of the statistics for each pass that needs them.
     pub statistics_bytes: usize,
@@ -142,14 +142,14 @@ pub struct Needs {
     pub measured: usize,
 }
 
-/// Memory for a batch in the explicit style: what [`Drawn::needs`] says, and the input and results.
+/// Memory for a batch in the explicit style: the pieces that [`Drawn::needs`] lists, the input and the results.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'a> {
     /// Input pictures.
     pub input: Region<'a>,
     /// Contents of [`Drawn::records`].
     pub records: Region<'a>,
-    /// Values that even and odd passes hand on.
+    /// Values that even and odd passes hand to the next pass.
     pub between: [Region<'a>; 2],
     /// Zeros, with a part for each pass that needs statistics.
     pub statistics: Region<'a>,
@@ -272,7 +272,7 @@ impl Drawn {
             let there = region.size_bytes();
             if there < needed as u64 {
                 return Err(invalid(format!(
-                    "the memory for {what} has {there} bytes and needs {needed}; make what `needs` says"
+                    "the memory for {what} has {there} bytes and needs {needed}; allocate what `needs` returns"
                 )));
             }
         }
@@ -392,7 +392,7 @@ impl Drawn {
                 };
             }
         }
-        // A block keeps in shared memory a tile with its neighbours, and the tile smoothed along rows.
+        // A block keeps two things in shared memory: a tile with its neighbours, and the tile smoothed along rows.
         let rows = match radius[0].max(radius[1]) {
             0..=4 => 32,
             5..=11 => 16,
@@ -455,7 +455,7 @@ fn is_plain(record: &Record) -> bool {
         && record.levels == 0
         && record.keeps_edge == 0
         && !record.is_mixed()
-        // A blur or nothing: the unblurred pixel is not needed.
+        // A blur, or no filter: the unblurred pixel is not part of the result.
         && (!record.has_neighbours() || record.own == 0.0 && record.around == 1.0)
         && record.radius.iter().all(|&radius| radius <= PLAIN_RADIUS)
 }

@@ -1,4 +1,4 @@
-//! Augmentation with torchvision's operators: one definition for the processor and for the GPU.
+//! Augmentation with torchvision's operators: one definition for the CPU and the GPU.
 //!
 //! A [`Plan`] draws the parameters of its operators for each picture from the picture's [`Key`] alone. Geometric
 //! operators are composed into one map, which is sampled once. Blur, colour operators, erasing, mixing and
@@ -85,8 +85,9 @@ impl Plan {
         })
     }
 
-    /// Returns this plan without fusion: one operator after another as in torchvision, where each samples anew and
-    /// rounds its values to levels of bytes. It is meant for comparisons, and takes a launch for each operator.
+    /// Returns this plan without fusion: one operator after another as in torchvision, each of which resamples the
+    /// picture and rounds its values to levels of bytes. It is meant for comparisons, and takes a launch for each
+    /// operator.
     pub fn unfused(self) -> Plan {
         Plan {
             fuse: false,
@@ -99,7 +100,7 @@ impl Plan {
         &self.operators
     }
 
-    /// Returns whether results are floating-point numbers in units of their own, and not levels of bytes.
+    /// Returns whether the results are floating-point numbers, because of a `ToDtype`, and not levels of bytes.
     pub fn is_numeric(&self) -> bool {
         self.operators
             .iter()

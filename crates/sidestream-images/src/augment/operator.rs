@@ -33,12 +33,12 @@ pub enum Target {
     },
 }
 
-/// An operator as text or a Python program names it.
+/// A row of the table: an operator by the name that texts and Python programs use.
 #[derive(Debug)]
 pub struct Row {
-    /// Its name in torchvision.
+    /// Name in torchvision.
     pub name: &'static str,
-    /// Its effect, in one sentence.
+    /// Effect of the operator, in one sentence.
     pub about: &'static str,
     /// Arguments in torchvision's order.
     pub arguments: &'static [Argument],
@@ -138,7 +138,7 @@ operators! {
         fill: Colour => [f32; 3] = "0";
         padding_mode: Constant = "constant";
     }
-    /// Cut out the middle; where that is too small, it is padded with black.
+    /// Cut out the middle; a picture that is too small is padded with black.
     CenterCrop {
         size: Size => Size;
     }
@@ -157,7 +157,7 @@ operators! {
     RandomVerticalFlip {
         p: Probability => f64 = "0.5";
     }
-    /// Turn, counter-clockwise, by an angle between two, or up to one to both sides.
+    /// Turn counter-clockwise by a random angle within a range, or by up to one angle to either side.
     RandomRotation {
         degrees: Around => [f64; 2];
         interpolation: Interpolation => Interpolation = "nearest";
@@ -197,12 +197,12 @@ operators! {
     RandomGrayscale {
         p: Probability => f64 = "0.1";
     }
-    /// Blur, by a kernel of up to 31 places.
+    /// Blur with a kernel of up to 31 pixels.
     GaussianBlur {
         kernel_size: Places => [u32; 2];
         sigma: Between in [1e-3, MOST] => [f64; 2] = "(0.1, 2.0)";
     }
-    /// Give a part one colour, with this probability.
+    /// Fill a part with one colour, with this probability.
     RandomErasing {
         p: Probability => f64 = "0.5";
         scale: Pair in [0.0, 1.0] => [f64; 2] = "(0.02, 0.33)";
@@ -218,17 +218,17 @@ operators! {
         interpolation: Interpolation => Interpolation = "nearest";
         fill: Colour => Option<[f32; 3]> = "None";
     }
-    /// Mix each picture with the one before it in the batch; each has a share of its own.
+    /// Mix each picture with the one before it in the batch, each by its own random share.
     MixUp {
         alpha: Positive => f64 = "1.0";
         num_classes: Classes = "None";
     }
-    /// Put a part of the picture before it in the batch into each; each has a part of its own.
+    /// Replace a random part of each picture by that of the picture before it in the batch.
     CutMix {
         alpha: Positive => f64 = "1.0";
         num_classes: Classes = "None";
     }
-    /// Make ``torch.float32``, ``float16`` or ``bfloat16`` of bytes; with ``scale`` from 0 to 1.
+    /// Convert bytes to ``torch.float32``, ``float16`` or ``bfloat16``; ``scale`` divides them by 255.
     ToDtype {
         dtype: Dtype;
         scale: Flag => bool = "False";
@@ -297,7 +297,7 @@ impl Operator {
                 num_magnitude_bins: bins,
                 ..
             } if bins < 2 || magnitude >= bins => Some(format!(
-                "magnitude is {magnitude} of {bins} bins; give at least 2 bins, and one of them"
+                "magnitude is {magnitude} of {bins} bins; give at least 2 bins, and a magnitude below their number"
             )),
             _ => None,
         })
@@ -316,7 +316,7 @@ pub(super) fn check(operators: &[Operator]) -> Result<()> {
             return refuse(at, fault);
         }
         if mixed {
-            return refuse(at, "pictures are mixed when they are finished; put it before MixUp or CutMix, of which a plan has one".into());
+            return refuse(at, "MixUp and CutMix mix finished pictures; put it before them, and give only one of the two".into());
         }
         let may_follow = operator.is_last() || matches!(operator, Operator::RandomErasing { .. });
         if normalized && !may_follow {
@@ -327,7 +327,7 @@ pub(super) fn check(operators: &[Operator]) -> Result<()> {
                 .iter()
                 .any(|before| matches!(before, Operator::ToDtype { .. }))
         {
-            return refuse(at, "the values are numbers already; take it out".into());
+            return refuse(at, "the values are numbers already; remove it".into());
         }
         if matches!(operator, Operator::Normalize { .. })
             && !operators[..at]

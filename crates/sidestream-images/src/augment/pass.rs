@@ -271,7 +271,7 @@ impl Pass {
                 Some(place) if self.map.is_affine() || self.record.filter != FOOTPRINT => {
                     places.push(place)
                 }
-                // A horizon, or footprints of any size.
+                // The map has a horizon, or its footprints can have any size.
                 _ => return self.window,
             }
         }

@@ -1,4 +1,4 @@
-//! The passes on the processor: the computation of the CUDA kernel in the same order, with two exceptions. The kernel
+//! The passes on the CPU: the computation of the CUDA kernel in the same order, with two exceptions. The kernel
 //! fuses multiplications and additions in interpolation and blurs; and here a warp without rotation is filtered down
 //! and across in turn. The simulated GPU runs this code too.
 
@@ -18,7 +18,7 @@ pub(crate) struct Input<'a> {
 pub(crate) type Pixel = [f32; 3];
 
 impl Input<'_> {
-    /// Returns a pixel of the window. It is in memory: the front end has refused everything else.
+    /// Returns a pixel of the window. The pixel is in memory: the front end has refused everything else.
     pub(crate) fn pixel(&self, of: &Record, x: i32, y: i32) -> Pixel {
         let x = x.clamp(of.readable[0], of.readable[2]);
         let y = y.clamp(of.readable[1], of.readable[3]);
@@ -65,7 +65,7 @@ fn warped(input: &Input<'_>, of: &Record, x: u32, y: u32) -> Pixel {
     laid(of, pixel, x, y)
 }
 
-/// Returns a pixel on its canvases.
+/// Returns a pixel after laying it on each canvas in turn.
 fn laid(of: &Record, mut pixel: Pixel, x: u32, y: u32) -> Pixel {
     for canvas in &of.canvas[..of.canvases as usize] {
         pixel = on_canvas(canvas, pixel, x, y);
@@ -175,7 +175,7 @@ fn on_canvas(canvas: &Canvas, pixel: Pixel, x: u32, y: u32) -> Pixel {
     })
 }
 
-/// Mirrors a place beside the picture into it.
+/// Mirrors a place outside of the picture into it.
 fn mirrored(at: i32, length: u32) -> u32 {
     let last = length as i32 - 1;
     let at = at.abs();
@@ -196,7 +196,8 @@ fn coloured(
     pixel
 }
 
-/// Returns the picture after its first `steps` steps, by rows; `smoothed` if the filter over neighbours comes before.
+/// Returns the picture after its first `steps` steps, by rows; `smoothed` says whether the filter over neighbours is
+/// one of the earlier steps.
 fn picture(
     input: &Input<'_>,
     of: &Record,

@@ -1,4 +1,4 @@
-//! Steps that change colours, filters over neighbours, and their implementation on the processor.
+//! Steps that change colours, filters over neighbours, and their implementation on the CPU.
 //!
 //! Values are from 0 to 255. `kernels/augment.cu` has the CUDA implementation, with the same function names.
 

@@ -1,6 +1,6 @@
 //! Warps without rotation or shear, where columns of the result depend on columns of the picture and rows on rows.
-//! Their filter is separable and applied down and then across: of a footprint of n by n pixels 2 n are weighted, not
-//! n².
+//! Their filter is separable and applied down and then across: for a footprint of n by n pixels, this takes 2 n weights
+//! instead of n².
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Along columns (0) or rows (1). Returns none if a footprint contains no pixel.
+    /// Returns the weights along columns (0) or rows (1), or none if a footprint contains no pixel.
     fn of(of: &Record, axis: usize) -> Option<Axis> {
         let (scale, origin) = (of.map[4 * axis], of.map[3 * axis + 2]);
         let (steepness, reach) = (of.footprint[3 * axis], of.footprint[4 + axis]);
@@ -78,7 +78,7 @@ pub(crate) struct Upright<'a> {
     across: Axis,
     down: Axis,
     left: i32,
-    /// A row of sums after filtering down; by pixels, or by colours if the picture is stored so.
+    /// A row of sums after filtering down: pixel by pixel, or colour by colour if the picture is stored that way.
     row: Vec<f32>,
     by_colours: bool,
 }
@@ -133,7 +133,7 @@ impl<'a> Upright<'a> {
     }
 }
 
-/// Adds the weighted row of the picture from its column `left` on to `sums`, which has the same layout.
+/// Adds the weighted row of the picture, starting at its column `left`, to `sums`, which has the same layout.
 fn add(input: &Input<'_>, of: &Record, left: i32, row: i32, weight: f32, sums: &mut [f32]) {
     let [across, down, apart] = of.stride.map(i64::from);
     let start = long(of.source) as i64 + i64::from(left) * across + i64::from(row) * down;

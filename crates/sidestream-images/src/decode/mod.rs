@@ -3,9 +3,9 @@
 //! Headers are not trusted: the size in a header is checked against a limit before memory is reserved, and the region
 //! is checked against the buffer before anything is written.
 //!
-//! What is exact: of a PNG every byte, where 16 bits are reduced to the upper 8, grey becomes three equal bytes, and
-//! transparency is dropped. The pixels of a JPEG are those of the decoder that [`identity`] names; a decoded region
-//! has the same bytes as that region of the whole picture.
+//! A PNG is decoded exactly: of 16 bits the upper 8 are kept, grey becomes three equal bytes, and transparency is
+//! dropped. The pixels of a JPEG are those of the decoder that [`identity`] names; a decoded region has the same bytes
+//! as that region of the whole picture.
 
 #[cfg(not(feature = "turbojpeg"))]
 mod in_rust;

@@ -5,7 +5,7 @@
 //! calls use the engines. One call is made at a time: on an H200 (CUDA 13.0) three states used by three threads at
 //! once did not return, and one state with batches of 128 and more kept all seven engines busy.
 //!
-//! Pixels differ slightly from those of a decoder on the processor, since the engines interpolate subsampled chroma
+//! Pixels differ slightly from those of a decoder on the CPU, since the engines interpolate subsampled chroma
 //! differently.
 //!
 //! [docs]: https://docs.nvidia.com/cuda/nvjpeg/
@@ -79,7 +79,7 @@ pub enum EngineError {
     Failed {
         /// The function of nvJPEG.
         call: &'static str,
-        /// Its status.
+        /// Status that the function returned.
         status: i32,
     },
 }
@@ -121,7 +121,7 @@ impl Engines {
     ///   types of `nvjpeg.h`.
     /// - When the engines are dropped, on whichever thread, that context is alive and current.
     pub unsafe fn open(files: &[PathBuf]) -> Result<Engines, EngineError> {
-        // SAFETY: the caller promises that they are nvJPEG.
+        // SAFETY: the caller promises that the files are nvJPEG.
         let functions = unsafe { Functions::load(files) }?;
         let mut handle = ptr::null_mut();
         // SAFETY: no custom allocators, no flags, and a valid place for the handle.
@@ -266,7 +266,7 @@ impl Functions {
     unsafe fn load(files: &[PathBuf]) -> Result<Functions, EngineError> {
         let mut tried = Vec::new();
         for file in files {
-            // SAFETY: the caller promises that it is nvJPEG; loading it runs its initialisers.
+            // SAFETY: the caller promises that the file is nvJPEG; loading it runs its initialisers.
             match unsafe { Library::new(file) } {
                 Ok(library) => return Functions::of(library, file.clone()),
                 Err(error) => tried.push((file.clone(), error.to_string())),
@@ -344,8 +344,7 @@ impl fmt::Display for EngineError {
                 }
                 write!(
                     f,
-                    "; install CUDA's toolkit or a wheel (nvidia-nvjpeg for CUDA 13, nvidia-nvjpeg-cu12 for CUDA 12), or decode on \
-                     the processor"
+                    "; install CUDA's toolkit or a wheel (nvidia-nvjpeg for CUDA 13, nvidia-nvjpeg-cu12 for CUDA 12), or decode on the CPU"
                 )
             }
             EngineError::NoFunction { file, function } => write!(
@@ -354,10 +353,7 @@ impl fmt::Display for EngineError {
                 file.display()
             ),
             EngineError::NoEngines => {
-                write!(
-                    f,
-                    "this GPU has no engines for JPEG: decode on the processor"
-                )
+                write!(f, "this GPU has no engines for JPEG: decode on the CPU")
             }
             EngineError::Failed { call, status } => {
                 write!(f, "{call} failed: {} ({status})", named(*status))

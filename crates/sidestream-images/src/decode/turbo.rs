@@ -5,8 +5,8 @@
 //!   handle is created.
 //! - A header can state 65,000 × 65,000 pixels. Sizes are compared with ours before each call that writes, and memory
 //!   and scans are limited.
-//! - A region must begin at a whole block of the coarsest channel, and the chroma of its two outermost columns
-//!   differs from that of the whole picture. So more columns are decoded than are wanted, on both sides, and dropped.
+//! - A region must begin at a whole block of the coarsest channel, and the chroma of its two outermost columns differs
+//!   from that of the whole picture. So extra columns are decoded on both sides, and dropped.
 
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;

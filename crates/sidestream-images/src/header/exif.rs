@@ -24,8 +24,8 @@ pub enum Orientation {
     Left,
 }
 
-/// In the order of the EXIF values, from 1 on: whether rows of the stored picture become columns, then whether the
-/// result is mirrored across and down.
+/// The orientations in the order of their EXIF values, which start at 1. For each: whether rows of the stored picture
+/// become columns, and whether the result is then mirrored across and down.
 const PARTS: [(Orientation, bool, [bool; 2]); 8] = [
     (Orientation::Upright, false, [false, false]),
     (Orientation::MirroredAcross, false, [true, false]),
@@ -43,7 +43,7 @@ impl Orientation {
         (swap, mirrored)
     }
 
-    /// Returns the size after turning of a picture whose stored size is given.
+    /// Returns the size of the turned picture, given its stored size.
     pub fn turned(self, stored: Size) -> Size {
         if self.parts().0 {
             Size::new(stored.height, stored.width)

@@ -81,11 +81,11 @@ pub(super) enum Picture<S> {
     Failed(Error),
 }
 
-/// A file that was read, and the region that is wanted of it.
+/// A file that was read, and the region of the picture to decode.
 pub(super) struct Read {
     pub key: Key,
     pub bytes: Vec<u8>,
-    /// Whether a GPU's engines will decode it.
+    /// Whether a GPU's engines will decode the file.
     pub for_engines: bool,
     pub header: Header,
     pub size: Size,

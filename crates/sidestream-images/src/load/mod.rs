@@ -154,11 +154,11 @@ pub struct BrokenPicture {
     pub name: String,
     /// What is wrong with the picture.
     pub why: Broken,
-    /// The sample that replaces it, if any.
+    /// The sample that replaces the broken one, if any.
     pub replaced_by: Option<u64>,
 }
 
-/// Returns the region that is wanted of a picture, given its key and size.
+/// Returns the region of a picture to decode, given its key and size.
 type Chooses = dyn Fn(Key, Size) -> Region + Send + Sync;
 /// Allocates a slab of at least this many bytes, or returns why it cannot.
 type Makes<S> = dyn Fn(usize) -> Result<S, String> + Send + Sync;
@@ -214,7 +214,7 @@ pub struct Loader<S: Slab = Vec<u8>> {
 impl<S: Slab> Loader<S> {
     /// Starts the workers.
     ///
-    /// `choose` returns which region of a picture is wanted. Its answer must depend on the key and the size alone, or
+    /// `choose` returns the region of a picture to decode. Its result must depend on the key and the size alone, or
     /// results depend on the workers. `make` allocates slabs of at least the given number of bytes. The workers call
     /// both.
     ///
@@ -244,12 +244,12 @@ impl<S: Slab> Loader<S> {
         let refused = |why: String| Err(Error::Options(why));
         if options.batch == 0 {
             return refused(
-                "`batch` is 0; it is how many pictures a batch has, so at least 1".into(),
+                "`batch` is 0; give the number of pictures in a batch, at least 1".into(),
             );
         }
         if options.depth == 0 {
             return refused(
-                "`depth` is 0; it is how many batches are prepared ahead, so at least 1".into(),
+                "`depth` is 0; give the number of batches to prepare ahead, at least 1".into(),
             );
         }
         let plan = Plan {
@@ -267,7 +267,7 @@ impl<S: Slab> Loader<S> {
         let share = options.engine_share;
         if !(0.0..=1.0).contains(&share) {
             return refused(format!(
-                "`engine_share` is {share}; it is a part of the pictures, from 0 to 1"
+                "`engine_share` is {share}; give a share of the pictures, from 0 to 1"
             ));
         }
         let workers = options.threads();
@@ -331,7 +331,7 @@ impl<S: Slab> Loader<S> {
         }
     }
 
-    /// Loads a batch again with all its pictures decoded on the processor, for a batch whose files the engines
+    /// Loads a batch again with all its pictures decoded on the CPU, for a batch whose files the engines
     /// refused. Broken pictures are treated as in any batch; returns none if all pictures are broken.
     ///
     /// # Ordering
@@ -482,7 +482,7 @@ pub struct ForEngines {
 /// [pixels](Batch::decoded) of the other pictures follow. Those pixels go to the beginning of a device buffer, and
 /// the offsets of [`Placed`] count from there; after them there is room for each picture of the engines.
 pub struct Batch<S: Slab = Vec<u8>> {
-    /// None after the caller took it out.
+    /// None after the caller took the slab out.
     slab: Option<S>,
     home: Weak<Shared<S>>,
     epoch: u64,

@@ -32,7 +32,7 @@ pub(super) struct Piece<S> {
     _owner: Arc<Owned<S>>,
 }
 
-/// A slab in a box. The slab itself is not used before this is dropped.
+/// A slab in a box. The slab itself is not used until this value is dropped.
 struct Owned<S>(NonNull<S>);
 
 // SAFETY: a shared `Owned` gives no access to the slab. One thread, whichever it is, drops it or takes it out, which
@@ -46,7 +46,7 @@ unsafe impl<S: Send> Send for Piece<S> {}
 impl<S> Drop for Owned<S> {
     fn drop(&mut self) {
         // SAFETY: the pointer comes from a box, and `take` forgets an `Owned` that it empties. No piece is left: each
-        // owns a share of this.
+        // owns a share of this value.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

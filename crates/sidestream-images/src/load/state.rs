@@ -1,4 +1,4 @@
-//! The position of a run in its data, and which data it belongs to.
+//! The position of a run in its data, and the data that it belongs to.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +10,8 @@ use crate::{Error, Result};
 /// A position from which another process can continue: on any rank, with any number of workers and any batch size,
 /// but with the same pictures in the same order.
 ///
-/// It is equal on all ranks, so one of them may save it for all. It is plain data (`serde`), and its size does not
-/// grow with the data.
+/// The state is equal on all ranks, so one of them may save it for all. It is plain data (`serde`), and its size does
+/// not grow with the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
@@ -39,7 +39,7 @@ pub struct State {
     pub faulty: bool,
 }
 
-/// More epochs than any run has: a loader did not write a state with more.
+/// Larger than any run's number of epochs: no loader writes a state with more.
 const MAX_EPOCHS: u64 = 1 << 32;
 
 impl State {
@@ -58,7 +58,7 @@ impl State {
             // The position in a line that a program wrote does not help the user.
             let why = why.split(" at line ").next().unwrap_or(&why);
             Error::State(format!(
-                "this is not the state of a loader: {why}; give what was saved, as it was"
+                "this is not the state of a loader: {why}; give the saved text unchanged"
             ))
         })
     }
@@ -143,14 +143,14 @@ impl<S: Slab> Loader<S> {
         }
         if state.epoch >= MAX_EPOCHS {
             return Err(Error::State(format!(
-                "the state has epoch {}, and no run has more than {MAX_EPOCHS}; give what was saved, as it was",
+                "the state has epoch {}, and no run has more than {MAX_EPOCHS}; give the saved text unchanged",
                 state.epoch
             )));
         }
         let order = self.order();
         let world = u64::from(order.world);
         if !state.seen.is_multiple_of(world) {
-            let remedy = "use a number of ranks that divides it, as the one that saved it did";
+            let remedy = "use a number of ranks that divides it, as the saving run did";
             return refuse(
                 "samples seen:",
                 &state.seen,

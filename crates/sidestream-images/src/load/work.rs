@@ -27,7 +27,7 @@ pub(super) struct Shared<S: Slab> {
     pub desk: Desk<S>,
 }
 
-/// How much the `nice` value of a worker exceeds that of the thread that made it.
+/// Amount by which the `nice` value of a worker exceeds that of the thread that started it.
 #[cfg(target_os = "linux")]
 const STEP_BACK: i32 = 10;
 
@@ -114,7 +114,7 @@ impl<S: Slab> Shared<S> {
         Key::new(self.order.seed, epoch, self.order.sample(epoch, place))
     }
 
-    /// Reads a file into the buffer, and determines which region is wanted of it and whether engines decode it.
+    /// Reads a file into the buffer, and determines the region to decode and whether engines decode it.
     #[expect(
         clippy::result_large_err,
         reason = "either is moved to the desk at once"
@@ -209,7 +209,7 @@ impl<S: Slab> Shared<S> {
             }
         }
         let first_pixel = files.next_multiple_of(ALIGN_BYTES);
-        // The pixels that engines write are not in the slab, but a header may claim as many of them.
+        // The pixels that engines write are not in the slab, but they are limited too: a header may claim any number.
         let most = self.options.max_slab_bytes;
         if pixels + written > most {
             slab.into_iter().for_each(|slab| self.desk.give_back(slab));
@@ -281,7 +281,7 @@ impl<S: Slab> Shared<S> {
         if (slab.bytes().len() as u64) < needed {
             let got = slab.bytes().len();
             return Err(Error::Memory(format!(
-                "{wanted} bytes were asked for, and {got} came"
+                "{wanted} bytes were requested, and the slab has {got}"
             )));
         }
         if let Some(mut old) = old {
@@ -290,7 +290,7 @@ impl<S: Slab> Shared<S> {
         Ok(slab)
     }
 
-    /// Loads a batch again without engines, on threads that end with it.
+    /// Loads a batch again without engines, on threads that end when it is loaded.
     pub fn on_processor(self: &Arc<Self>, at: At, many: u64) -> Result<Batch<S>> {
         let read = |place: u64, decoder: &mut Decoder| {
             let mut buffer = Vec::new();
@@ -411,7 +411,7 @@ impl<S: Slab> Shared<S> {
     }
 
     /// Replaces a broken picture by the next good one of the epoch. Its pixels go after all others, so that none of
-    /// them moves. It is decoded here, even if there are engines.
+    /// them moves. The good picture is decoded here, even if there are engines.
     fn replace(
         &self,
         at: At,

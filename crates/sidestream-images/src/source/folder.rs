@@ -40,7 +40,7 @@ pub(super) fn open(root: &Path, only: Option<&[&str]>) -> Result<Dataset> {
     }
     if let Some(name) = beside.first().filter(|_| only.is_none()) {
         let why = format!(
-            "`{name}` is beside the folders of the classes, so it has no class; move it into one"
+            "`{name}` is outside the folders of the classes, so it has no class; move it into one"
         );
         return Err(Error::source(root.display(), why));
     }
@@ -102,7 +102,7 @@ fn found(root: &Path, entry: walkdir::Result<DirEntry>) -> Result<Option<Found>>
             below(root, link).map(|name| Some(Found::Picture(name)))
         }
         Some(link) if is_hidden(link) || leads_to_itself(link) => Ok(None),
-        // It may be a folder of pictures on a disk that is not mounted.
+        // The link may lead to a folder of pictures on a disk that is not mounted.
         Some(link) => {
             let why = "it is a link that leads to nothing; fix or remove it";
             Err(Error::source(link.display(), why))

@@ -79,8 +79,8 @@ pub(super) fn open(file: &Path) -> Result<Dataset> {
 }
 
 /// Splits a line into its path and its label, if it has one. The text after the last comma is a label if it is a
-/// number. Otherwise it belongs to the path, unless the path ends as a picture only without it: then a label was
-/// intended, and it is an error.
+/// number. Otherwise it belongs to the path, unless only the text before the comma ends like a picture's file name:
+/// then a label was intended, and the line is an error.
 fn labelled(text: &str) -> Result<(&str, Option<u32>), String> {
     let Some((path, label)) = text.rsplit_once(',') else {
         return Ok((text, None));

@@ -6,6 +6,7 @@
 
 mod folder;
 mod list;
+mod place;
 mod samples;
 mod shards;
 
@@ -13,7 +14,6 @@ pub use samples::{Sample, samples, write_samples};
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -109,8 +109,8 @@ impl Dataset {
     /// picture and leads to nothing is a picture that cannot be read.
     ///
     /// # Errors
-    /// [`Error::Source`] if a folder cannot be read, a link leads back to a folder around it, a link that is not
-    /// named as a picture leads to nothing, there are no pictures, or there are pictures both beside and inside the
+    /// [`Error::Source`] if a folder cannot be read, a link leads back to a folder around it, a link that is not named
+    /// as a picture leads to nothing, there are no pictures, or there are pictures both outside and inside the
     /// sub-folders.
     pub fn folder(root: impl AsRef<Path>) -> Result<Dataset> {
         folder::open(root.as_ref(), None)
@@ -126,8 +126,8 @@ impl Dataset {
 
     /// Opens a text file with a picture in each line, as a path relative to the list's own folder: `path` or
     /// `path,label`, where a label is a number. The last comma of a line separates path and label if a number follows
-    /// it, or if the line has a picture's file name only without the text after it. Empty lines are ignored. Either
-    /// all lines have a label, or none.
+    /// it, or if only the text before it ends like a picture's file name. Empty lines are ignored. Either all lines
+    /// have a label, or none.
     ///
     /// # Errors
     /// [`Error::Source`] with the line, if it is not a path, if its label is invalid, or if only some lines have
@@ -153,7 +153,7 @@ impl Dataset {
         )
     }
 
-    /// Opens a path as what it is: a folder, an archive (`.tar`) or otherwise a list.
+    /// Opens a path by its kind: a folder, an archive (`.tar`) or otherwise a list.
     ///
     /// # Errors
     /// Those of [`Dataset::folder`], [`Dataset::shards`] and [`Dataset::list`].
@@ -175,7 +175,7 @@ impl Dataset {
         }
     }
 
-    /// Creates a data set of pictures in memory: a name, the bytes of the file, and a label each.
+    /// Creates a data set of pictures in memory, each with a name, the bytes of its file, and a label.
     ///
     /// # Errors
     /// [`Error::Source`] if `pictures` is empty, or only some have a label.
@@ -278,7 +278,7 @@ impl Dataset {
                 let (file, at, length) = shards.member(sample);
                 self.allow(length)?;
                 into.resize(length as usize, 0);
-                file.read_exact_at(into, at).map_err(unreadable)
+                place::read_exact_at(file, into, at).map_err(unreadable)
             }
             Place::Memory(all) => {
                 let bytes = &all[sample as usize];

@@ -21,7 +21,7 @@ pub struct Sample {
     pub label: u32,
     /// Size of the picture.
     pub size: Size,
-    /// The bytes of its JPEG file.
+    /// The bytes of the picture's JPEG file.
     pub bytes: Vec<u8>,
 }
 

@@ -38,7 +38,7 @@ impl Shards {
         &self.archives[self.members[sample as usize].archive as usize].0
     }
 
-    /// Returns the file, and the range of its bytes that is the member.
+    /// Returns the file, and the range of bytes of the member in it.
     pub fn member(&self, sample: u64) -> (&File, u64, u64) {
         let Member {
             archive,
@@ -84,7 +84,7 @@ struct Walk<'a> {
     length: u64,
     /// Name of the previous member, for messages.
     after: String,
-    /// Name of the next member, if an entry of its own contains it.
+    /// Name of the next member, if a separate entry contains it.
     long_name: Option<Vec<u8>>,
     /// The current sample, and the keys of the earlier ones.
     group: Group,
@@ -193,7 +193,7 @@ impl Walk<'_> {
                 b"path" => self.long_name = Some(record.value_bytes().to_vec()),
                 b"size" => {
                     return Err(self.wrong(format!(
-                        "after {after}: a member's size is given by pax, so it has over 8 GB; no picture has"
+                        "after {after}: a member's size is given by pax, so it is larger than 8 GB, which no picture is"
                     )));
                 }
                 key if key.starts_with(b"GNU.sparse.") => {
@@ -318,7 +318,7 @@ fn of_json(bytes: &[u8]) -> Result<Option<u32>, String> {
     let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         format!(
-            "it is not JSON, from line {line}, column {column} on; write an object such as {{\"label\": 3}}"
+            "it is not JSON: there is an error at line {line}, column {column}; write an object such as {{\"label\": 3}}"
         )
     })?;
     let found = ["label", "cls"]
@@ -335,7 +335,7 @@ fn of_json(bytes: &[u8]) -> Result<Option<u32>, String> {
     })
 }
 
-/// Returns as much of a text as fits into one line of a message.
+/// Returns as much of `text` as fits into one line of a message.
 fn excerpt(text: &str) -> String {
     let line: String = text.chars().take(40).collect();
     let shown = one_line(&line);

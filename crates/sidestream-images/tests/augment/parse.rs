@@ -112,7 +112,7 @@ fn an_invalid_operator_is_reported_with_its_place() {
         "RandomHorizontalFlip has at most 1 argument",
     );
     for text in ["RandomRotation(-5)", "ColorJitter(contrast=-1)"] {
-        refused(text, "is no number from 0 on, or pair of numbers");
+        refused(text, "is no number of at least 0, or pair of numbers");
     }
     refused("Resize((((((((1))))))))", "a number was expected");
     refused(

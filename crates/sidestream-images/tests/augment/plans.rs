@@ -1,4 +1,4 @@
-//! Random plans: the launches, the processor and a decoded region give equal results, and no picture depends on its
+//! Random plans: the launches, the CPU and a decoded region give equal results, and no picture depends on its
 //! neighbours.
 
 use sidestream::device::Device;
@@ -227,7 +227,7 @@ fn an_upright_warp_has_the_result_of_a_turned_one() {
     let places = || (0..SIDE).flat_map(|y| (0..SIDE).map(move |x| (x, y)));
     let value = |(x, y): (u32, u32), c: u32| bytes[((y * SIDE + x) * 3 + c) as usize];
     let by_colours = (0..3).flat_map(|c| places().map(move |at| value(at, c)));
-    // Rotated clockwise by 90 degrees: its rows are columns from below.
+    // The picture rotated clockwise by 90 degrees: its rows are the columns of the original, read from the bottom.
     let lying = places().flat_map(|(x, y)| [0, 1, 2].map(|c| value((y, SIDE - 1 - x), c)));
     let (by_colours, lying): (Vec<u8>, Vec<u8>) = (by_colours.collect(), lying.collect());
     let turned_back = Operator::RandomRotation {

@@ -37,7 +37,7 @@ fn arguments_are_refused_by_the_operators_place() {
         (vec![normalize.clone()], "put ToDtype before it"),
         (
             vec![numbers.clone(), numbers.clone()],
-            "numbers already; take it out",
+            "numbers already; remove it",
         ),
         (
             vec![numbers.clone(), normalize.clone(), blur([3, 3])],
@@ -157,7 +157,7 @@ fn batches_are_refused_by_the_picture() {
     };
     assert!(
         why(&nothing, &Batch::placed(&[placed(full, part)]), 1)
-            .contains("decode what `Plan::region` says")
+            .contains("decode the region that `Plan::region` returns")
     );
 }
 
@@ -180,7 +180,7 @@ fn input_and_form_are_refused_where_they_do_not_fit() {
         .unwrap_err()
         .to_string();
     assert!(
-        why.contains("the results have 384 bytes, and there is room for 7"),
+        why.contains("the results need 384 bytes, and the output has 7"),
         "{why}"
     );
     let numbers = plan(&[Operator::ToDtype { scale: true }])
@@ -192,7 +192,7 @@ fn input_and_form_are_refused_where_they_do_not_fit() {
     };
     let why = numbers.host(&[0; 384], form).unwrap_err().to_string();
     assert!(
-        why.contains("bytes are asked for; ask for F32, F16 or Bf16"),
+        why.contains("bytes are requested; request F32, F16 or Bf16"),
         "{why}"
     );
 }

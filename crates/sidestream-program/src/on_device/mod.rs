@@ -31,7 +31,7 @@ pub use plan::{NotOnDevice, Plan};
 pub struct OnDevice {
     /// The trace of the run.
     pub trace: Trace,
-    /// What each op that reads on the host has read, and the final contents of each buffer, as digests.
+    /// Digests of the bytes that each op read on the host, and of the final contents of each buffer.
     pub results: Vec<(Seen, u64)>,
     /// Results of `elapsed` by op: nanoseconds, or why there is no result.
     pub elapsed: Vec<(usize, Result<f64, String>)>,
@@ -173,7 +173,7 @@ struct Tables {
     streams: Vec<Option<Stream>>,
     /// Memory by block.
     memory: Vec<Option<Block>>,
-    /// Events: one of a program may be recorded on any device, one of the library only on its own.
+    /// Events by device: a program's event may be recorded on any device, an event of the library only on its own.
     events: HashMap<(EventId, DeviceId), Arc<Event>>,
     /// By event: the device where it was last recorded.
     recorded: HashMap<EventId, DeviceId>,
@@ -353,7 +353,7 @@ impl Tables {
             let is_created = plan.lowered.commands.iter().any(created_by);
             let device = &devices[declared.device.0 as usize];
             tables.streams.push(match declared.kind {
-                // The thread itself creates it.
+                // The thread itself creates its default stream.
                 StreamKind::PerThread => None,
                 _ if is_created => None,
                 _ => Some(stream(device, declared)?),
@@ -368,7 +368,7 @@ impl Tables {
         let (mix, spin) = (library::mix(), library::spin());
         for stream in &own {
             let args = explicit::mix_args(0, 0, &[], &[]).unwrap_or_default();
-            // SAFETY: these are the kernels' arguments, and they touch no memory.
+            // SAFETY: these are the kernels' arguments, and these launches touch no memory.
             unsafe {
                 stream.launch(&mix, Grid::new(1, 32), &args)?;
                 stream.launch(&spin, Grid::new(1, 1), &[Arg::value(0u64)])?;
@@ -471,7 +471,7 @@ impl Tables {
 }
 
 fn stream(device: &Device, declared: &lower::Stream) -> Result<Stream> {
-    // As CUDA does: the nearest priority that the device supports.
+    // The nearest priority that the device supports, as CUDA chooses.
     let (most_urgent, least_urgent) = device.caps().priorities;
     let (name, priority) = (
         &declared.name,

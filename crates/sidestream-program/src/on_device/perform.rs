@@ -29,13 +29,13 @@ pub(super) struct Touch {
     memory: Arc<HostMemory>,
     start: u64,
     end: u64,
-    /// Determines what is written; what is read is mixed into it.
+    /// Determines the bytes that are written; the bytes that are read are mixed into the seed.
     seed: u64,
     writes: bool,
 }
 
 impl Machine<'_> {
-    /// Makes the call, and returns what it waits for afterwards.
+    /// Makes the call, and returns the wait that follows it, if any.
     pub(super) fn perform(&self, at: usize, op: &Op, tables: &mut Tables) -> Result<Option<Wait>> {
         let plan = self.plan;
         let needs = &plan.needs[at];
@@ -45,7 +45,7 @@ impl Machine<'_> {
                 let stream = tables.stream(stream)?;
                 for _ in 1..launches {
                     let args = [Arg::value(needs.kernel_ns)];
-                    // SAFETY: it is the kernel's argument, and it touches no memory.
+                    // SAFETY: this is the kernel's argument, and the kernel touches no memory.
                     unsafe { stream.launch(&self.spin, Grid::new(1, 1), &args)? };
                 }
                 launch_mix(tables, plan, op, stream, &self.mix)?;
@@ -215,7 +215,7 @@ impl Machine<'_> {
         Ok(None)
     }
 
-    /// Performs the part of a call during which others may be called, and returns what the host has read.
+    /// Performs the part of a call during which other calls may begin, and returns what the host has read.
     pub(super) fn finish(&self, wait: Wait) -> Result<Option<u64>> {
         match wait {
             Wait::Stream(stream) => stream.synchronize()?,

@@ -22,12 +22,12 @@ use crate::verbs::Verb;
 pub struct Plan<'a> {
     pub(super) program: &'a Program,
     pub(super) lowered: Lowered,
-    /// Number of devices that it needs.
+    /// Number of devices that the program needs.
     pub(super) devices: usize,
     /// By buffer: its block, and the offset in it.
     pub(super) places: Vec<(usize, u64)>,
     pub(super) blocks: Vec<Block>,
-    /// By op: what it needs besides its fields.
+    /// By op: the needs of the op besides its fields.
     pub(super) needs: Vec<Needs>,
     /// By per-thread stream: its thread.
     pub(super) owners: HashMap<StreamId, ThreadId>,
@@ -39,29 +39,29 @@ pub(super) struct Block {
     pub memory: Memory,
     pub size_bytes: u64,
     pub device: DeviceId,
-    /// Whether an op of the program allocates it. The other blocks exist from the start.
+    /// Whether an op of the program allocates the block. Other blocks exist from the start.
     pub is_born: bool,
 }
 
-/// What is needed to perform an op.
+/// The needs of an op besides its fields.
 #[derive(Clone, Default)]
 pub(super) struct Needs {
     /// Duration of each launch of a kernel, in nanoseconds.
     pub kernel_ns: u64,
-    /// Block that it allocates.
+    /// Block that the op allocates.
     pub block: Option<usize>,
     /// Op whose host function raises the flag that this op waits for.
     pub raised_by: Option<usize>,
-    /// Streams in which it records an event, for an allocator that queries it later.
+    /// Streams in which the op records an event, for an allocator that queries the event later.
     pub marks: Vec<StreamId>,
-    /// The free whose events it finds complete.
+    /// The free whose events the op finds complete.
     pub sees: Option<usize>,
 }
 
 /// Why a device cannot run a program. Nothing was run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotOnDevice {
-    /// The op that cannot be run, if it is one.
+    /// The op that cannot be run, if the reason is an op.
     pub at: Option<usize>,
     text: String,
 }
@@ -188,7 +188,7 @@ fn launches(command: &Command) -> u64 {
 fn blocks(lowered: &Lowered) -> (Vec<Block>, Vec<(usize, u64)>) {
     let (mut blocks, mut places) = (Vec::<Block>::new(), Vec::<(usize, u64)>::new());
     for (at, buffer) in lowered.buffers.iter().enumerate() {
-        // The buffer that it lies over was placed before it.
+        // The buffer below was placed before this one.
         let place = match buffer.over {
             Some((below, start)) => {
                 let (block, below) = places[below.0 as usize];
@@ -232,7 +232,7 @@ struct Planning<'a> {
     needs: Vec<Needs>,
 }
 
-/// How a graph was launched first.
+/// The first launch of a graph.
 struct Replayed {
     accesses: Vec<Access>,
     device: DeviceId,
@@ -241,7 +241,7 @@ struct Replayed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
     Unborn,
-    /// `by_stream` if it was allocated by `malloc_async`.
+    /// `by_stream` if the block was allocated by `malloc_async`.
     Lives {
         by_stream: bool,
     },
@@ -353,7 +353,7 @@ impl Planning<'_> {
             }
             Kind::SetDevice { device } => self.current[op.thread.0 as usize] = device,
             Kind::CopyPeer { .. } => {
-                return Err("it copies between two devices, and a run has one".into());
+                return Err("it copies between two devices, which a run cannot do".into());
             }
             Kind::BeginCapture { .. } | Kind::EndCapture { .. } => {
                 return Err("no op names the graph of a capture, so nothing would run".into());

@@ -122,11 +122,11 @@ fn read_document(root: View<'_>, limits: &Limits) -> Result<Document, Error> {
     })
 }
 
-/// Checks the keys beside `cases`.
+/// Checks the keys besides `cases`.
 fn document_fault(top: &Record<'_>) -> Result<(), Fault> {
     top.only(
         |key| key == "cases" || key == "version",
-        || "beside `cases` only `version` is allowed".to_owned(),
+        || "besides `cases`, only `version` is allowed".to_owned(),
     )?;
     program::check_version(top)
 }

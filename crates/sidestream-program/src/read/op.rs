@@ -152,7 +152,7 @@ impl<'t, 'p> Reader<'t, 'p> {
         }
         let (name, has, room) = (&tenant.name, tenant.size_bytes, end - start);
         Err(format!(
-            "`{name}` has {has} bytes, and there are {room} to put it over; name a larger place, or declare \
+            "`{name}` has {has} bytes, and the place that it is put over has {room}; name a larger place, or declare \
              `{name}` under `buffers:` with `bytes: {room}`"
         ))
     }
@@ -221,11 +221,11 @@ impl<'t, 'p> Reader<'t, 'p> {
         })
     }
 
-    /// Reads a buffer, where a range of it makes no sense.
+    /// Reads a buffer, and refuses a range of it.
     fn buffer(&mut self, view: View<'t>) -> Result<BufferRef, Fault> {
         let (name, range) = scalars::named_range(view)?;
         if range.is_some() {
-            let message = format!("this is about all of `{name}`; leave out the range");
+            let message = format!("this call applies to all of `{name}`; leave out the range");
             return Err(Fault::new(view.line(), message));
         }
         self.known_buffer(name, view)

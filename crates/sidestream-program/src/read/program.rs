@@ -47,7 +47,7 @@ pub(super) fn read(
         None => read_keys(view, &mut names, limits),
     };
     result.map_err(|Located { at, verb, fault }| {
-        // Best effort: an invalid mapping has neither.
+        // Best effort: an invalid mapping gives neither a name nor an expected result.
         let record = Record::read(view, "a program").ok();
         let key = |key| record.as_ref().and_then(|record| record.get(key));
         Box::new(BadProgram {

@@ -163,7 +163,7 @@ pub(crate) fn named_range(view: View<'_>) -> Result<NamedRange<'_>, Fault> {
     }
 }
 
-/// Parses an offset of a range: digits only. Too large numbers are out of range anyway.
+/// Parses an offset of a range: digits only. Numbers that are too large are out of range anyway.
 fn offset(digits: &str) -> Option<u64> {
     let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     number.then(|| digits.parse().unwrap_or(u64::MAX))

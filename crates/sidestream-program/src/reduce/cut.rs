@@ -37,7 +37,7 @@ pub struct Stream {
 /// A buffer of the log.
 pub struct Buffer {
     pub memory: Memory,
-    /// The buffer with bytes of its own that contains it (possibly itself), and the offset.
+    /// The buffer with bytes of its own that contains this one (possibly itself), and the offset in it.
     pub root: BufferId,
     pub start: u64,
     pub name: String,
@@ -127,8 +127,8 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Returns the two calls, each with one access, for every two of their accesses that conflict; once without
-    /// accesses if the calls conflict without any.
+    /// Returns the two calls for every two of their accesses that conflict, each call with that one access. If the
+    /// calls conflict without accesses, returns them once, without any.
     pub fn pairs(&self, race: &Race) -> impl Iterator<Item = (Op, Op)> {
         let with = |op: &Op, access: Option<Access>| Op {
             accesses: access.into_iter().collect(),

@@ -62,7 +62,7 @@ pub struct Reduced {
     pub pair: Pair,
     /// Number of operations that were checked during the search.
     pub operations: u64,
-    /// Whether no op can be dropped. Otherwise the search reached its limit before.
+    /// Whether no op can be dropped. Otherwise the search reached its limit first.
     pub is_shortest: bool,
     /// Call sites of the log by id; empty or missing where a site has no name.
     pub sites: Vec<String>,
@@ -281,7 +281,7 @@ impl Reduced {
         let remarks: Vec<String> = self.origins.iter().map(remark).collect();
         let operations = self.operations;
         let rest = if self.is_shortest {
-            "without any op of it the race is gone"
+            "without any one of its ops the race is gone"
         } else {
             "the search for a shorter one was ended"
         };

@@ -57,13 +57,14 @@ fn severity(race: &Race) -> &'static str {
     }
 }
 
-/// Returns everything in which the output is wrong, one line each; empty if it is right.
+/// Returns every mistake in the output, one line each; empty if the output is right.
 ///
 /// - Verdict, error and lints must be the oracle's.
-/// - Every printed race must be an unordered pair, of a kind that fits it and with its severity, in op order, and no
-///   two may be equal in kind, buffer and both sites.
-/// - For every pair with an adjacent conflict there must be an entry with equal buffer and both sites, for this pair
-///   or an earlier one, of a kind that fits the pair and is at least as strong as the adjacent conflict's.
+/// - Every printed race must be an unordered pair, of a kind that fits it and with its severity, in op order. No two
+///   may have the same kind, buffer and sites.
+/// - For every pair with an adjacent conflict, a race with the same buffer and the same two sites must be printed, for
+///   this pair or an earlier one. Its kind must fit the pair and be at least as strong as that of the adjacent
+///   conflict.
 pub fn faults(answer: &Answer, printed: &Printed) -> Vec<String> {
     let mut faults = Vec::new();
     let mut expect = |what: &str, right: String, found: String| {

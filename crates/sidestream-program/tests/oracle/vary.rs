@@ -1,6 +1,6 @@
 //! Changes random programs where the generator is too tidy.
 //!
-//! The generator never lets two ranges overlap by a single byte, waits for a flag right after raising it, and seldom
+//! The generator never lets two ranges overlap by a single byte. It waits for a flag right after raising it, and seldom
 //! uses an event again that was destroyed. Each change here leaves a valid program; the oracle decides whether it is
 //! still ordered.
 
@@ -28,7 +28,7 @@ pub fn varied(prog: &Prog, seed: u64) -> Prog {
             Act::HostFunc {
                 sets: Some(flag), ..
             } => raised.push(flag.clone()),
-            // The flag that it waited for may have been renamed.
+            // The flag that the op waits for may have been renamed.
             Act::WaitFlag { flag }
                 if !raised.is_empty() && (!raised.contains(flag) || rng.percent(30)) =>
             {

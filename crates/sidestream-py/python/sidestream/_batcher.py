@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import queue
 import sys
 import threading

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from typing import Any, NoReturn
 
 from sidestream._sidestream import DeviceError
+from sidestream._system import after_forks
 
 #: The batchers that a child of a fork must not use.
 MADE: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -33,5 +33,4 @@ def _in_child() -> None:
         one._end.detach()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+after_forks(_in_child)

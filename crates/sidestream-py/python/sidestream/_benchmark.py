@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import html
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from sidestream._arguments import positive, whole
 from sidestream._devices import device_name, of_torch, on_torch
 from sidestream._leaves import name_of
 from sidestream._results import Result
+from sidestream._system import preemptions as _preemptions
 
 #: Approximate nanoseconds of a sample: long compared with the time that its two events take.
 SAMPLE_NS = 1_000_000
@@ -406,11 +406,6 @@ def _waits(
         if alone == 3:
             break
     return True
-
-
-def _preemptions() -> int:
-    """Return how often the system has preempted this thread."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 class _Stopwatch:

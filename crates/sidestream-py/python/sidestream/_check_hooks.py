@@ -21,6 +21,7 @@ from sidestream._check_threads import threads_heard
 from sidestream._check_triton import kernels_heard
 from sidestream._sidestream import Recorder
 from sidestream._stream import Event, Stream
+from sidestream._system import after_forks
 
 #: The registries of PyTorch's callbacks, and the methods of the recorder that they call.
 _CALLBACKS = {
@@ -603,4 +604,4 @@ def _in_child() -> None:
 
 
 _listening: list[Recorder] = []
-os.register_at_fork(after_in_child=_in_child)
+after_forks(_in_child)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,16 +10,12 @@ from typing import Any
 
 from sidestream import _prefetch
 from sidestream._check_hooks import put
+from sidestream._system import memory_bytes
 
 #: The pinned share of the host's memory above which the check makes a remark. NVIDIA's CUDA C++ Best
 #: Practices Guide, "Pinned Memory", calls pinned memory scarce, and says that it should not be overused and
 #: that how much is too much is hard to know in advance.
 MOST_PINNED = 0.25
-
-
-def memory_bytes() -> int:
-    """Return the bytes of the host's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Pinned:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sidestream import _check_fix
-from sidestream._check_pinned import memory_bytes
+from sidestream._system import memory_bytes
 
 if TYPE_CHECKING:
     from sidestream._checked import Place

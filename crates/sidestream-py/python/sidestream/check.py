@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
-import ctypes
 import importlib.util
 import json
 import os
@@ -30,6 +29,7 @@ from sidestream._check_suppress import suppressions
 from sidestream._check_text import check_text
 from sidestream._check_threads import HEARD
 from sidestream._sidestream import RaceError
+from sidestream._system import after_forks, flush_c
 
 # The contents of `help(sidestream.check)`, once this module has been imported.
 __all__ = ["check"]
@@ -114,7 +114,8 @@ def main(arguments: list[str]) -> int:
     # A program with its own handler sets it later; then that handler decides how the program ends.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
-        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_untouched)
+        # A child's own handler is set before it receives the signal.
+        after_forks(_untouched, held=signal.SIGTERM)
     try:
         with (
             checking(
@@ -290,7 +291,7 @@ def _end(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    ctypes.CDLL(None).fflush(None)
+    flush_c()
     os._exit(code)
 
 
@@ -299,25 +300,12 @@ def _terminated(*_: object) -> None:
     sys.exit(128 + signal.SIGTERM)
 
 
-def _hold() -> None:
-    """Block SIGTERM during a fork, so that the child sets its own handler before it receives the signal."""
-    _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
-
-
-def _release() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _held.pop())
-
-
 def _untouched() -> None:
     """Restore the default handler in a child, so that the program's other processes end as they would without
     the check.
     """
     if signal.getsignal(signal.SIGTERM) is _terminated:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _release()
-
-
-_held: list[Any] = []
 
 
 def _rank() -> int | None:

@@ -154,7 +154,7 @@ impl Recorder {
         };
         self.leave_foreign(&mut all);
         let Ok([read, written]) = <[Touch; 2]>::try_from(all.touches) else {
-            // What the copy touches is unknown, but the host waits for it.
+            // The bytes that the copy touches are unknown, but the host waits for the copy.
             if !free && low < 0 {
                 let stream = self.stream(py, device as u32);
                 let site = self.site(py, plan.name);
@@ -205,7 +205,7 @@ impl Recorder {
                     self.compare(py, super::host::ALL, || site)?;
                 }
                 if asynchronous && !on_device {
-                    // The bytes that an earlier copy left here are compared before they are recorded anew.
+                    // The bytes that an earlier copy left here are compared before they are recorded again.
                     let host = &touches[host];
                     self.compare(py, (host.ptr, host.end), || site)?;
                 }

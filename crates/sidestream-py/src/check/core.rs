@@ -96,7 +96,7 @@ pub struct Core {
     notes: VecDeque<Note>,
     /// Buffers for which the span of a tensor with gaps was reported.
     spanned: HashSet<BufferId>,
-    /// Buffers for which the reported range includes bytes that an operator only may touch.
+    /// Buffers for which the reported range includes bytes that an operator may touch, but not certainly.
     unsure: HashSet<BufferId>,
     graphs: HashMap<u64, Graph>,
     graph_count: u32,
@@ -617,7 +617,8 @@ impl Core {
     }
 
     /// Whether a race that the checker reports is real. For tensors with many gaps, it received the span; such a race
-    /// counts only if the touched bytes are known to overlap. Bytes that an argument only may touch need not overlap.
+    /// counts only if the touched bytes are known to overlap. If an argument may touch its bytes, but not certainly,
+    /// they need not overlap.
     pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> Real {
         let is_in = |set: &HashSet<BufferId>| buffer.is_some_and(|buffer| set.contains(&buffer));
         let unsure = is_in(&self.unsure);

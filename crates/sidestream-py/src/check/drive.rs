@@ -174,12 +174,12 @@ impl Recorder {
         self.look(py, found, &[], &[])
     }
 
-    /// With the processor in the role of the device: the work that follows runs on this stream.
+    /// Where the CPU plays the role of the device: the work that follows runs on this stream.
     fn pretend_stream(&self, stream: u64) {
         self.pretended.store(stream, Ordering::Relaxed);
     }
 
-    /// With the processor in the role of the device: these bytes count as pinned host memory.
+    /// Where the CPU plays the role of the device: these bytes count as pinned host memory.
     fn pretend_pinned(&self, ptr: u64, bytes: u64) {
         let mut all = self.asked.pretended_pinned.lock();
         all.push((ptr, ptr.saturating_add(bytes)));

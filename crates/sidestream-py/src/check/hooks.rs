@@ -429,7 +429,7 @@ impl Recorder {
         });
     }
 
-    /// The amount of pinned host memory, at a new maximum.
+    /// The amount of pinned host memory reached a new maximum.
     fn much_pinned(&self, py: Python<'_>, bytes: u64) {
         self.told(py, "pin_memory", |core, site| {
             core.noticed.pinned = Some((bytes, site));
@@ -449,7 +449,7 @@ impl Recorder {
         }
     }
 
-    /// The engine returned these gradients to its caller; for which streams it recorded them is unknown.
+    /// The engine returned these gradients to its caller. It is unknown on which streams it recorded them.
     fn gradients_of_edges(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
         if self.is_on() {
             let streams: Vec<RawStream> = {

@@ -22,14 +22,15 @@ use crate::frames;
 /// The name of the host access that frees a pageable source while a copy may still read it.
 pub(super) const END_OF_SOURCE: &str = "the end of the tensor";
 
-/// The most bytes that are protected for one copy: the time to set page protection grows with the number of pages.
+/// The maximum number of bytes that are protected for one copy: the time to set page protection grows with the number
+/// of pages.
 const MOST_BYTES: usize = 64 << 20;
 /// The longest range that is saved in full where it cannot be protected.
 const MOST_KEPT: usize = 64 << 10;
 /// The bytes that are saved at each end of a longer source that is not pinned. In all tests, CUDA had read sources of
 /// up to [`MOST_KEPT`] bytes when the call returned; it does not specify when longer ones are read.
 const ENDS_KEPT: usize = 4 << 10;
-/// The most bytes that are saved in all: they are compared whenever the host waits.
+/// The maximum number of bytes that are saved in all: they are compared whenever the host waits.
 const MOST_KEPT_IN_ALL: usize = 1 << 20;
 
 /// Copies that the host is not yet ordered after.
@@ -61,7 +62,7 @@ struct Seen {
 
 struct Copy {
     stream: StreamId,
-    /// The step of the stream that is this copy.
+    /// The number of this copy among the steps of its stream.
     step: u32,
     start: usize,
     end: usize,
@@ -137,7 +138,7 @@ impl Watch {
         }
     }
 
-    /// Whether an upload from memory that is not pinned may still read these bytes, by what CUDA specifies.
+    /// Whether an upload from memory that is not pinned may still read these bytes, according to what CUDA specifies.
     fn may_be_read(&self, start: u64, end: u64) -> bool {
         let (start, end) = (start as usize, end as usize);
         let reads = |copy: &Copy| !copy.pinned && copy.upload && copy.end - copy.start > MOST_KEPT;
@@ -190,7 +191,7 @@ impl Core {
     }
 
     /// Watches the host memory of an asynchronous copy that was reported. Memory that is not pinned is never
-    /// protected, since the driver reads it with the processor.
+    /// protected, since the driver reads it on the CPU.
     ///
     /// # Safety
     /// The memory belongs to the storage, and is readable and writable until [`Core::host_gone`] is called for it.
@@ -265,7 +266,7 @@ impl Core {
         self.watch.drop_kept(touch.ptr as usize, touch.end as usize);
     }
 
-    /// A graph runs, and which host bytes it writes is unknown.
+    /// A graph runs; the host bytes that it writes are unknown.
     pub fn device_may_write(&mut self) {
         self.watch.drop_kept(0, usize::MAX);
     }
@@ -280,14 +281,14 @@ impl Core {
         self.watch.release(over);
     }
 
-    /// The storage with these bytes is gone, or a store to them by an operator of the host is about to be reported.
+    /// The storage with these bytes is gone, or a store to them by a host operator is about to be reported.
     pub fn host_gone(&mut self, start: u64, end: u64) {
         let (start, end) = (start as usize, end as usize);
         self.watch
             .release(|copy| copy.start < end && start < copy.end);
     }
 
-    /// An operator of the host stored to these bytes, and this was reported: they are saved anew.
+    /// A host operator stored to these bytes, and this was reported: they are saved again.
     pub fn host_stored(&mut self, touch: &Touch) {
         let (start, end) = (touch.ptr as usize, touch.end as usize);
         let all = self.watch.copies.iter_mut();
@@ -308,7 +309,7 @@ impl Core {
         self.host_stored(&Touch::of(around.0, around.1, -1, true));
     }
 
-    /// The life of pinned memory ends, whatever still uses it.
+    /// The life of pinned memory ends, even if it is still used.
     fn host_unpinned(&mut self, site: Site, start: u64, end: u64) -> bool {
         let all = self.host.within(start, end);
         if all.is_empty() || self.is_capturing() {
@@ -499,7 +500,7 @@ impl Recorder {
         }
         for (start, end) in changed {
             let mut core = self.core.lock();
-            // Which thread stored is unknown.
+            // It is unknown which thread stored.
             core.pause_threads(true);
             let found = core.host_touched(site, start, end, true);
             core.pause_threads(false);
@@ -538,7 +539,7 @@ impl Recorder {
         host_guard::off(why);
     }
 
-    /// The program's own memory is no longer pinned: this many bytes from `start` on.
+    /// The program's own memory is no longer pinned: this many bytes, starting at `start`.
     fn host_unpinned(&self, py: Python<'_>, start: u64, bytes: u64) -> PyResult<()> {
         if !self.on.load(Ordering::Relaxed) {
             return Ok(());
@@ -598,7 +599,7 @@ impl Recorder {
 }
 
 impl Recorder {
-    /// Reports what can still be found in these bytes.
+    /// Reports the stores that can still be found in these bytes.
     pub(super) fn forget_watched(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
         self.compare(py, (start, end), || self.named(py, "end of the tensor"))
     }

@@ -60,13 +60,13 @@ struct Place {
     how: How,
     /// How often the host waited here.
     count: u32,
-    /// How often it waited without an observed reason.
+    /// How often the host waited here without an observed reason.
     idle: u32,
-    /// The latest of these waits.
+    /// The latest waits without an observed reason.
     open: VecDeque<u32>,
     /// The number of launches before the last wait.
     launches: Option<u64>,
-    /// The first and the last counted wait since a time was last taken across them.
+    /// The first and the last wait that were counted since the last time measurement that included such waits.
     span: Option<(OpId, OpId)>,
     /// Whether a downloaded result was read after a wait.
     reads: bool,
@@ -276,7 +276,7 @@ impl Core {
         let stream = self.stream(stream);
         let step = self.findings.steps(stream);
         let idle = &mut self.noticed.idle;
-        // The host filled it, or read it, since the last copy.
+        // The host has filled or read this memory since the last copy.
         idle.host_used(buffer, !down);
         if idle.copies.len() == MOST_COPIES {
             idle.copies.retain(|_, copy| copy.waited.is_none());

@@ -56,7 +56,8 @@ impl Recorder {
             return Ok(());
         }
         let mut touched = self.given(given);
-        // They come after the accesses to whole tensors: the report of a race then shows the certain range.
+        // The stored ranges come after the accesses to whole tensors: the report of a race then shows the certain
+        // range.
         for (tensor, start, end) in stored {
             if let Some(touch) = self.asked.touch(&tensor, true) {
                 let [ptr, end] = [start, end].map(|by| touch.ptr.saturating_add_signed(by));

@@ -27,7 +27,7 @@ pub struct Space {
     numbers: HashMap<u64, (Vec<BufferId>, usize)>,
     bases: Vec<u64>,
     buffers: u32,
-    /// Records that must precede a call's accesses; a reused buffer.
+    /// Records that must precede a call's accesses; the vector is reused for each call.
     pub firsts: Vec<First>,
 }
 

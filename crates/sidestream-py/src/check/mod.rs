@@ -247,7 +247,7 @@ impl Recorder {
         {
             return Err(race);
         }
-        // The host's accesses before this operator are reported before it.
+        // Host accesses before this operator are reported before the operator.
         if self.has_heard() {
             self.tell_heard(py, &[])?;
         }

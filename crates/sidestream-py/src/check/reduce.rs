@@ -68,7 +68,7 @@ impl Write for Pages {
     }
 }
 
-/// A log that is kept beside the check.
+/// A log that is kept during the check.
 pub struct Kept {
     recording: log::Recorder<Pages>,
     pages: Pages,

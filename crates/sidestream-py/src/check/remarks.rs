@@ -20,7 +20,7 @@ const MOST_TIMED: usize = 256;
 const MOST_CALLS: usize = 4096;
 /// The number of such calls that are shown.
 const SHOWN_CALLS: usize = 8;
-/// The bytes from which on the memory that cannot be reused is queried.
+/// The minimum number of freed bytes for a query of the memory that cannot be reused.
 const MUCH_BYTES: u64 = 32 << 20;
 
 /// What was noticed in a run.
@@ -32,7 +32,7 @@ pub struct Noticed {
     timed: Vec<(Site, Site)>,
     /// The kernels pending at a reading, that reading, and the next one, before which the host waited for everything.
     queued: Vec<[Site; 3]>,
-    /// The most bytes that were pinned at once, if that is much.
+    /// The maximum number of bytes that were pinned at once, if it is large.
     pub pinned: Option<(u64, Site)>,
     /// The pending calls of each stream.
     calls: Vec<Calls>,
@@ -92,7 +92,7 @@ struct Late {
 struct Made {
     site: Site,
     count: u64,
-    /// The number of them that were dropped after they had done work.
+    /// The number of these streams that were dropped after they had done work.
     let_go: u64,
 }
 
@@ -219,7 +219,7 @@ impl Core {
         &mut self.noticed.calls[at]
     }
 
-    /// The host waited. For clocks it does not matter what it waited for.
+    /// The host waited. For clocks it does not matter for which work.
     pub(super) fn waited(&mut self) {
         for clock in self.noticed.clocks.values_mut() {
             clock.launched = false;
@@ -340,7 +340,7 @@ impl Core {
         (at, steps)
     }
 
-    /// No reference to the stream is left.
+    /// The last reference to the stream was dropped.
     pub fn stream_let_go(&mut self, at: usize, stream: RawStream, steps: u32) {
         let has_worked = self.steps_so_far(stream) > steps;
         if let Some(made) = self.noticed.made.get_mut(at) {

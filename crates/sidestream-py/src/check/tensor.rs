@@ -1,6 +1,6 @@
 //! Determines which bytes a tensor covers, through Python's C interface.
 //!
-//! This runs for every tensor of every operator, so the attribute names are interned once.
+//! This code runs for every tensor of every operator, so the attribute names are interned once.
 
 use parking_lot::Mutex;
 use pyo3::ffi;
@@ -89,7 +89,7 @@ pub struct Asked {
     itemsize: Py<PyString>,
     dtype: Py<PyString>,
     is_pinned: Py<PyString>,
-    /// Whether the processor plays the role of device 0, for tests without a GPU.
+    /// Whether the CPU plays the role of device 0, for tests without a GPU.
     pub pretend: bool,
     /// The ranges that then count as pinned memory.
     pub pretended_pinned: Mutex<Vec<(u64, u64)>>,

@@ -137,7 +137,7 @@ impl Threads {
         last
     }
 
-    /// What the thread has done so far is ordered before all that later take this object over.
+    /// Everything that the thread has done so far is ordered before the threads that later take this object over.
     pub fn hand_over(&mut self, thread: u32, what: u64) {
         let thread = self.speaker(thread);
         self.hand(thread, what);
@@ -164,7 +164,7 @@ impl Threads {
         self.push(thread, Kind::SetFlag { flag });
     }
 
-    /// What the thread does from here on is ordered after all that handed this object over.
+    /// Everything that the thread does from here on is ordered after the threads that handed this object over.
     pub fn take_over(&mut self, thread: u32, what: u64) {
         let thread = self.speaker(thread);
         self.take(thread, what);
@@ -210,7 +210,7 @@ impl Threads {
         }
         let &first = self.callers.first()?;
         if self.callers.iter().any(|caller| *caller != first) {
-            // Which caller it acts for is unknown, so the call counts as ordered with all of them.
+            // It is unknown which caller this thread acts for, so the call counts as ordered with all of them.
             for caller in self.callers.clone() {
                 self.hand(caller, EVERY_CALLER);
             }

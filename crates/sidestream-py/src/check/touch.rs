@@ -72,9 +72,9 @@ pub fn add(accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) 
     }
 }
 
-/// The most rows that are reported one by one.
+/// The maximum number of rows that are reported one by one.
 const FEW_ROWS: u64 = 16;
-/// The most rows that are compared when a race is suspected.
+/// The maximum number of rows that are compared when a race is suspected.
 const MANY_ROWS: u64 = 1 << 20;
 
 /// Whether two touches have a common byte; `None` if that would take too long to determine.

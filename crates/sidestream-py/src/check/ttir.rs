@@ -25,9 +25,9 @@ pub struct Pointer {
     pub at: usize,
     /// The pointer's name in the text.
     pub name: String,
-    /// Whether the kernel may load from it.
+    /// Whether the kernel may load from the pointer.
     pub loads: bool,
-    /// Whether the kernel may store to it.
+    /// Whether the kernel may store to the pointer.
     pub stores: bool,
 }
 

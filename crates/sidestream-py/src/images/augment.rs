@@ -142,13 +142,13 @@ impl AugmentBatch {
         (needs.records_bytes, even, odd, statistics)
     }
 
-    /// For each picture, the index of the picture that is mixed in, and the share of its own.
+    /// For each picture, the index of the picture that is mixed in, and the picture's own share.
     fn mixed(&self) -> Vec<(usize, f64)> {
         let mixed = self.0.mixed().iter();
         mixed.map(|mixed| (mixed.partner, mixed.share)).collect()
     }
 
-    /// Computes the results on the processor. The caller keeps both pieces alive, and nothing writes them meanwhile.
+    /// Computes the results on the CPU. The caller keeps both pieces alive, and nothing writes them meanwhile.
     fn host(
         &self,
         py: Python<'_>,

@@ -18,7 +18,7 @@ use crate::process::PerProcess;
 /// may never return.
 static OPENED: PerProcess<HashMap<u32, Arc<Mutex<Engines>>>> = PerProcess::new();
 
-/// The JPEG engines of a GPU; for a simulated one, the processor decodes instead.
+/// The JPEG engines of a GPU; for a simulated one, the CPU decodes instead.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct ImageEngines(Option<Arc<Mutex<Engines>>>);
 
@@ -57,9 +57,8 @@ impl ImageEngines {
     /// enqueued in the stream after this call finds the pictures decoded. Returns the reason if the engines refused a
     /// file. Other threads run meanwhile.
     ///
-    /// The caller keeps both alive until the stream has completed this call. Until then nothing writes the slab and
-    /// nothing else uses the device memory, and nor does work already pending in the stream, for which the engines do
-    /// not wait.
+    /// The caller keeps both alive until the stream has completed this call. Until then nothing else writes the slab or
+    /// uses the device memory, not even work already pending in the stream, for which the engines do not wait.
     fn decode(
         &self,
         py: Python<'_>,

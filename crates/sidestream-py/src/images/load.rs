@@ -181,7 +181,7 @@ impl ImageLoader {
         }
     }
 
-    /// Decodes a batch again on the processor, after the engines refused it; `None` if all pictures are broken.
+    /// Decodes a batch again on the CPU, after the engines refused it; `None` if all pictures are broken.
     fn on_processor(&self, py: Python<'_>, batch: &ImageBatch) -> PyResult<Option<ImageBatch>> {
         let made = self.with(py, |loader| loader.on_processor(&batch.batch.lock()))?;
         Ok(made.map(|batch| ImageBatch {

@@ -1,4 +1,4 @@
-//! Whatever bytes a device profile contains, it is read or refused.
+//! A device profile of arbitrary bytes is either read or refused, without a panic.
 
 #![cfg_attr(fuzzing, no_main)]
 

@@ -1,4 +1,5 @@
-//! Whatever bytes a trace file contains, its op log is found or the file is refused.
+//! In a trace file of arbitrary bytes, either the op log is found or the file is refused, without a
+//! panic.
 
 #![cfg_attr(fuzzing, no_main)]
 

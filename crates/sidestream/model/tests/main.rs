@@ -190,8 +190,9 @@ impl Sink for Ear {
     fn take(&mut self, _: &Record<'_>) {}
 }
 
-/// A thread inside a call when a sink is attached has the locks of a stream and of memory, and needs a new event or thread id
-/// from the log; a thread that calls afterwards has the lock of the log and needs the other two.
+/// A thread that is inside a call when a sink is attached has the locks of a stream and of memory,
+/// and needs a new event or thread id from the log; a thread that makes a call afterwards has the
+/// lock of the log and needs the locks of the stream and of memory.
 #[test]
 fn a_sink_is_attached_while_threads_call() {
     let profile = Profile::h200();

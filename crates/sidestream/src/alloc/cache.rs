@@ -16,7 +16,7 @@ use crate::op::StreamId;
 /// use sidestream::backend::Address;
 /// use sidestream::op::{DeviceId, StreamId};
 ///
-/// /// The streams of the last uses. A real tracker knows the points there, too.
+/// /// The streams of the last uses. A real tracker also knows the points of the uses.
 /// #[derive(Clone, Default)]
 /// struct Streams(Vec<StreamId>);
 ///
@@ -84,7 +84,7 @@ impl<U: Uses> Cache<U> {
     /// pieces may have uses on the same stream, so `state` should cache its answers.
     ///
     /// # Errors
-    /// What the caller must do before it tries again. Nothing is allocated then.
+    /// The step that the caller must take before it tries again. Nothing is allocated then.
     #[inline]
     pub fn alloc(
         &mut self,
@@ -98,7 +98,7 @@ impl<U: Uses> Cache<U> {
         let Some(rounded) = self.rounded(bytes) else {
             return Err(Need::OutOfMemory(self.out_of_memory(bytes)));
         };
-        // Of the pieces used by other streams, only the one freed first is examined.
+        // Of the pieces that other streams used, only the one freed first is examined.
         if let Some(record) = self.recent.longest_waiting(rounded) {
             let is_own = matches!(self.table.on(record), On::Only(stream) if Some(stream) == home);
             if is_own || state(self.table.uses_of(record)) != State::Pending {
@@ -114,8 +114,8 @@ impl<U: Uses> Cache<U> {
         self.search(bytes, rounded, home, state)
     }
 
-    /// Allocates memory of exactly this size that was freed recently and needs no call of `state`: memory used only by the
-    /// stream itself, or by none.
+    /// Allocates memory of exactly this size that was freed recently and needs no call of `state`: memory used only by
+    /// the stream itself, or by no stream.
     #[inline]
     pub(crate) fn alloc_at_once(
         &mut self,
@@ -178,8 +178,8 @@ impl<U: Uses> Cache<U> {
         *peak = (*peak).max(self.counts.reserved_bytes);
     }
 
-    /// Notes that the driver refused to reserve memory. It is not asked for that much again until some was returned,
-    /// the limit was set, or an allocation failed.
+    /// Notes that the driver refused to reserve memory. The cache does not request that much again until some memory
+    /// was returned, the limit was set, or an allocation failed.
     pub fn segment_refused(&mut self, bytes: u64) {
         let refused_at = self.counts.reserved_bytes.saturating_add(bytes);
         self.refused_at = Some(self.refused_at.map_or(refused_at, |at| at.min(refused_at)));
@@ -197,13 +197,13 @@ impl<U: Uses> Cache<U> {
         self.release(self.table.idle(), u64::MAX)
     }
 
-    /// Sets the most that may be reserved. Memory that is already reserved stays.
+    /// Sets the maximum number of bytes that may be reserved. Memory that is already reserved stays.
     pub fn set_limit(&mut self, bytes: u64) {
         self.rules.limit_bytes = bytes;
         self.refused_at = None;
     }
 
-    /// Examines all free pieces and notes which have only complete uses.
+    /// Examines all free pieces, and notes those that have only complete uses.
     pub fn look(&mut self, mut is_complete: impl FnMut(&U) -> bool) {
         self.sort();
         self.over_bytes += self.table.look(&mut is_complete);
@@ -306,7 +306,7 @@ impl<U: Uses> Cache<U> {
         }
     }
 
-    /// Returns the least new memory that makes the bytes fit, if the limit permits it.
+    /// Returns the smallest amount of new memory with which the bytes fit, if the limit permits it.
     fn growth(
         &mut self,
         bytes: u64,

@@ -1,8 +1,8 @@
 //! The stream-ordered memory cache: which bytes an allocation gets, and why that is safe.
 //!
 //! A freed piece may still be in use on a device, and a free may not wait for that. So the piece carries its last uses
-//! ([`Uses`]) into the cache, and its reuse needs a reason why that is safe. The possibilities are tried in the order of
-//! their cost (the idea of RMM's stream-ordered resources):
+//! ([`Uses`]) into the cache, and every reuse needs a reason why it is safe. The possibilities are tried in the order
+//! of their cost (the idea of RMM's stream-ordered resources):
 //! 1. memory of the allocating stream itself: stream order is enough;
 //! 2. memory whose uses are all complete, or already ordered before the allocating stream;
 //! 3. new memory, up to the limit;
@@ -11,10 +11,10 @@
 //! If all four fail, idle segments are returned to the driver to make room for one that fits, and if that fails too, the
 //! allocation returns an error with the sizes.
 //!
-//! [`Cache`] is pure data: it calls no driver, takes no lock and waits for nothing. What only its caller can do, it returns
-//! as a [`Need`], after which the caller tries again. An allocation always carries the uses of the earlier ones of its bytes
-//! ([`Granted::carried`]). A caller that waits for those before the first use is correct, whatever piece was chosen; the
-//! choice affects only how long that takes.
+//! [`Cache`] is pure data: it calls no driver, takes no lock and waits for nothing. The steps that only its caller can
+//! take are returned as a [`Need`], after which the caller tries again. An allocation always carries the uses of the
+//! earlier ones of its bytes ([`Granted::carried`]). A caller that waits for those before the first use is correct,
+//! regardless of the chosen piece; the choice affects only how long that takes.
 //!
 //! # How much is reserved
 //! Varying sizes leave holes. [`Spare`] limits how much may be lost in them before idle segments are returned to make room
@@ -47,7 +47,7 @@ use crate::op::{DeviceId, StreamId};
 pub trait Uses: Clone + Default {
     /// Adds the uses of another piece. May drop those that the caller knows to be complete.
     fn merge(&mut self, other: Self);
-    /// Returns the streams among them.
+    /// Returns the streams of these uses.
     fn on(&self) -> On;
 }
 
@@ -56,7 +56,7 @@ pub trait Uses: Clone + Default {
 pub enum On {
     /// No stream, or all uses are known to be complete.
     NoStream,
-    /// Only this one: stream order is enough for an allocation on it.
+    /// Only this stream: stream order is enough for an allocation on it.
     Only(StreamId),
     /// More than one stream.
     Several,
@@ -67,7 +67,7 @@ pub enum On {
 pub enum State {
     /// All uses are complete.
     Over,
-    /// All uses are complete or ordered before what the stream does next: no wait is needed.
+    /// All uses are complete or ordered before the stream's next work: no wait is needed.
     Ordered,
     /// The stream would have to wait.
     Pending,
@@ -85,13 +85,14 @@ pub struct Rules {
     /// Whether a piece may span two adjacent segments. True where segments are mapped into one reserved address range; false
     /// where each is a separate driver allocation, since no copy may cross the end of one.
     pub joins: bool,
-    /// The most that may be reserved.
+    /// Maximum number of bytes that may be reserved.
     pub limit_bytes: u64,
-    /// How much more than the peak of what is allocated may be reserved. Without it, new memory is reserved up to the limit.
+    /// How far the reserved bytes may exceed the peak of the allocated bytes; `None` if new memory may be reserved up
+    /// to the limit.
     pub spare: Option<Spare>,
 }
 
-/// How much more than the peak of what is allocated may be reserved, and at what cost.
+/// How far the reserved bytes may exceed the peak of the allocated bytes, and at what cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spare {
     /// The percentage of the peak.
@@ -121,11 +122,11 @@ pub struct Granted<U> {
     pub piece: Piece,
     /// The earlier uses of its bytes, after which every use of the new piece must be ordered.
     pub carried: U,
-    /// Whether the allocating stream must wait for some of them.
+    /// Whether the allocating stream must wait for some of these uses.
     pub waits: bool,
 }
 
-/// What the caller must do before it can try an allocation again.
+/// The step that the caller must take before it tries an allocation again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Need<U> {
     /// New memory is needed: reserve it and call [`Cache::add_segment`], or [`Cache::segment_refused`] if there is none.
@@ -142,8 +143,8 @@ pub enum Need<U> {
 /// A request for new memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
-    /// The address at which it should be, to extend a range; call [`Cache::cannot_extend`] if that is not possible. `None` if any
-    /// address will do.
+    /// The address that the new memory should have, to extend a range; call [`Cache::cannot_extend`] if that is not
+    /// possible. `None` if any address will do.
     pub at: Option<Address>,
     /// The number of bytes.
     pub bytes: u64,
@@ -165,16 +166,16 @@ pub struct Segment<U> {
 pub struct Statistics {
     /// Bytes allocated to buffers, rounding included.
     pub allocated_bytes: u64,
-    /// The peak of that value.
+    /// The peak of `allocated_bytes`.
     pub allocated_peak_bytes: u64,
     /// Bytes reserved from the driver.
     pub reserved_bytes: u64,
-    /// The peak of that value.
+    /// The peak of `reserved_bytes`.
     pub reserved_peak_bytes: u64,
     /// Bytes of buffers, and of freed pieces that a stream may still be using. [`Cache::look`] removes the pieces whose uses have
     /// completed since.
     pub active_bytes: u64,
-    /// The peak of that value.
+    /// The peak of `active_bytes`.
     pub active_peak_bytes: u64,
     /// The number of successful allocations.
     pub allocations: u64,

@@ -65,8 +65,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Takes a piece of exactly this size whose state is known, the last freed first: for a stream, one used only by itself; for
-    /// the host, one without uses.
+    /// Takes a piece of exactly this size whose state is known, the last freed first: for a stream, a piece that only
+    /// this stream used; for the host, a piece without uses.
     #[inline]
     pub(super) fn pop<U>(
         &mut self,
@@ -89,7 +89,7 @@ impl Recent {
         None
     }
 
-    /// Adds a freed piece: to a stack if only its home stream used it, or none; to a queue if another one did.
+    /// Adds a freed piece: to a stack if only its home stream or no stream used it; to a queue if another stream did.
     #[inline]
     pub(super) fn push<U>(&mut self, record: u32, home: Option<StreamId>, table: &mut Table<U>) {
         let stream = match table.on(record) {
@@ -179,7 +179,7 @@ impl Recent {
 }
 
 impl Kind {
-    /// Returns the entries in which its stack may be.
+    /// Returns the two entries that may contain the stack of this kind.
     #[inline]
     fn places(self) -> [usize; 2] {
         let stream = self.stream.map_or(0, |stream| u64::from(stream.0) + 1);

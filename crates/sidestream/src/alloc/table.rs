@@ -24,7 +24,7 @@ pub(super) struct Table<U> {
     records: Vec<Record<U>>,
     /// Unused records, to be reused.
     spare: Vec<u32>,
-    /// The holes, by size, then address; with the first record.
+    /// The holes, sorted by size, then address; the third number is the first record.
     holes: BTreeSet<(u64, u64, u32)>,
     /// The segments from the driver: size by address.
     segments: BTreeMap<u64, u64>,
@@ -47,7 +47,7 @@ struct Record<U> {
     other: u32,
     tenancy: Tenancy,
     on: On,
-    /// The search in which its state was last queried, and whether it can be used without a wait.
+    /// The search in which the record's state was last queried, and whether the record can be used without a wait.
     answer: (u64, bool),
     uses: U,
 }
@@ -73,11 +73,11 @@ pub(super) struct Run {
 /// Whether a search may use a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
-    /// It may not be used.
+    /// The record may not be used.
     No,
-    /// It may be part of a run.
+    /// The record may be part of a run.
     Part,
-    /// It may be part of a run, and a run needs at least one such record.
+    /// The record may be part of a run, and a run needs at least one such record.
     Wanted,
 }
 
@@ -178,7 +178,7 @@ impl<U: Uses> Table<U> {
         })
     }
 
-    /// Finds the smallest hole, whatever its uses.
+    /// Finds the smallest hole that is large enough, regardless of its uses.
     pub(super) fn find_any(&mut self, bytes: u64) -> Option<Run> {
         self.find(bytes, |_| Fit::Wanted)
     }
@@ -228,8 +228,8 @@ impl<U: Uses> Table<U> {
         first
     }
 
-    /// Splits a record in two, if the address is inside it. The front keeps the index; the back gets the index
-    /// returned.
+    /// Splits a record in two, if the address is inside it. The front part keeps its index; returns the index of the
+    /// back part.
     fn cut(&mut self, at: u32, address: u64) -> Option<u32> {
         let record = self.at_mut(at);
         if address <= record.address || address >= record.end() {
@@ -400,7 +400,7 @@ impl<U> Record<U> {
         self.address + self.bytes
     }
 
-    /// Whether it can be used without a wait. Calls `state` if needed, at most once in a search.
+    /// Whether a record can be used without a wait. Calls `state` if needed, at most once in a search.
     fn is_ready(
         &mut self,
         home: Option<StreamId>,
@@ -421,7 +421,7 @@ impl<U> Record<U> {
         self.answer.1
     }
 
-    /// Whether its uses are complete. Calls `state` if that is not known.
+    /// Whether all uses of a record are complete. Calls `state` if that is not known.
     fn is_complete(&mut self, state: &mut impl FnMut(&U) -> State, over_bytes: &mut u64) -> bool {
         if self.on != On::NoStream && state(&self.uses) == State::Over {
             self.note_over(over_bytes);

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A kernel's number, and the handles of the first machine that used it. Other machines look theirs up by the number.
+/// A kernel's number, and the handles of the first machine that used it. Other machines look up their own handles by
+/// the number.
 pub struct Loaded {
     id: u64,
-    /// Number of the machine; zero until one has used the kernel.
+    /// Number of the first machine that used the kernel; zero until then.
     owner: AtomicU64,
     name: AtomicU32,
     by_device: [AtomicU64; DEVICES],
@@ -30,7 +31,7 @@ impl Loaded {
         (handle != 0).then(|| (handle, self.name.load(Ordering::Relaxed)))
     }
 
-    /// Stores a handle, unless another machine was first.
+    /// Stores a handle, unless another machine used the kernel first.
     pub(crate) fn note(&self, machine: u64, device: usize, handle: u64, name: u32) {
         let before = self
             .owner

@@ -3,9 +3,9 @@
 //!
 //! Two threads that access memory at the same time have to do so atomically and in units of one size: Rust gives no
 //! guarantee for a word that one thread writes and another reads byte by byte. Ranges begin and end anywhere, so the
-//! units are single bytes. One by one they would take eight times as long as words. On x86-64 a single instruction
-//! copies them all: to other threads it acts as a loop of relaxed loads and stores of single bytes, and it is the
-//! processor's fastest way to copy.
+//! units are single bytes. A loop over bytes would take eight times as long as one over words. On x86-64 the single
+//! instruction `rep movsb` copies the whole range: to other threads it acts as a loop of relaxed loads and stores of
+//! single bytes, and it is the processor's fastest way to copy.
 
 use std::ptr;
 
@@ -14,7 +14,7 @@ use std::ptr;
 /// # Safety
 /// The bytes are allocated, and stay allocated during the call.
 pub(crate) unsafe fn load(at: u64, into: &mut [u8]) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller promises this.
     unsafe { bytes::load(ptr::with_exposed_provenance_mut(at as usize), into) }
 }
 
@@ -23,7 +23,7 @@ pub(crate) unsafe fn load(at: u64, into: &mut [u8]) {
 /// # Safety
 /// The bytes are allocated, and stay allocated during the call.
 pub(crate) unsafe fn store(at: u64, bytes: &[u8]) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the caller promises this.
     unsafe { bytes::store(ptr::with_exposed_provenance_mut(at as usize), bytes) }
 }
 
@@ -42,8 +42,8 @@ mod bytes {
     }
 
     unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-        // SAFETY: it reads and writes exactly `len` bytes, upwards: an `asm!` block begins with the direction flag
-        // clear.
+        // SAFETY: `rep movsb` reads and writes exactly `len` bytes, upwards: an `asm!` block begins with the direction
+        // flag clear.
         unsafe {
             asm!(
                 "rep movsb",
@@ -60,14 +60,14 @@ mod bytes {
 mod bytes {
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    pub unsafe fn load(from: *mut u8, into: &mut [u8]) {
+    pub(super) unsafe fn load(from: *mut u8, into: &mut [u8]) {
         for (at, byte) in into.iter_mut().enumerate() {
             // SAFETY: the caller promises that the byte is allocated. The access is atomic.
             *byte = unsafe { AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed) };
         }
     }
 
-    pub unsafe fn store(to: *mut u8, bytes: &[u8]) {
+    pub(super) unsafe fn store(to: *mut u8, bytes: &[u8]) {
         for (at, &byte) in bytes.iter().enumerate() {
             // SAFETY: as above.
             unsafe { AtomicU8::from_ptr(to.add(at)).store(byte, Ordering::Relaxed) };

@@ -17,8 +17,8 @@ use crate::buffer::Pod;
 
 /// The pending answer to a request.
 ///
-/// It is a future; a thread may block on it with [`Answer::wait`] instead. Dropping it, or [`Answer::cancel`], cancels the
-/// request unless its batch was already submitted to the device.
+/// An answer is a future; a thread may block on it with [`Answer::wait`] instead. Dropping the answer, or
+/// [`Answer::cancel`], cancels the request unless its batch was already submitted to the device.
 pub struct Answer<O: Pod> {
     cell: Arc<Cell<O>>,
     recall: Arc<Recall<O>>,
@@ -26,11 +26,11 @@ pub struct Answer<O: Pod> {
     of: usize,
 }
 
-/// Cancels a waiting request of a class; returns whether it did.
+/// A function that cancels a waiting request of a class, and returns whether it did.
 pub(super) type Recall<O> = dyn Fn(usize, &Arc<Cell<O>>) -> bool + Send + Sync;
 
-/// The values of one row of a batch's results. They stay valid and unchanged while this exists, which keeps the batch's
-/// memory.
+/// The values of one row of a batch's results. The values stay valid and unchanged while this row exists, because it
+/// keeps the batch's memory.
 pub struct Row<O: Pod> {
     batch: Arc<Results<O>>,
     at: Range<usize>,

@@ -110,7 +110,7 @@ where
         let ran = guarded("model", index, || {
             (self.model)(&at, x.slice(..size * row), y.slice_mut(..size * result))
         });
-        // Also if the model failed: the work that it enqueued completes, and the memory comes back.
+        // An error of the model is returned only below: its enqueued work still completes, and the rows come back.
         let computed = ran.and_then(|()| {
             let failed = batch.failed("download");
             batch.point(&mut points).map_err(&failed)?;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// A histogram of durations, with a relative resolution of one sixteenth.
 ///
-/// The buckets of a power of two are sixteen of equal width, as in Gil Tene's HdrHistogram (<https://hdrhistogram.org>).
+/// Each power of two is divided into sixteen buckets of equal width, as in Gil Tene's HdrHistogram
+/// (<https://hdrhistogram.org>).
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Histogram {
     buckets: Vec<u64>,
@@ -45,8 +46,8 @@ impl Histogram {
         Duration::from_nanos(self.longest_ns)
     }
 
-    /// Returns the duration that this fraction of all did not exceed: 0.99 for the 99th percentile. Zero if there are none. It
-    /// is the upper end of its bucket, and so at most a sixteenth too long.
+    /// Returns the duration that this fraction of all did not exceed: 0.99 for the 99th percentile. Zero if there are
+    /// none. The result is the upper end of a bucket, and so at most a sixteenth too long.
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (share.clamp(0.0, 1.0) * self.count as f64).ceil() as u64;
         let mut seen = 0;

@@ -1,6 +1,6 @@
 //! Requests of many callers, run as batches: a [`Batcher`].
 //!
-//! A small model with one row per request leaves the device nearly idle, on any number of streams: the calls of the host are
+//! A small model with one row per request leaves the device nearly idle, on any number of streams: the host's calls are
 //! the bottleneck. As one batch, requests that arrive together cost those calls only once.
 //!
 //! ```
@@ -114,7 +114,7 @@ pub struct Settings<I, O> {
     holds: PhantomData<fn(I) -> O>,
 }
 
-/// Why a request was refused, or ended without an answer.
+/// The reason why a request was refused, or ended without an answer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -132,22 +132,22 @@ pub enum Error {
     NoSuchClass(String),
     /// Refused, or not computed: the batcher is closed.
     Closed,
-    /// Its deadline passed while it waited.
+    /// The deadline passed while the request waited.
     Expired,
-    /// It was cancelled.
+    /// The request was cancelled.
     Cancelled,
     /// The model or the device failed.
     Failed(Arc<Failed>),
-    /// Its answer was already returned by an earlier poll.
+    /// The answer was already returned by an earlier poll.
     Fetched,
 }
 
 /// The options of one request.
 #[derive(Clone, Debug, Default)]
 pub struct Wish<'a> {
-    /// Its class; the first one if `None`.
+    /// The class of the request; the first one if `None`.
     pub class: Option<&'a str>,
-    /// The time after which its answer is of no use. Checked before it is queued, and before its batch starts.
+    /// The time after which the answer is of no use. Checked before the request is queued, and before its batch starts.
     pub deadline: Option<Instant>,
 }
 
@@ -318,10 +318,10 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
     /// Like [`Settings::serve`], but with a graph for each size and slot: a batch is one launch, however many kernels the model
     /// has.
     ///
-    /// `describe` is called for the first batch of a size in each slot, on the slot's thread, with the rows and the memory for the
-    /// results; it adds the nodes that compute the results. A graph owns the memory that it uses: each graph gets its own copy
-    /// of whatever else the model reads, such as its weights, by [`GraphBuilder::own`]. The upload and the download are added
-    /// as nodes before and after.
+    /// `describe` is called for the first batch of a size in each slot, on the slot's thread, with the rows and the
+    /// memory for the results; it adds the nodes that compute the results. A graph owns the memory that it uses: each
+    /// graph gets its own copy of everything else that the model reads, such as its weights, by [`GraphBuilder::own`].
+    /// The upload and the download are added as nodes before and after.
     ///
     /// The kernels of a graph have the priority of the slot's stream, like separate launches.
     ///

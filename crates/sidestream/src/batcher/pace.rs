@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The number of recent batches of which the slowest one counts. One answer in a hundred may be late, and where a host is
-/// behind, every accepted request has just as much time left as is expected.
+/// The number of recent batches whose slowest one determines the prediction. The number is large, since at most one
+/// answer in a hundred may be late, and a host that is behind accepts requests with just the predicted time left.
 const LATELY: usize = 256;
-/// The safety factor on the slowest recent batch, since a later one may be slower. It costs little: a host that is behind
-/// catches up sooner.
+/// The safety factor on the slowest recent batch, since a later one may be slower. The factor costs little, since with
+/// it a host that is behind catches up sooner.
 const ROOM: f64 = 1.25;
-/// The time without batches after which old measurements start to decay, and their half-life from then on.
+/// The time without batches after which old measurements start to decay, and the half-life of the decay.
 const BELIEVED: Duration = Duration::from_millis(100);
 const HALF_LIFE: Duration = Duration::from_millis(100);
 /// The interval at which the decay is updated.
@@ -44,9 +44,9 @@ impl Pace {
 
     /// Returns how long a request that arrives now would take, with a safety margin, so that accepted requests are answered in time.
     ///
-    /// It waits for other requests, and then its batch is in one of `rounds` rounds through the slots. Its own batch may be as slow
-    /// as the slowest recent one. A mean with a margin for the usual variation is not enough: delays of a host are rare and
-    /// last for milliseconds.
+    /// The request waits for others, and its batch then runs in one of `rounds` rounds through the slots. That batch
+    /// may be as slow as the slowest recent one. A mean with a margin for the usual variation is not enough: host
+    /// delays are rare and last for milliseconds.
     pub(super) fn expected(
         &mut self,
         max_delay: Duration,

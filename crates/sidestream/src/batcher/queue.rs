@@ -116,7 +116,7 @@ impl<I, O: Pod> Queue<I, O> {
         }
     }
 
-    /// Notes that the requests of a batch were computed: all, or the one of this number.
+    /// Notes that the requests of a batch were computed: all of them, or only the one with the number `alone`.
     pub(super) fn answered(&self, of: usize, slot: usize, alone: Option<usize>, took: Took) {
         let mut requests = self.requests.lock();
         requests.answered(of, slot, alone, took, self.now());
@@ -127,7 +127,7 @@ impl<I, O: Pod> Queue<I, O> {
         self.requests.lock().failed(1);
     }
 
-    /// Notes that all requests of a batch have their answers; `due` is the time at which it was due.
+    /// Notes that all requests of a batch have their answers; `due` is the time at which the batch was due.
     pub(super) fn over(&self, of: usize, slot: usize, due: Duration) {
         let mut requests = self.requests.lock();
         let now = self.now();
@@ -139,7 +139,7 @@ impl<I, O: Pod> Queue<I, O> {
         self.requests.lock().statistics()
     }
 
-    /// Closes the batcher to new requests. Waiting ones are computed, or ended.
+    /// Closes the batcher to new requests. Waiting requests are computed if `are_computed` is set, and otherwise ended.
     pub(super) fn close(&self, are_computed: bool) {
         let ended = self.requests.lock().close(are_computed);
         for changed in &self.changed {

@@ -1,4 +1,5 @@
-//! The state of a batcher's requests: which wait and which are on the device, when a batch is due, and which are refused.
+//! The state of a batcher's requests: the waiting ones, those on the device, the time at which the next batch is due,
+//! and the rules by which requests are refused.
 //!
 //! This module uses no threads, clocks or devices: a time is the duration since the batcher began, and the caller passes it. So
 //! one state machine serves the threads of Rust's [`Batcher`](super::Batcher), Python's event loops and threads, and a
@@ -14,7 +15,7 @@ use super::pace::Pace;
 use super::rule::Rule;
 use super::statistics::Statistics;
 
-/// Where the batch of a request is launched: by the event loop of this number, or by the threads of the batcher.
+/// The launcher of a request's batch: the event loop of this number, or the batcher's threads for `None`.
 pub type Home = Option<usize>;
 
 /// All requests of one batcher, each with a key `K` that its caller chooses. Classes and slots are numbers.
@@ -50,7 +51,7 @@ struct Running {
     arrived: Vec<Duration>,
 }
 
-/// Why a request was refused.
+/// The reason why a request was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The batcher accepts no more requests.
@@ -72,18 +73,18 @@ pub struct Batch<K> {
     pub slot: usize,
     /// The number of rows, including the padding.
     pub size: usize,
-    /// The time at which it was due.
+    /// The time at which the batch was due.
     pub due: Duration,
 }
 
 /// The time that a batch took on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Took {
-    /// The times of its upload, the model and its download.
+    /// The times of the upload, the model and the download.
     Parts([Duration; 3]),
     /// The total time.
     Whole(Duration),
-    /// It was not measured.
+    /// The time was not measured.
     Unknown,
 }
 
@@ -162,7 +163,7 @@ impl<K> Requests<K> {
         Ok(())
     }
 
-    /// Cancels a waiting request and returns its key; `None` if its batch has started, or it has ended.
+    /// Cancels a waiting request and returns its key; `None` if its batch has started, or the request has ended.
     pub fn cancel(&mut self, of: usize, is_it: impl Fn(&K) -> bool) -> Option<K> {
         let waiting = &mut self.classes[of].waiting;
         // Few requests are cancelled, and mostly old ones, which are near the front.
@@ -191,9 +192,9 @@ impl<K> Requests<K> {
         Some(ready.max(class.freed))
     }
 
-    /// Like [`Requests::due`], but for threads of the batcher. They leave a batch whose oldest request belongs to an event loop to
-    /// that loop, which may be busy or gone, for the time `grace` if requests of others wait after it, and for ten times as
-    /// long if not.
+    /// Like [`Requests::due`], but for the batcher's threads. If the oldest request of a batch belongs to an event
+    /// loop, which may be busy or gone, the threads leave the batch to that loop: for the time `grace` if other
+    /// callers' requests wait after that request, and for ten times as long if not.
     pub fn due_to_threads(&self, of: usize, grace: Duration) -> Option<Duration> {
         let due = self.due(of)?;
         let waiting = &self.classes[of].waiting;
@@ -252,7 +253,8 @@ impl<K> Requests<K> {
         Some(batch)
     }
 
-    /// Notes that the requests of a slot's batch have been computed: all of them together, or the one of this number alone.
+    /// Notes that the requests of a slot's batch have been computed: all of them together, or only the one with the
+    /// number `alone`.
     pub fn answered(
         &mut self,
         of: usize,
@@ -302,8 +304,8 @@ impl<K> Requests<K> {
         class.freed = now;
     }
 
-    /// Notes that all callers of a batch have their answers; `due` is the time at which it was due, so that this measures how
-    /// long a batch takes.
+    /// Notes that all callers of a batch have their answers; `due` is the time at which the batch was due, so that its
+    /// duration is measured.
     pub fn told(&mut self, of: usize, due: Duration, now: Duration) {
         let class = &mut self.classes[of];
         let is_idle = class.in_flight() == 0;
@@ -322,7 +324,8 @@ impl<K> Requests<K> {
         self.classes[of].in_flight()
     }
 
-    /// Closes the batcher to new requests. Waiting ones are computed, or returned and counted as dropped.
+    /// Closes the batcher to new requests. Waiting requests are computed if `are_computed` is set; otherwise they are
+    /// returned and counted as dropped.
     pub fn close(&mut self, are_computed: bool) -> Vec<K> {
         self.is_closed = true;
         let mut ended = Vec::new();

@@ -23,7 +23,7 @@ pub(super) struct Slot<I, O: Pod> {
     pub batches: u64,
 }
 
-/// How a batch is computed: by separate calls, or as a graph.
+/// A way to compute batches: by separate calls, or as a graph.
 pub(super) trait Body<I: Pod, O: Pod> {
     fn compute(&mut self, batch: &Batch<'_, I, O>) -> Result<Computed<O>, Failed>;
 }
@@ -47,7 +47,8 @@ pub(super) struct Batch<'a, I, O: Pod> {
 /// A completed batch.
 pub(super) struct Computed<O: Pod> {
     pub results: Results<O>,
-    /// The timed events around its upload, the model and its download, or around the whole; empty if it is not timed.
+    /// The timed events around the upload, the model and the download, or around the whole batch; empty if the batch is
+    /// not timed.
     pub points: Vec<TimedEvent>,
 }
 
@@ -103,7 +104,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
         }
     }
 
-    /// Runs a batch and answers its requests. If it fails, runs each of them alone.
+    /// Runs a batch and answers its requests. If the batch fails, runs each request alone.
     fn answer(&mut self, batch: Vec<Request<I, O>>, slot: usize, body: &mut impl Body<I, O>) {
         let mut failed = match self.compute(&batch, body) {
             Ok(computed) => return self.give(batch, slot, None, computed),
@@ -121,7 +122,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
                 }
             }
             if is_lost(&failed) {
-                // The device is lost and runs nothing.
+                // The device is lost and runs no more batches.
                 self.queue.close(false);
             }
             // Counted before the caller gets the answer, here and in `give`, so that a caller finds its request in the

@@ -97,7 +97,7 @@ impl Statistics {
         one(
             "nv_inference_request_failure",
             "counter",
-            "Requests that were not, by reason",
+            "Requests that were not answered, by reason",
             &[
                 reason("REJECTED", self.refused_full + self.refused_late),
                 reason("CANCELED", self.cancelled),
@@ -125,7 +125,7 @@ impl Statistics {
         );
         for (name, what, times) in [
             ("request", "From arrival to answer", &self.total),
-            ("queue", "From arrival until the batch left", &self.queue),
+            ("queue", "From arrival until the batch started", &self.queue),
             ("compute_input", "Uploads, by batch", &self.upload),
             ("compute_infer", "The model, by batch", &self.compute),
             ("compute_output", "Downloads, by batch", &self.download),

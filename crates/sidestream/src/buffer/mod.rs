@@ -82,8 +82,8 @@ impl<T: bytemuck::Pod> Pod for T {}
 /// it is not undefined behaviour, since every bit pattern is a value of a plain type.
 ///
 /// # Ordering
-/// Dropping it neither waits nor calls the driver: the memory goes back to the allocator together with its pending
-/// uses, and the next owner's uses wait for them.
+/// Dropping the buffer neither waits nor calls the driver: the memory goes back to the allocator together with its
+/// pending uses, and the next owner's uses wait for them.
 pub struct DeviceBuf<T> {
     block: Box<Block>,
     len: usize,

@@ -27,11 +27,11 @@ pub struct Pending<T> {
     held: Option<Held<T>>,
 }
 
-/// Who has the value.
+/// Where the value is while the work is pending.
 pub(crate) enum Held<T> {
-    /// This `Pending`; only the device uses it.
+    /// In the `Pending`; only the device uses the value.
     Here(T),
-    /// A function on the host.
+    /// Shared with a function on the host, which uses the value.
     Lent(Arc<Mutex<Lent<T>>>),
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum Held<T> {
 /// the handle, no destructor of the program runs under the back end's locks.
 pub(crate) struct Lent<T> {
     state: Loan<T>,
-    /// Whether the `Pending` still exists, so that the value is wanted back.
+    /// Whether the `Pending` still exists, and so has to get the value back.
     is_wanted: bool,
 }
 
@@ -55,8 +55,8 @@ enum Loan<T> {
 /// A call that was refused, with the value that it was given.
 ///
 /// The value is missing if the device was lost, since the device may still use it. It is also missing if the call
-/// failed after the device had accepted it ([`Error::Submitted`]), for instance if a device opened in synchronous
-/// mode could not wait for it: the memory goes to its next owner when that work is complete.
+/// failed after the device had accepted it ([`Error::Submitted`]), for instance if a device opened in synchronous mode
+/// could not wait for it: the memory is reused once that work is complete.
 pub struct Refused<T> {
     /// The reason.
     pub error: Error,
@@ -163,7 +163,8 @@ impl<T> Held<T> {
     /// Gives up the value: no caller waits for it.
     pub(crate) fn leave(self) {
         if let Held::Lent(lent) = self {
-            // If the function has run the value is dropped here, else by the thread that runs or drops the function.
+            // If the function has run, the value is dropped here, otherwise by the thread that runs or drops the
+            // function.
             let mut lent = lent.lock();
             lent.is_wanted = false;
             let left = match lent.state {

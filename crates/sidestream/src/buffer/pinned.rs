@@ -15,7 +15,7 @@ use crate::tracker::{Block, Touch};
 /// [`Stream::download`](crate::stream::Stream::download)), and the [`Pending`](super::Pending) gives it back when the
 /// copy is complete.
 ///
-/// Its content is unspecified at first and may be what an earlier owner left.
+/// Its content is unspecified at first: an earlier owner's values may still be there.
 /// [`Device::register`](crate::device::Device::register) pins memory that the program already has, with its content.
 pub struct Pinned<T> {
     block: Box<Block>,
@@ -24,7 +24,7 @@ pub struct Pinned<T> {
 }
 
 impl<T: Pod> Pinned<T> {
-    /// `block` is host memory that is large enough for `len` values and aligned for them.
+    /// Wraps `block`, which is host memory that is large enough for `len` values and aligned for them.
     pub(crate) fn new(block: Box<Block>, len: usize) -> Pinned<T> {
         const {
             assert!(

@@ -75,8 +75,8 @@ impl<T: Pod> Pinned<T> {
             gone.note(vector.address(), block.size_bytes, uses);
             block.tell_free();
         }
-        // SAFETY: the vector was taken apart in `register`, with this many values of this type. No device uses it:
-        // all its uses are complete, and the block no longer holds it.
+        // SAFETY: the vector was taken apart in `register`, with this many values of this type. No device uses the
+        // memory: all its uses are complete, and the block no longer has it.
         unsafe {
             runtime.unpin(&vector, block.size_bytes);
             Ok(vector.into_vec(len))

@@ -18,8 +18,8 @@ pub struct View<'a, T> {
 
 /// Values of a device buffer, for writing (and reading).
 ///
-/// No two of them share a value: that is Rust's rule for `&mut`, and [`ViewMut::split_at`] gives
-/// parts that may be used on different streams and threads.
+/// As with `&mut`, no two of these views share a value. [`ViewMut::split_at`] returns parts that may be used on
+/// different streams and threads.
 pub struct ViewMut<'a, T> {
     block: &'a Block,
     first: usize,
@@ -65,7 +65,7 @@ impl<'a, T: Pod> View<'a, T> {
         View::new(self.block, self.first + range.start, range.len())
     }
 
-    /// Splits the view into the values before `mid` and those from `mid` on.
+    /// Splits the view into the values before index `mid` and the rest.
     ///
     /// # Panics
     /// If `mid` is not within the view.
@@ -121,7 +121,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         ViewMut::new(self.block, self.first + range.start, range.len())
     }
 
-    /// Splits the view into the values before `mid` and those from `mid` on.
+    /// Splits the view into the values before index `mid` and the rest.
     ///
     /// # Panics
     /// If `mid` is not within the view.

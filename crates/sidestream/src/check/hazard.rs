@@ -8,13 +8,13 @@ use crate::order::{Chain, Epoch, Known, Near, Open};
 /// one pair of operations and one buffer, the first is reported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RaceKind {
-    /// Use after free: one side frees the memory, or the two use it as different tenants, earlier and later.
+    /// Use after free: one side frees the memory, or the two belong to an earlier and a later owner of the memory.
     Uaf,
     /// Use before allocation: the use is not ordered after the `cudaMallocAsync`.
     Uba,
-    /// The host reads what the device may be writing.
+    /// The host reads bytes that the device may be writing.
     HostRaw,
-    /// The host writes what the device may be reading.
+    /// The host writes bytes that the device may be reading.
     HostWar,
     /// The host and the device both write.
     HostWaw,
@@ -117,8 +117,8 @@ impl Role {
     }
 }
 
-/// The access mode, the role of the operation and the calling thread, packed into one word: the record of
-/// a buffer that was never split then fits three cache lines.
+/// The access mode, the role of the operation and the calling thread, packed into one word: the record of a buffer that
+/// was never split then fits into three cache lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Deed(u32);
 
@@ -156,7 +156,7 @@ impl Deed {
     }
 }
 
-/// What all accesses of one step have in common.
+/// The properties that all accesses of one step share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     epoch: Epoch,
@@ -244,13 +244,14 @@ impl Use {
         self.epoch.tick == 0
     }
 
-    /// Whether the access is known to be ordered before. `false` may be wrong, as in [`Near`].
+    /// Whether the access is known to be ordered before the end of the chain whose clock is `known`. `false` may be
+    /// wrong, as in [`Near`].
     #[inline(always)]
     pub(super) fn is_surely_before(&self, known: Near<'_>) -> bool {
         known.has(self.epoch)
     }
 
-    /// Like [`Use::is_surely_before`], but exact: `false` is right, too.
+    /// Like [`Use::is_surely_before`], but exact: `false` is always right.
     pub(super) fn is_before(&self, known: &Known<'_>) -> bool {
         known.has(self.epoch)
     }
@@ -288,8 +289,8 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
     if roles.0 == Role::Begin || roles.1 == Role::Begin {
         return RaceKind::Uba;
     }
-    // Two accesses of the host, or two of the device, are named in call order; host against device is
-    // named by what the host does.
+    // Two host accesses, or two device accesses, are named in call order; a host access against a device access is
+    // named by the host's mode.
     let (earlier, later) = match (first.deed.is_host(), second.deed.is_host()) {
         (true, false) => (second, first),
         _ => (first, second),
@@ -317,9 +318,9 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
 /// Returns [`Severity::Warn`] only where CUDA leaves the behaviour open. `called_before` says whether the second
 /// access comes after the return of the call that issued the first.
 ///
-/// What CUDA leaves open is whether a call blocks its caller. That matters only to what the caller does
-/// next, and to threads that synchronize with the caller after that. For any other thread, and for what the
-/// host did or enqueued before the call, nothing is open.
+/// CUDA leaves open only whether a call blocks its caller. That matters only to the caller's next actions, and to
+/// threads that synchronize with the caller after that. For any other thread, and for everything that the host did or
+/// enqueued before the call, nothing is open.
 pub(super) fn severity_of(
     first: &Use,
     first_in_stream: bool,

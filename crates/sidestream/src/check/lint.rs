@@ -51,8 +51,8 @@ impl LintCode {
 #[derive(Debug, Default)]
 pub(super) struct Lints {
     pub list: Vec<Lint>,
-    /// If set, only the first remark of a kind at each call site is kept, and this is the set of those known:
-    /// otherwise the memory of a check that runs for a long time would grow with each remark.
+    /// The remarks known so far, if only the first remark of a kind at each call site is kept: keeping all would make
+    /// the memory of a long check grow with each remark.
     pub once: Option<HashSet<(SiteId, LintCode)>>,
     /// By call site: the number of times that the host blocked there.
     waits: HashMap<SiteId, u32>,

@@ -1,4 +1,4 @@
-//! A checker that runs beside a live program.
+//! A checker for a running program.
 
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ impl Findings {
         text
     }
 
-    /// Returns why the check ended before the program did, if so. The report covers what came before.
+    /// If the check ended before the program did, returns the reason. The report covers the calls before that.
     pub fn ended(&self) -> Option<String> {
         let watch = self.watch.lock();
         let problem = watch.ended.as_ref();
@@ -138,7 +138,8 @@ impl Findings {
         watch.run.checker.clocks.known(chain, chain)
     }
 
-    /// Returns the number of a stream's steps that CUDA guarantees to be ordered before whatever the first thread does next.
+    /// Returns the number of a stream's steps that CUDA guarantees to be ordered before everything that the first
+    /// thread does next.
     pub fn steps_known_to_host(&self, stream: StreamId) -> u32 {
         let watch = self.watch.lock();
         let host = Chain::Thread(ThreadId(0));
@@ -215,7 +216,7 @@ impl Sink for Half {
         // Only a record of a call can panic: its thread made the call.
         if self.panics && (found || watch.ended.is_some()) && matches!(record, Record::Op(_)) {
             self.alarm = watch.alarm(known);
-            // After the first panic, the rest is only reported.
+            // After the first panic, further races are only reported.
             self.panics = self.alarm.is_none();
         }
     }

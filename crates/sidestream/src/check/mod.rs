@@ -4,9 +4,9 @@
 //! returns the ordering edges that CUDA guarantees; these update vector clocks. Every access is compared with the
 //! last accesses to the same physical bytes. Nothing is executed and no device is needed.
 //!
-//! It reports a [`Race`] for two operations that touch a common byte, that the rules do not order, and of which one
-//! writes, allocates or frees the byte; the race names a call that orders them. A pair that the rules do order is
-//! never reported. `docs/guide/check.md` explains the kinds of races and remarks.
+//! The checker reports a [`Race`] for two operations that touch a common byte, that the rules do not order, and of
+//! which one writes, allocates or frees the byte; the race names a call that orders them. A pair that the rules do
+//! order is never reported. `docs/guide/check.md` explains the kinds of races and remarks.
 //!
 //! ```
 //! use sidestream::check::{Checker, Names};
@@ -261,7 +261,7 @@ impl Checker {
             }
         };
         if runs == Runs::Now && matches!(Open::of(&op.kind), Some(Open::Blocks(_))) {
-            // A step for the return of the call: whatever is ordered after it was called later.
+            // A step for the return of the call: everything that is ordered after this step was called later.
             steps.push(Step::on(Chain::Thread(op.thread)));
         }
         lints.before(op, order, clocks);
@@ -493,8 +493,8 @@ impl Checker {
     /// where the caching allocator would have waited had it known of the use.
     fn fix(&self, op: &Op, first: &Use, second: &Use, chains: (Chain, Chain)) -> Fix {
         let thread = op.thread;
-        // To wait for a stream that is being captured would be refused, or pull the waiting stream into the
-        // capture: the call belongs before the capture.
+        // A wait for a stream that is being captured would be refused, or would pull the waiting stream into the
+        // capture: so the call belongs before the capture.
         let closed = |chain: Chain| match chain {
             Chain::Stream(stream) => self.order.closed_since(stream),
             Chain::Thread(_) => None,

@@ -5,7 +5,7 @@ use super::{Fix, Lint, LintCode, Mend, Names, Race, RaceKind, Refused, Report, S
 use crate::op::{OpId, SiteId};
 use crate::order::Chain;
 
-/// A report, with what is needed to print it.
+/// A report, with the names and texts that are needed to print it.
 #[derive(Clone, Copy)]
 pub struct Page<'a> {
     /// The findings.
@@ -36,9 +36,9 @@ pub struct Listed {
     pub call: String,
 }
 
-/// The number of fixes shown, each with one race in full.
+/// The maximum number of fixes shown, each with one race in full.
 const SHOWN: usize = 20;
-/// The number of further races of one fix that are shown, in a line each.
+/// The maximum number of further races of one fix that are shown, in a line each.
 const BESIDE: usize = 8;
 
 impl Page<'_> {
@@ -195,7 +195,7 @@ impl Page<'_> {
                 self.place(op, race)
             )
         };
-        // The wait comes first: it belongs beside the second operation, where a reader looks.
+        // The wait comes first: it belongs next to the second operation, where a reader looks.
         let calls = race.fix.calls(names).into_iter().rev().map(call);
         let fix = calls.collect::<Vec<_>>().join("\n       ");
         let mut out = format!("  fix: {fix}\n");
@@ -326,7 +326,7 @@ impl LintCode {
                 "the event has not been recorded yet, so this waits for nothing; record it first"
             }
             LintCode::SyncInLoop => {
-                "the host waits in a loop, so nothing is queued ahead; wait once after it"
+                "the host waits in a loop, so nothing is queued ahead; wait once, after the loop"
             }
             LintCode::ForeignDeviceLaunch => {
                 "the stream does not belong to the current device, which fails before CUDA 13"

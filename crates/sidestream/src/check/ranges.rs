@@ -28,8 +28,8 @@ pub(super) struct Ranges<C> {
 /// The cells of a range that is split.
 #[derive(Debug)]
 struct Parts<C> {
-    /// The first bytes of the cells in `few`, sorted. The first is zero, and each cell ends where the next starts.
-    /// Kept apart from the cells, they fit a few cache lines.
+    /// The first bytes of the cells in `few`, sorted. The first is zero, and each cell ends where the next starts. They
+    /// are stored separately from the cells, so that they fit into a few cache lines.
     starts: SmallVec<[u64; 8]>,
     few: Vec<C>,
     /// The cells by first byte, once there are many.
@@ -37,7 +37,7 @@ struct Parts<C> {
 }
 
 impl<C: Clone + Default> Ranges<C> {
-    /// Returns the cell of `start..end`, if that is the whole range and is not split: nearly always.
+    /// Returns the cell of `start..end`, if that is the whole range and is not split, as it is nearly always.
     #[inline]
     pub(super) fn whole(&mut self, start: u64, end: u64) -> Option<&mut C> {
         let whole = start == 0 && end == END && self.parts.is_none();

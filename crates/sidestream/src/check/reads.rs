@@ -3,8 +3,8 @@
 use super::hazard::Use;
 use crate::order::Near;
 
-/// The number of reads stored inline. With three, a third of the reads of a busy program needed the
-/// overflow; from six on, the compiler no longer compares all of them without branches.
+/// The number of reads stored inline. With three, a third of the reads of a busy program needed the overflow; with six
+/// or more, the compiler no longer compares all of them without branches.
 const NEAR: usize = 5;
 
 /// One read per chain. The first few are stored inline and are compared all at once, without branches: their
@@ -45,7 +45,8 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// Whether all reads are known to be ordered before. `false` may be wrong, as in [`Near`].
+    /// Whether all reads are known to be ordered before the end of the chain whose clock is `known`. `false` may be
+    /// wrong, as in [`Near`].
     #[inline]
     pub(super) fn all_surely_before(&self, known: Near<'_>) -> bool {
         let near = self.near.iter().map(|read| read.is_surely_before(known));

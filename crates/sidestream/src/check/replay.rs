@@ -17,7 +17,7 @@ pub struct Replay {
     pub sites: Vec<String>,
     /// The number of operations checked.
     pub ops: u64,
-    /// If the log was cut off: where, and what to do. The report then covers what came before.
+    /// If the log was cut off: the place, and the remedy. The report then covers the records before that place.
     pub cut: Option<Error>,
 }
 

@@ -25,7 +25,7 @@ pub struct Report {
 pub enum Verdict {
     /// No race: everything that must be ordered is ordered.
     Clean,
-    /// At least one race, if only of severity [`Severity::Warn`].
+    /// At least one race, even if only of severity [`Severity::Warn`].
     Race,
     /// A call that CUDA refuses.
     Error,
@@ -89,8 +89,8 @@ pub struct HandedOn {
     pub from: BufferId,
     /// The free after the first operation, if it went through the caching allocator.
     pub freed: Option<OpId>,
-    /// The stream of the first operation, if the caching allocator did not know that it uses the
-    /// memory: after a `record_stream`, the allocator would not have reused the memory yet.
+    /// The stream of the first operation, if the caching allocator did not know that the stream uses the memory: after
+    /// a `record_stream`, the allocator would not have reused the memory yet.
     pub not_noted: Option<StreamId>,
 }
 
@@ -112,7 +112,7 @@ pub enum Fix {
     WaitStream {
         /// The stream that waits.
         stream: StreamId,
-        /// The stream that it waits for.
+        /// The stream that is waited for.
         source: StreamId,
         /// The operation before which the call belongs.
         before: OpId,
@@ -141,7 +141,7 @@ pub enum Fix {
     RecordStream {
         /// The buffer whose bytes were reused too early.
         buffer: BufferId,
-        /// The stream that uses it.
+        /// The stream that uses the buffer.
         stream: StreamId,
         /// The free before which the call belongs.
         before: OpId,
@@ -152,9 +152,9 @@ pub enum Fix {
     Flag {
         /// The operation after which the flag is set.
         after: OpId,
-        /// The thread that sets it.
+        /// The thread that sets the flag.
         by: ThreadId,
-        /// The operation before which the other thread waits for it.
+        /// The operation before which the other thread waits for the flag.
         before: OpId,
         /// The thread that waits.
         on: ThreadId,
@@ -299,7 +299,7 @@ impl Fix {
                 before,
                 on,
             } => {
-                // A name that no other fix uses and hardly any program: a flag once set stays set.
+                // A flag name that no other fix uses, and hardly any program: a flag that was set stays set.
                 let flag = vec![("flag", format!("done{}", after.0))];
                 vec![
                     call("set_flag", flag.clone(), by, "after", after),

@@ -104,7 +104,7 @@ impl Run {
 
     #[inline]
     fn op(&mut self, op: &Op) -> Taken {
-        // These keep a copy of a clock: one for each flag and graph.
+        // Some operations of these classes keep a copy of a clock: one for each flag and graph.
         match op.kind.class() {
             Class::HostFunc | Class::Graph | Class::Told | Class::Host | Class::Allocator => {
                 self.keeping(op)
@@ -144,8 +144,8 @@ impl Run {
         }
     }
 
-    /// Processes a call of the caching allocator: the streams that use a buffer are kept, and from its
-    /// free on a record of each.
+    /// Processes a call of the caching allocator: the streams that use a buffer are kept and, after its free, a record
+    /// of each.
     #[cold]
     fn allocator_op(&mut self, op: &Op, buffer: BufferId) -> Taken {
         let noted = |run: &Run| run.checker.order().known_uses(buffer).1.len() as u64;

@@ -1,8 +1,8 @@
 //! The last accesses to every byte of memory.
 //!
-//! State is kept by physical byte, not by buffer: it survives a free, so it is compared with the next use of the
-//! bytes (R52 to R56). For each range it is the last write and, since that write, the last read of every
-//! chain: bounded by the numbers of ranges and chains, however long the program runs.
+//! State is kept by physical byte, not by buffer: an access stays stored after a free, so the next use of the bytes is
+//! compared with it (R52 to R56). For each range the state is the last write and, since that write, the last read of
+//! every chain: its size is bounded by the numbers of ranges and chains, however long the program runs.
 //!
 //! # Why this state is sufficient, and why an ordered pair is never reported
 //! Each stored access carries its own epoch and is compared by itself with the clock of the new one, so a pair
@@ -35,7 +35,7 @@ struct Placed {
     offset: u64,
 }
 
-/// Bytes that no other root shares. Three cache lines, while they are one cell.
+/// Bytes that no other root shares. While they are one cell, a root takes three cache lines.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Root {
@@ -183,7 +183,8 @@ impl Shadow {
         (root as usize, start, if whole { END } else { end })
     }
 
-    /// Whether some of the accesses may overlap. Many accesses are assumed to, since comparing all pairs is slow.
+    /// Whether some of the accesses may overlap. If there are many, the result is true, since comparing all pairs is
+    /// slow.
     #[inline]
     fn may_overlap(&self, accesses: &[Access]) -> bool {
         let root = |access: &Access| self.buffers[access.buffer.0 as usize].root;
@@ -217,8 +218,8 @@ fn take_part(
 }
 
 impl Cell {
-    /// Compares an access with the earlier ones and stores it. Its fields are written directly in place: a copy
-    /// of the whole would stall on the stores of its fields.
+    /// Compares an access with the earlier ones and stores it. The new entry is written in place, field by field:
+    /// copying a complete entry would stall on the stores of its fields.
     #[inline(always)]
     fn take(&mut self, now: &Now, access: &Access, known: Known<'_>, found: &mut Vec<Unordered>) {
         self.check(now, access, known, found);
@@ -277,7 +278,7 @@ impl Root {
             if has_read {
                 write.add_read();
             }
-            // A read that names another buffer of the same bytes is stored beside the write.
+            // A read that names another buffer of the same bytes is stored in addition to the write.
             let mut by_other_name = None;
             cell.reads.for_each(|read| {
                 if read.op == now.op && read.buffer != now.buffer {

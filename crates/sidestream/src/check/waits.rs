@@ -1,10 +1,10 @@
 //! Finds waits that no access needs: without them all conflicting accesses of the program would still be ordered.
 //!
-//! A wait of a stream for an event orders the stream after steps of other chains; those that it was not ordered after before
-//! are the *news* of the wait. A pair of accesses to a common byte, one of them a write, needs the wait if the first is
-//! among the news, the second is ordered after the wait, and the two are of different chains. A wait is tracked from
-//! its call until the host itself is ordered after all of the news, by a wait for the stream of the event: whatever is
-//! called later is ordered after that, with the wait or without.
+//! A wait of a stream for an event orders the stream after steps of other chains; the steps that it was not ordered
+//! after before are the *news* of the wait. A pair of accesses to a common byte, one of them a write, needs the wait if
+//! the first is among the news, the second is ordered after the wait, and the two are of different chains. A wait is
+//! tracked from its call until the host itself is ordered after all of the news, by a wait for the stream of the event:
+//! whatever is called later is ordered after that, with the wait or without.
 //!
 //! # Why all waits that are not needed may be removed at once
 //! Remove all of them, and suppose that two conflicting accesses `a` and `b` are then unordered. Of the path of edges that
@@ -35,7 +35,7 @@ pub struct Waited {
     pub site: SiteId,
     /// The stream that waited last.
     pub stream: StreamId,
-    /// The stream that it waited for.
+    /// The stream that was waited for.
     pub source: StreamId,
     /// The number of waits.
     pub count: u64,
@@ -65,18 +65,19 @@ struct Open {
     site: SiteId,
     /// The step of the wait.
     step: Epoch,
-    /// The stream that it waited for.
+    /// The stream that was waited for.
     source: StreamId,
     /// The step of the event's record on that stream.
     record: Epoch,
     /// By chain: the last step that is not news, and the last one that is.
     news: SmallVec<[(u32, u32, u32); 4]>,
-    /// Whether its stream has done work since.
+    /// Whether the waiting stream has done work since the wait.
     worked: bool,
 }
 
 impl Waits {
-    /// Processes a step before the clocks are updated: for a wait, saves what its stream is ordered after without it.
+    /// Processes a step before the clocks are updated: for a wait, saves the steps that its stream is ordered after
+    /// without the wait.
     #[inline]
     pub(super) fn before_step(&mut self, op: &Op, step: &Step, clocks: &Clocks) {
         if !self.is_off && matches!(op.kind, Kind::Wait { .. }) {
@@ -434,7 +435,7 @@ mod tests {
                 None,
             ),
             op(3, kernel(1), Some(1)),
-            // A host wait for the stream that waits does not decide it.
+            // A host wait for the waiting stream does not decide that stream's wait.
             op(4, Kind::SyncStream { stream: stream(1) }, None),
         ];
         assert_eq!(checked(&ops, false).1, []);

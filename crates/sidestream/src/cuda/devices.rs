@@ -11,7 +11,7 @@ use super::library::NotLoaded;
 use crate::backend::Caps;
 
 /// The initialized driver. There is one for the whole process, and it is never released: other libraries use the same
-/// contexts, and threads of the driver may run until the process ends.
+/// contexts, and driver threads may run until the process ends.
 pub(super) struct Opened {
     pub driver: Driver,
     /// Number of devices.
@@ -20,7 +20,7 @@ pub(super) struct Opened {
     contexts: Mutex<Vec<Option<CuContext>>>,
 }
 
-/// Why CUDA cannot be used here.
+/// The reason why CUDA cannot be used here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Absent {
     /// The driver's library could not be loaded.
@@ -48,12 +48,12 @@ pub enum Absent {
     },
 }
 
-/// The oldest supported driver, which has the functions and takes the PTX that are used here.
+/// The oldest supported driver version: it has all functions and accepts all PTX that this library uses.
 const OLDEST: i32 = 12_000;
 /// `CUDA_ERROR_NO_DEVICE`, from `cuInit`.
 const NO_DEVICE: Code = 100;
 
-/// Returns the driver from this file, or the one that the system finds, initialized.
+/// Returns the initialized driver, from this file or, for `None`, from where the system finds it.
 ///
 /// # Safety
 /// As for [`Driver::load`].
@@ -158,7 +158,7 @@ impl Opened {
 
     pub(super) fn name(&self, device: CuDevice) -> String {
         let mut text = [0; 128];
-        // SAFETY: writes a text of at most this length, with its terminating zero.
+        // SAFETY: writes a string of at most this length, with its terminating zero.
         let code = unsafe { (self.driver.cuDeviceGetName)(text.as_mut_ptr(), 128, device) };
         let bytes = text.map(|c| c as u8);
         match CStr::from_bytes_until_nul(&bytes) {
@@ -219,7 +219,7 @@ impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Absent::NotLoaded(why @ NotLoaded::NoFile { tried }) => match tried.as_slice() {
-                // The file that the caller named.
+                // Only the file that the caller named was tried.
                 [_] => write!(f, "{why}"),
                 _ => write!(f, "NVIDIA's driver is not installed: {why}"),
             },
@@ -235,8 +235,8 @@ impl fmt::Display for Absent {
             ),
             Absent::NoDevice { file } => write!(
                 f,
-                "the driver in {file} finds no device; look at `nvidia-smi`, and whether \
-                 CUDA_VISIBLE_DEVICES hides it"
+                "the driver in {file} finds no device; run `nvidia-smi`, and check whether \
+                 CUDA_VISIBLE_DEVICES hides the devices"
             ),
         }
     }

@@ -171,7 +171,7 @@ pub struct UpdateResult {
 library::functions! {
     /// The driver's functions.
     ///
-    /// They are foreign code: the caller guarantees what `cuda.h` requires of their arguments.
+    /// The functions are foreign code: the caller guarantees that the arguments meet the requirements of `cuda.h`.
     #[expect(missing_docs, reason = "as in `cuda.h`")]
     pub Driver:
     cuInit: fn(c_uint);
@@ -283,7 +283,7 @@ impl Driver {
     pub fn words(&self, code: Code) -> String {
         let word = |ask: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
             let mut text: *const c_char = std::ptr::null();
-            // SAFETY: the driver writes the address of a constant text, or null for an unknown code.
+            // SAFETY: the driver writes the address of a constant string, or null if it does not know the code.
             unsafe {
                 if ask(code, &mut text) != SUCCESS || text.is_null() {
                     return None;

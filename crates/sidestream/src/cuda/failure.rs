@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 /// The work is not complete yet.
 pub(super) const NOT_READY: Code = 600;
 
-/// Codes after which a context returns the same code for every call. The list follows `cuda.h`, where the description
-/// says that the process must be terminated and relaunched.
+/// Codes after which a context returns the same code for every call: those for which `cuda.h` says that the process
+/// must be terminated and relaunched.
 const LOSES_THE_DEVICE: &[Code] = &[
     4,   // deinitialized
     46,  // the device is unavailable

@@ -35,16 +35,16 @@ struct Row {
     bytes: u64,
 }
 
-/// The least number of rows of a table, so that one fits most uploads.
+/// Minimum number of rows of a table, enough for most uploads.
 const ROWS: usize = 1024;
 /// Threads per block, and the bytes that a block requests at once.
 const THREADS: u32 = 256;
 const BLOCK_BYTES: u64 = 32 << 10;
-/// More blocks than this request no more bytes at once.
+/// Maximum number of blocks of a launch: more blocks would not request more bytes at once.
 const BLOCKS: u32 = 2048;
 
-/// Returns one of the kernels that copy pieces: `gather` copies those of a table, `copy_piece` the one that it is
-/// launched with.
+/// Returns one of the kernels that copy pieces: `gather` copies the pieces of a table, `copy_piece` the piece that its
+/// arguments describe.
 pub(super) fn code(entry: &str) -> Code {
     Code {
         image: Some(Image::Ptx(ptx::GATHER.clone())),
@@ -52,7 +52,7 @@ pub(super) fn code(entry: &str) -> Code {
     }
 }
 
-/// Returns a grid with some blocks for each piece.
+/// Returns a grid with as many blocks for each piece as the longest one needs, within [`BLOCKS`].
 pub(super) fn grid(pieces: &[Copy]) -> Grid {
     let longest = pieces
         .iter()
@@ -114,7 +114,7 @@ impl Tables {
         table: Table,
         stream: CuStream,
     ) -> Result<(), Answer> {
-        // SAFETY: both are open.
+        // SAFETY: the event and the stream are open.
         match unsafe { (driver.cuEventRecord)(table.event, stream) } {
             SUCCESS => {
                 self.0.lock().push(table);

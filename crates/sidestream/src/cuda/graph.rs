@@ -1,9 +1,9 @@
 //! Executable graphs, from nodes and from captures.
 //!
 //! A small copy over the link becomes a kernel that accesses host memory. The copy engines take longer to start than
-//! such a copy lasts, and a stream needs some 3.7 µs to change from one engine to the next: 32 batches of 64 KiB,
-//! each copied in, computed and copied out by a graph in one of six slots, take 0.26 ms with copies and 0.15 ms with
-//! kernels. From 256 KiB on the engines are faster (0.32 and 0.38 ms; H200, 2026-11-22).
+//! such a copy lasts, and a stream needs some 3.7 µs to change from one engine to the next: 32 batches of 64 KiB, each
+//! copied in, computed and copied out by a graph in one of six slots, take 0.26 ms with copies and 0.15 ms with
+//! kernels. At 256 KiB or more the engines are faster (0.32 and 0.38 ms; H200, 2026-11-22).
 
 use std::ffi::c_void;
 
@@ -17,7 +17,7 @@ use crate::backend::{Arg, Code, Copy, Fill, Grid, Node, NodeWork};
 use crate::error::{Error, Result};
 use crate::op::{Kind, Memory, Op};
 
-/// A graph under construction, which is destroyed when this is dropped.
+/// A graph under construction, destroyed on drop.
 pub(super) struct Building<'a> {
     driver: &'a Driver,
     graph: CuGraph,
@@ -168,7 +168,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Updates an executable graph to this one, from its next launch on.
+    /// Updates an executable graph to this one; its next launch uses the new nodes.
     ///
     /// # Errors
     /// If the two differ in more than the parameters of their nodes.
@@ -223,7 +223,7 @@ const CANNOT_UPDATE: Answer = 910;
 fn difference(result: i32) -> &'static str {
     match result {
         2 => "there are more or fewer nodes, or they have other dependencies",
-        3 => "a node is of another kind, which a copy becomes when it gets much larger or smaller",
+        3 => "a node has another kind (a copy may change its kind at 128 KiB)",
         4 | 7 => "the function of a kernel node cannot be exchanged for this one",
         5 => "the parameters of a node cannot be exchanged for these, such as the memory of a copy",
         6 | 8 => "the driver cannot update such a node",
@@ -233,7 +233,7 @@ fn difference(result: i32) -> &'static str {
 
 impl Drop for Building<'_> {
     fn drop(&mut self) {
-        // SAFETY: the graph was created here; what was instantiated from it is independent of it.
+        // SAFETY: the graph was created here; executable graphs that were instantiated from it are independent of it.
         let _: Answer = unsafe { (self.driver.cuGraphDestroy)(self.graph) };
     }
 }

@@ -15,7 +15,7 @@ use crate::backend::{Arg, Code, Grid, Image};
 use crate::error::{Error, Result};
 use crate::op::DeviceId;
 
-/// The loaded code: modules by device and image, so that the same text is loaded once, and functions by device and
+/// The loaded code: modules by device and image, so that each image is loaded only once, and functions by device and
 /// kernel.
 pub(super) struct Kernels {
     modules: Mutex<HashMap<(DeviceId, Image), CuModule>>,
@@ -27,7 +27,7 @@ pub(super) struct Kernels {
     architectures: Vec<u32>,
     /// NVRTC, loaded when the first kernel in CUDA C++ is used.
     compiler: OnceLock<Nvrtc>,
-    /// NVRTC's file, instead of searching for it.
+    /// The file of NVRTC; `None` to search for it.
     compiler_file: Option<PathBuf>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Loaded {
 }
 
 impl Kernels {
-    /// Makes an empty table for these devices. `compiler_file` is NVRTC's, instead of searching for it.
+    /// Makes an empty table for these devices. `compiler_file` is the file of NVRTC; `None` to search for it.
     ///
     /// # Safety
     /// As for [`Nvrtc::load`], which any launch may call.
@@ -218,9 +218,9 @@ fn refused(code: Answer, why: String) -> Error {
 
 // ------------------------------------------------------------------ arguments
 
-/// Values of arguments in memory, with the pointers to them that the driver reads.
+/// The values of a launch's arguments, with the pointers to them that the driver reads.
 pub(super) struct Params {
-    /// Almost every kernel has few arguments, which are stored here; with more, all are in the vectors.
+    /// Up to [`FEW`] values, as almost every kernel has; if there are more, the vectors contain all of them.
     values: [u64; FEW],
     pointers: [*mut c_void; FEW],
     many: (Vec<u64>, Vec<*mut c_void>),
@@ -263,10 +263,10 @@ fn word(arg: &Arg) -> u64 {
     }
 }
 
-/// Dynamic shared memory above this size has to be requested.
+/// Dynamic shared memory per block above this size has to be requested.
 const SHARED_BYTES: u32 = 48 << 10;
 
-/// Allows a function the shared memory that a grid needs.
+/// Requests for a function the dynamic shared memory that a grid needs.
 pub(super) fn allow_shared(driver: &Driver, function: CuFunction, grid: &Grid) -> Answer {
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
     const MAX_DYNAMIC: c_int = 8;
@@ -278,8 +278,8 @@ pub(super) fn allow_shared(driver: &Driver, function: CuFunction, grid: &Grid) -
     }
 }
 
-/// Adds to a refusal what was launched: only the driver knows which grids fit, and its message names neither the
-/// kernel nor the grid.
+/// Adds the kernel and the grid to the error of a refused launch: only the driver knows which grids fit, and its
+/// message names neither.
 #[cold]
 pub(super) fn of_launch(error: Error, kernel: &Code, grid: &Grid) -> Error {
     let Error::Refused { call, code, why } = error else {

@@ -12,17 +12,18 @@ macro_rules! functions {
         $(#[$doc])*
         pub struct $Library {
             $($vis $name: unsafe extern "C" fn($($arg),*) -> $crate::cuda::library::answer!($($answer)?),)+
-            /// The file from which it was loaded.
+            /// The file from which the library was loaded.
             $vis file: String,
-            // Keeps the functions valid; never unloaded, because its threads, or a profiler's, may still run.
+            // The library, which keeps the functions valid. It is never unloaded, because its threads, or a profiler's,
+            // may still run.
             _library: std::mem::ManuallyDrop<libloading::Library>,
         }
 
         impl $Library {
             fn of((library, file): (libloading::Library, String)) -> Result<$Library, NotLoaded> {
                 $(
-                    // SAFETY: the library is the one it was opened as, or that the caller named as such, and exports
-                    // the function under this name with the type in its header.
+                    // SAFETY: the library is the one that this table describes, by its system name or by the caller's
+                    // promise, and exports the function under this name with the type in its header.
                     let $name = unsafe { *library::function(&library, &file, stringify!($name))? };
                 )+
                 Ok($Library { $($name,)+ file, _library: std::mem::ManuallyDrop::new(library) })
@@ -43,9 +44,11 @@ macro_rules! answer {
 
 pub(super) use {answer, functions};
 
-/// Why a library cannot be used.
+/// The reason why a library cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotLoaded {
+    /// The program is linked statically, and has no loader.
+    Static,
     /// None of the files could be loaded.
     NoFile {
         /// Each file with the system's error message.
@@ -53,7 +56,7 @@ pub enum NotLoaded {
     },
     /// A function is missing.
     NoFunction {
-        /// The library in which it was looked for.
+        /// The library in which the function was looked for.
         file: String,
         /// The name of the function.
         function: String,
@@ -65,6 +68,9 @@ pub enum NotLoaded {
 /// # Safety
 /// Each file that exists may be loaded into this process.
 pub(super) unsafe fn open(files: &[&str]) -> Result<(Library, String), NotLoaded> {
+    if cfg!(all(target_env = "musl", target_feature = "crt-static")) {
+        return Err(NotLoaded::Static);
+    }
     let mut tried = Vec::new();
     for &file in files {
         // SAFETY: loading a library runs its initializers; the caller promises that this is allowed.
@@ -105,6 +111,10 @@ fn reason(error: &libloading::Error) -> String {
 impl fmt::Display for NotLoaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            NotLoaded::Static => f.write_str(
+                "this program is linked statically and cannot load NVIDIA's driver; use the command of the Python \
+                 package, or one that is built for the GNU C library",
+            ),
             NotLoaded::NoFile { tried } => {
                 write!(f, "no library could be loaded; tried")?;
                 for (at, (file, why)) in tried.iter().enumerate() {
@@ -118,7 +128,7 @@ impl fmt::Display for NotLoaded {
             }
             NotLoaded::NoFunction { file, function } => write!(
                 f,
-                "{file} has no function {function}: it is too old, or it is no CUDA driver; a driver \
+                "{file} has no function {function}: it is too old, or it is not a CUDA driver; a driver \
                  for CUDA 12 or later is needed"
             ),
         }

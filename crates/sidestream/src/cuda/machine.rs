@@ -86,14 +86,14 @@ struct Graph {
 }
 
 impl Machine {
-    /// Opens the devices with these ordinals, in this order. `file` is the driver's library and `compiler` is
-    /// NVRTC's, instead of searching for them.
+    /// Opens the devices with these ordinals, in this order. `file` is the driver's library and `compiler` that of
+    /// NVRTC; for `None` they are searched for.
     ///
     /// # Safety
     /// As for [`Driver::load`] and [`Nvrtc::load`](super::nvrtc::Nvrtc::load).
     ///
     /// # Errors
-    /// Why CUDA cannot be used, or which device does not exist.
+    /// The reason why CUDA cannot be used, or the device that does not exist.
     pub unsafe fn open(
         ordinals: &[u32],
         file: Option<&Path>,
@@ -198,7 +198,7 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Relaxed)
 }
 
-/// Why a machine cannot be opened.
+/// The reason why a machine cannot be opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unusable {
     /// CUDA is not available.
@@ -320,8 +320,8 @@ unsafe impl Backend for Machine {
     unsafe fn destroy(&self, what: Destroy) {
         self.bind();
         let driver = self.driver();
-        // SAFETY: each object was created here, and the front end does not name it again. The driver keeps what
-        // submitted work still needs.
+        // SAFETY: each object was created here, and the front end does not name it again. The driver keeps everything
+        // that submitted work still needs.
         unsafe {
             match what {
                 Destroy::Stream(id) => {
@@ -371,7 +371,7 @@ unsafe impl Backend for Machine {
 
     unsafe fn unregister(&self, at: Address) {
         let _current = self.on(DeviceId(0));
-        // SAFETY: it was registered, and the front end has seen all its uses complete.
+        // SAFETY: the memory was registered, and the front end has seen all its uses complete.
         unsafe { (self.driver().cuMemHostUnregister)(at.0) };
     }
 
@@ -383,7 +383,7 @@ unsafe impl Backend for Machine {
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         self.bind();
         match (self.keeps_times.load(Relaxed), op.kind) {
-            // The two cheapest driver calls, whose cost is almost entirely that of this path.
+            // Record and wait are the two cheapest driver calls: most of their cost is the path to the driver.
             (false, Kind::Record { event, stream }) => self.record(event, stream),
             (false, Kind::Wait { stream, event }) => self.wait_in(stream, event),
             (false, _) => self.put(op, payload),
@@ -398,7 +398,7 @@ unsafe impl Backend for Machine {
         let mut status = 0;
         // SAFETY: the stream is open; writes one integer.
         let asked = unsafe { (self.driver().cuStreamIsCapturing)(stream.handle(), &mut status) };
-        // Without an answer it is unknown whether the capture has ended.
+        // If the driver gives no answer, the capture may not have ended.
         asked != SUCCESS || status != 0
     }
 
@@ -433,7 +433,7 @@ unsafe impl Backend for Machine {
         self.bind();
         let (from, to) = (self.events.at(from.0), self.events.at(to.0));
         let mut ms = 0f32;
-        // SAFETY: both are open; one number is written.
+        // SAFETY: both events are open; one number is written.
         let code =
             unsafe { (self.driver().cuEventElapsedTime)(&mut ms, from.handle(), to.handle()) };
         self.answer("elapsed", from.device(), code)?;
@@ -476,8 +476,8 @@ unsafe impl Backend for Machine {
 }
 
 impl Drop for Machine {
-    /// The front end has waited for all work, unless the device is lost: then the driver does not answer calls any
-    /// more, and nothing is freed.
+    /// The front end has waited for all work, unless the device is lost: then the driver refuses all calls, and nothing
+    /// is freed.
     fn drop(&mut self) {
         // Functions on the host that were enqueued after a failure never run.
         drop(self.waiting.clear());

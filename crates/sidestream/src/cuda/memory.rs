@@ -13,7 +13,7 @@ use crate::backend::{Address, Reserve};
 use crate::error::{Error, OutOfMemory};
 use crate::op::Memory;
 
-/// Layouts of the pageable memory, which are needed to free it.
+/// Layouts of the pageable allocations, needed to free them.
 #[derive(Default)]
 pub(super) struct Memories {
     pageable: Mutex<HashMap<u64, Layout>>,

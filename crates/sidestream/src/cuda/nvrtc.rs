@@ -1,8 +1,8 @@
 //! NVRTC: the compiler for kernels in CUDA C++, loaded when the first such kernel is used.
 //!
-//! It compiles to machine code for the device: that runs under a driver older than the compiler, which would refuse
-//! the compiler's PTX. A compiler older than the device makes PTX of the newest architecture that it knows, and the
-//! driver compiles that.
+//! NVRTC compiles to machine code for the device: that runs even under a driver that is older than the compiler and
+//! would refuse its PTX. A compiler that is older than the device produces PTX for the newest architecture that it
+//! knows, and the driver compiles that.
 
 #![expect(
     non_snake_case,
@@ -51,7 +51,7 @@ const FILES: &[(&str, i32)] = &[
     ("libnvrtc.so.11.2", 11),
 ];
 
-/// Why a kernel was not compiled.
+/// The reason why a kernel was not compiled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotCompiled {
     /// No compiler was found.
@@ -109,12 +109,12 @@ impl Nvrtc {
             .map_err(|why| NotCompiled::NoCompiler { why })
     }
 
-    /// Returns the file from which it was loaded.
+    /// Returns the file from which the compiler was loaded.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// Returns its CUDA version, such as 12 and 4.
+    /// Returns the compiler's CUDA version, such as 12 and 4.
     pub fn version(&self) -> (i32, i32) {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: writes two integers.
@@ -149,7 +149,7 @@ impl Nvrtc {
         }
     }
 
-    /// Returns the architectures that it can compile for, the oldest first.
+    /// Returns the architectures that the compiler supports, the oldest first.
     fn supported(&self) -> Result<Vec<u32>, NotCompiled> {
         let mut count = 0;
         // SAFETY: writes one integer.
@@ -169,7 +169,7 @@ impl Nvrtc {
         let text = |text: &str| CString::new(text).map_err(|_| NotCompiled::ZeroByte);
         let (source, name) = (text(source)?, text(&format!("{name}.cu"))?);
         let mut program = ptr::null_mut();
-        // SAFETY: both texts end with a zero; there are no headers, so their tables may be null.
+        // SAFETY: both strings end with a zero; there are no headers, so their tables may be null.
         self.worked(unsafe {
             (self.nvrtcCreateProgram)(
                 &mut program,
@@ -192,7 +192,7 @@ impl Nvrtc {
             Target::Ptx(device) => format!("--gpu-architecture=compute_{device}\0"),
         };
         let options = [option.as_ptr().cast::<c_char>()];
-        // SAFETY: the program exists; the table has one text, which ends with a zero.
+        // SAFETY: the program exists; the table has one string, which ends with a zero.
         let code = unsafe { (self.nvrtcCompileProgram)(program.program, 1, options.as_ptr()) };
         if code != COMPILATION {
             return self.worked(code);
@@ -228,7 +228,7 @@ impl Nvrtc {
         if code == SUCCESS {
             return Ok(());
         }
-        // SAFETY: it takes any code, and returns a constant text or null.
+        // SAFETY: the function takes any code, and returns a constant string or null.
         let why = unsafe {
             let text = (self.nvrtcGetErrorString)(code);
             if text.is_null() {
@@ -245,7 +245,7 @@ impl Nvrtc {
     }
 }
 
-/// A program of NVRTC.
+/// A program in the compiler, destroyed on drop.
 struct OpenProgram<'a> {
     compiler: &'a Nvrtc,
     program: Program,
@@ -253,7 +253,7 @@ struct OpenProgram<'a> {
 
 impl Drop for OpenProgram<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was created by this compiler, and is not used afterwards.
+        // SAFETY: the program was created by this compiler, and is not used afterwards.
         unsafe { (self.compiler.nvrtcDestroyProgram)(&mut self.program) };
     }
 }
@@ -294,8 +294,7 @@ impl fmt::Display for NotCompiled {
                 why: NotLoaded::NoFunction { file, function },
             } => write!(
                 f,
-                "{file} has no function {function}: it is too old, or it is no NVRTC; that of CUDA \
-                 11.2 or later is needed"
+                "{file} has no function {function}: it is too old, or it is not NVRTC; NVRTC of CUDA 11.2 or later is needed"
             ),
             NotCompiled::NoCompiler { why } => write!(
                 f,

@@ -16,7 +16,7 @@ use super::library::{self, NotLoaded};
 /// The return type of the functions; the value is ignored.
 type Code = c_int;
 
-/// The files that are tried for the library, in this order. CUDA 13 has it under its new name only.
+/// The files that are tried for the library, in this order. CUDA 13 has only the library with the new name.
 const FILES: &[&str] = &[
     "libnvToolsExt.so.1",
     "libnvToolsExt.so",
@@ -66,7 +66,7 @@ impl Ranges {
     }
 }
 
-/// Begins a range of this name, or ends the innermost one.
+/// Begins a range of this name; `None` ends the innermost range.
 #[inline]
 pub(super) fn range(name: Option<&str>) {
     if let Some(ranges) = Ranges::of_process() {

@@ -1,5 +1,5 @@
-//! The machine's state of streams and events: their handles, and the latest work of each stream, so that a failure
-//! can report which work is not known to be complete.
+//! The state that the machine keeps of streams and events: their handles, and the latest work of each stream, for
+//! reporting which work is not known to be complete after a failure.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +15,7 @@ pub(super) struct Stream {
     handle: AtomicU64,
     device: AtomicU32,
     is_open: AtomicBool,
-    /// Created here, and therefore destroyed here.
+    /// Whether the stream was created here, and is therefore destroyed here.
     is_ours: AtomicBool,
     /// Number of operations submitted so far, and how many of them are known to be complete.
     given: AtomicU64,

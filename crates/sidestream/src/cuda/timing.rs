@@ -1,4 +1,4 @@
-//! The times at which operations ran, while a sink wants them.
+//! The times at which operations ran, kept while a sink wants them.
 //!
 //! Each operation gets a timed event before it and one after it. On an H200 such a record takes the device 2 µs, so a
 //! timed run is slower than an untimed one.
@@ -15,7 +15,7 @@ use crate::op::{DeviceId, OpId};
 
 /// The measurements of all devices.
 pub(super) struct Timing {
-    /// The origin of all times.
+    /// The time zero of all times.
     began: Instant,
     devices: Vec<Clock>,
     pending: Vec<Pending>,

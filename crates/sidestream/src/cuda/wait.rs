@@ -1,9 +1,8 @@
 //! Waiting on the host.
 //!
-//! The driver's own functions wait without a time limit, and a thread cannot be called back from them. So a thread
-//! polls here, and can give up in time. It polls often at first, because most waits are short and a query that
-//! returns "not ready" costs 0.23 µs (H200); a long wait may end slightly later than possible, but uses less of the
-//! processor.
+//! The driver's own functions wait without a time limit and cannot be interrupted. So the thread polls here, and can
+//! stop at a time limit. It polls often at first, because most waits are short and a query that returns "not ready"
+//! costs 0.23 µs (H200); a long wait may end slightly later than possible, but uses less CPU time.
 
 use std::time::{Duration, Instant};
 

@@ -85,36 +85,36 @@ impl Options {
         Options { schedule, ..self }
     }
 
-    /// Sets the most device memory that is reserved on each device; it cannot be more than the device has. Above 2
-    /// MiB it should be a multiple of 2 MiB, because memory is then reserved in such steps.
+    /// Sets the maximum amount of device memory that is reserved on each device; it cannot be more than the device has.
+    /// Above 2 MiB it should be a multiple of 2 MiB, because memory is then reserved in such steps.
     pub fn memory_bytes(mut self, bytes: u64) -> Options {
         self.settings.memory_bytes = Some(bytes);
         self
     }
 
-    /// Sets the most pinned host memory that is reserved; 64 GiB by default.
+    /// Sets the maximum amount of pinned host memory that is reserved; 64 GiB by default.
     pub fn pinned_bytes(mut self, pinned_bytes: u64) -> Options {
         self.settings.pinned_bytes = pinned_bytes;
         self
     }
 
     /// Sets how much more device memory may be reserved than the peak that buffers held: 12 percent by default, and
-    /// more if a wait would be the alternative. With [`Spare::waits`] set, allocation waits and keeps to the limit as
-    /// far as possible.
+    /// more if an allocation would otherwise have to wait. With [`Spare::waits`] set, allocation waits and keeps to the
+    /// limit as far as possible.
     pub fn spare(mut self, spare: Option<Spare>) -> Options {
         self.settings.spare = spare;
         self
     }
 
     /// Makes every call wait for its work, so that an error is returned by the call that caused it. For debugging:
-    /// nothing overlaps. A notice says so when the device is opened.
+    /// nothing overlaps. A notice reports this mode when the device is opened.
     pub fn synchronous(mut self) -> Options {
         self.settings.is_synchronous = true;
         self
     }
 
-    /// Sets the function that receives notices for a person: that a wait takes long, that calls are synchronous. By
-    /// default they go to standard error.
+    /// Sets the function that receives notices for the user, for instance that a wait takes long or that calls are
+    /// synchronous. By default notices are written to standard error.
     pub fn notice(mut self, notice: fn(&str)) -> Options {
         self.settings.notice = notice;
         self
@@ -122,7 +122,7 @@ impl Options {
 
     /// Sets the file of the CUDA driver's library, instead of searching for it.
     ///
-    /// To load a library is to run its code, so this requires `unsafe`:
+    /// Loading a library runs its code, so this requires `unsafe`:
     ///
     /// ```compile_fail
     /// let options = sidestream::device::Options::new().driver("libanything.so");
@@ -158,9 +158,9 @@ impl Options {
 
 impl Device {
     /// Opens a device by its name: `cuda:0` for the first NVIDIA GPU, `cuda:1` for the second; `sim:h200`, `sim:a100`
-    /// and so on for a simulated one ([`Profile::NAMES`](crate::engine::Profile::NAMES)); `sim:FILE.toml` for one
-    /// that a file describes. `cuda` is `cuda:0`. `auto` is `cuda:0` if it can be opened, else `sim:h200`; a notice
-    /// says which of them it is and why ([`Options::notice`]).
+    /// and so on for a simulated one ([`Profile::NAMES`](crate::engine::Profile::NAMES)); `sim:FILE.toml` for one that
+    /// a file describes. `cuda` is `cuda:0`. `auto` is `cuda:0` if it can be opened, else `sim:h200`; a notice says
+    /// which device was opened and why ([`Options::notice`]).
     ///
     /// Every call opens a new machine; [`Device::open_all`] opens several devices of one machine.
     ///
@@ -301,8 +301,8 @@ impl Device {
     /// Does not wait for work. Memory that was registered earlier and dropped is first unpinned and freed if its uses
     /// are complete; for that the driver may wait for the whole device.
     ///
-    /// Dropping the returned memory does none of this: it is kept with its last uses, and unpinned and freed by the
-    /// next call of this function, by [`Device::empty_cache`], or with the machine.
+    /// Dropping the returned memory neither unpins nor frees it: the memory is kept with its last uses, and is unpinned
+    /// and freed by the next call of this function, by [`Device::empty_cache`], or with the machine.
     ///
     /// # Errors
     /// The error returns the vector: [`Error::Refused`](crate::error::Error::Refused) with the driver's code 712 if
@@ -313,7 +313,7 @@ impl Device {
         Pinned::register(&self.runtime, values, Location::caller())
     }
 
-    /// Compiles and loads a kernel for this device, which its first launch would do otherwise.
+    /// Compiles and loads a kernel for this device, so that its first launch does not have to.
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -338,7 +338,7 @@ impl Device {
         self.runtime.seen(prepared)
     }
 
-    /// Waits until all work of all its streams is complete.
+    /// Waits until all work in all streams of the device is complete.
     ///
     /// # Ordering
     /// Blocks the host.
@@ -355,9 +355,9 @@ impl Device {
         Ok(())
     }
 
-    /// Returns statistics of its memory: the bytes that buffers hold, that are reserved for them, and that are still
-    /// in use, and how allocations were served. Asks the device which work is complete. In a child of a fork, which
-    /// has no device, all numbers are zero.
+    /// Returns statistics of the device's memory: the bytes that buffers hold, that are reserved for them, and that are
+    /// still in use, and how allocations were served. Queries the device for the work that is complete. In a child of a
+    /// fork, which has no device, all numbers are zero.
     ///
     /// # Panics
     /// If it is called from a kernel written in Rust.

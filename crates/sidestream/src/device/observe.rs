@@ -94,8 +94,8 @@ impl Device {
     }
 
     /// Names the work that the calling thread submits until the span is dropped: the name appears in traces and
-    /// reports. Spans nest: the one that began last has to be dropped first. On CUDA they are NVTX ranges too, if the
-    /// NVTX library is installed.
+    /// reports. Spans nest: the one that began last has to be dropped first. On CUDA devices, spans are also NVTX
+    /// ranges if the NVTX library is installed.
     ///
     /// # Panics
     /// If it is called from a kernel written in Rust.
@@ -107,7 +107,7 @@ impl Device {
     }
 
     /// Like [`Device::span`], but around calls of the runtime, in which no code of the program runs. Only sinks that
-    /// are already attached see it: a sink can be attached meanwhile only by another thread, and misses the name.
+    /// are already attached see the span: a sink that another thread attaches meanwhile misses the name.
     #[must_use = "a span ends when it is dropped"]
     pub(crate) fn own_span(&self, name: &str) -> Span {
         self.begin_span(name, self.runtime.live.is_on())
@@ -156,7 +156,7 @@ impl<W: Write + Send + 'static> Recording<W> {
     }
 }
 
-/// A named section of what a thread does. See [`Device::span`].
+/// A named section of a thread's work. See [`Device::span`].
 #[derive(Debug)]
 pub struct Span {
     runtime: Arc<Runtime>,

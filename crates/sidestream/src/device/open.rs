@@ -9,7 +9,7 @@ use crate::engine::Profile;
 use crate::error::{Error, Result};
 use crate::sim;
 
-/// The meaning of a device's name, whether or not the device exists.
+/// A parsed device name, whether or not the device exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceName<'a> {
     /// `cuda`, `cuda:1`: a GPU by its ordinal.
@@ -101,7 +101,9 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
         }
         Err(why) => {
             let text = match why {
-                cuda::Unusable::Absent(cuda::Absent::NotLoaded(_)) if options.driver.is_none() => {
+                cuda::Unusable::Absent(cuda::Absent::NotLoaded(why))
+                    if options.driver.is_none() && why != cuda::NotLoaded::Static =>
+                {
                     "sidestream: `auto` is the simulated sim:h200; there is no NVIDIA driver"
                         .to_owned()
                 }
@@ -116,7 +118,7 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
 
 fn real(ordinals: &[u32], options: &Options) -> Result<cuda::Machine, cuda::Unusable> {
     let (driver, compiler) = (options.driver.as_deref(), options.compiler.as_deref());
-    // SAFETY: a caller that named a file in the options has promised that it is the library it stands for.
+    // SAFETY: a caller that named a file in the options has promised that it is the driver or NVRTC.
     unsafe { cuda::Machine::open(ordinals, driver, compiler) }
 }
 

@@ -86,7 +86,7 @@ impl Flow {
 pub(super) struct Request {
     pub task: u64,
     pub stream: u32,
-    /// Whether other device work, rather than its call, made it ready.
+    /// Whether other device work, rather than its own call, made the task ready.
     pub waited: bool,
 }
 

@@ -10,20 +10,22 @@ const SCHEDULERS: f64 = 4.0;
 /// The demands of a kernel on the multiprocessors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Shape {
-    /// Fraction of the device's thread slots that it can fill.
+    /// Fraction of the device's thread slots that the kernel can fill.
     pub slots: f64,
     /// Time on all slots of the device when only latency counts: the dependent arithmetic and memory accesses
     /// of its threads, one after the other, ns.
     pub latency_ns: f64,
-    /// Demand on issue slots when it has all thread slots and only latency counts; 1 is the capacity of the device.
+    /// Demand on issue slots when the kernel has all thread slots and only latency counts; 1 is the capacity of the
+    /// device.
     pub issue: f64,
     /// Demand on memory bandwidth under the same conditions.
     pub bandwidth: f64,
-    /// Demand on the issue slots of its own multiprocessors: few big blocks fill only a few of them.
+    /// Demand on the issue slots of the multiprocessors that the kernel occupies: few big blocks fill only a few
+    /// multiprocessors.
     pub crowding: f64,
-    /// Time at its end in which it still runs while others use its slots, ns.
+    /// Time at the end of the kernel in which it still runs while other kernels use its slots, ns.
     pub tail_ns: f64,
-    /// Whether its duration is known: it then competes with others only for slots.
+    /// Whether the kernel's duration is known: the kernel then competes with others only for slots.
     pub fixed: bool,
     /// Part of the body that one wave of blocks performs, and for which the wave occupies its slots. 0 if the blocks
     /// are unknown; they are then assumed to be short.
@@ -44,7 +46,7 @@ fn served(demand: f64) -> f64 {
     demand / fourth_root(1.0 + fourth(demand))
 }
 
-/// Returns the fourth power of the slow-down of a demand that is served what older ones leave.
+/// Returns the fourth power of the slow-down of a demand that is served only what older demands leave.
 fn pressure(older: f64, own: f64) -> f64 {
     if own <= 0.0 {
         return 1.0;
@@ -52,7 +54,8 @@ fn pressure(older: f64, own: f64) -> f64 {
     if older <= 0.0 {
         return 1.0 + fourth(own);
     }
-    // The rest may be exactly zero; a tiny rate instead of zero makes no difference and stays finite.
+    // The older demands may leave exactly zero; a tiny rate instead of zero makes no difference, and the time stays
+    // finite.
     let left = (served(older + own) - served(older)).max(1e-6 * own);
     fourth(own / left)
 }
@@ -69,7 +72,7 @@ impl Shape {
         slots / (self.latency_ns * fourth_root(issue + bandwidth - 1.0))
     }
 
-    /// Returns the time on its own slots without other kernels and without the tail, ns.
+    /// Returns the time of the kernel on its own slots, without other kernels and without the tail, ns.
     pub(super) fn body_ns(&self) -> f64 {
         1.0 / self.rate(self.slots, 0.0, 0.0)
     }
@@ -85,7 +88,7 @@ impl Shape {
 struct Resident {
     per_sm: f64,
     blocks: f64,
-    /// Fraction of the thread slots that they fill.
+    /// Fraction of the thread slots that these blocks fill.
     occupancy: f64,
 }
 
@@ -255,7 +258,8 @@ impl Profile {
         self.download_setup_ns + bytes as f64 / self.link_gb_s
     }
 
-    /// Returns the least time per pair of an upload and a download of this size when both directions are kept busy, ns.
+    /// Returns the minimum time per pair of an upload and a download of this size when both directions are kept busy,
+    /// ns.
     pub fn both_ways_ns(&self, bytes: u64) -> f64 {
         self.pair_ns(bytes, bytes)
     }
@@ -286,7 +290,8 @@ impl Profile {
         shape.body_ns() + shape.tail_ns
     }
 
-    /// Returns the least time per kernel when kernels of this cost keep the device full and overlap each other's tails, ns.
+    /// Returns the minimum time per kernel when kernels of this cost keep the device full and overlap each other's
+    /// tails, ns.
     pub fn kernel_floor_ns(&self, cost: &KernelCost) -> f64 {
         self.shape(cost).floor_ns()
     }

@@ -167,7 +167,7 @@ impl Kernels {
             }
             free -= r.slots;
             r.rate = r.shape.rate(r.slots, issue, bandwidth);
-            // Rounded up, so that nothing is left at its end.
+            // Rounded up, so that nothing of the body is left at its end.
             let end_ns = later(self.updated_ns, (r.left / r.rate).ceil() as u64);
             if (end_ns, r.task) < self.next {
                 self.next = (end_ns, r.task);

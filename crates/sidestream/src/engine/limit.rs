@@ -10,7 +10,7 @@ pub struct Limit {
     pub copies_ns: f64,
     /// The bound from the multiprocessors, ns.
     pub kernels_ns: f64,
-    /// The bound from the host's calls, ns.
+    /// The bound from the host calls, ns.
     pub calls_ns: f64,
 }
 

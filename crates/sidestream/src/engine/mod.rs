@@ -103,22 +103,22 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Makes it run also after these tasks.
+    /// Also orders the task after these tasks.
     pub fn after(self, after: &'a [TaskId]) -> Self {
         Self { after, ..self }
     }
 
-    /// Makes it run also after the first of these tasks to end; an empty list has no effect.
+    /// Also orders the task after the first of these tasks to end; an empty list has no effect.
     pub(crate) fn after_any(self, any_of: &'a [TaskId]) -> Self {
         Self { any_of, ..self }
     }
 
-    /// Delays it once it is ready.
+    /// Delays the task once it is ready.
     pub fn delay(self, delay: Delay) -> Self {
         Self { delay, ..self }
     }
 
-    /// Marks it as a graph node: kernels of a graph follow each other with a shorter gap.
+    /// Marks the task as a graph node: kernels of a graph follow each other with a shorter gap.
     pub fn in_graph(self) -> Self {
         Self {
             in_graph: true,
@@ -135,7 +135,8 @@ pub enum Delay {
     None,
     /// A delay of this many ns.
     ExtraNs(u64),
-    /// Until nothing else in the whole engine can progress; among several, the highest rank first, then the older task.
+    /// A delay until nothing else in the whole engine can progress. Of several such tasks, the highest rank runs first,
+    /// then the older task.
     UntilIdle(u64),
 }
 
@@ -223,7 +224,8 @@ enum State {
     Done,
 }
 
-/// Where the last real work before a point ran, which decides the hop to the next engine. Markers pass it on.
+/// The place where the last real work before a point ran, which determines the hop to the next engine. Markers pass it
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Host,
@@ -247,9 +249,9 @@ struct Slot {
     lane: u32,
     /// The next task of its lane.
     next: u64,
-    /// The head of the list of tasks that name it in `after`.
+    /// The head of the list of tasks that name this task in `after`.
     first_edge: u32,
-    /// The number of unfinished tasks that it waits for.
+    /// The number of unfinished tasks that this task waits for.
     pending: u32,
     cause: Cause,
     ready_ns: u64,
@@ -258,7 +260,7 @@ struct Slot {
     side: Side,
     state: State,
     in_graph: bool,
-    /// Whether it is counted among the pending waits of its device.
+    /// Whether the task is counted among the pending waits of its device.
     counted: bool,
 }
 

@@ -2,16 +2,16 @@
 
 use super::*;
 
-/// What determined the start time of a task.
+/// The cause of a task's start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The time at which it was pushed.
+    /// The time at which the task was pushed.
     Pushed,
     /// The end of the previous task of its lane.
     Lane(TaskId),
-    /// The end of a task named in its `after`.
+    /// The end of a task that is named in `after`.
     Edge(TaskId),
-    /// The end of the task that occupied the resource it needed.
+    /// The end of the task that occupied the resource that this task needed.
     Resource(TaskId),
     /// A delay until nothing else could progress; this task had finished last.
     Idle(TaskId),
@@ -34,7 +34,7 @@ impl Cause {
 pub struct Link {
     /// The task.
     pub task: TaskId,
-    /// What determined its start.
+    /// The cause of the task's start time.
     pub cause: Cause,
     /// The end of the previous piece; between it and the start there is a hop or another latency.
     pub from_ns: u64,
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Returns what determined the start of a task, as far as it is known.
+    /// Returns the cause of a task's start time, as far as it is known.
     ///
     /// # Panics
     /// If there is no such task.

@@ -95,15 +95,15 @@ figures! {
     stage_gb_s = real("link.stage_gb_s", 0.01, 1e5);
     /// Bandwidth of the link to another device of the same host, GB/s.
     peer_gb_s = real("link.peer_gb_s", 0.01, 1e5);
-    /// From the end of the call to the start of a kernel on an idle device, ns.
+    /// Time from the end of the call to the start of a kernel on an idle device, ns.
     submit_kernel_ns = real("latency.submit_kernel_ns", 0.0, 1e6);
-    /// From the end of the call to the start of anything else on an idle device, ns.
+    /// Time from the end of the call to the start of any other work on an idle device, ns.
     submit_ns = real("latency.submit_ns", 0.0, 1e6);
-    /// From the end of one engine's work to the start of another engine's, inside one stream, ns.
+    /// Time from the end of one engine's work to the start of another engine's, inside one stream, ns.
     engine_hop_ns = real("latency.engine_hop_ns", 0.0, 1e6);
-    /// From the end of a kernel to the start of the next one in the same stream, ns.
+    /// Time from the end of a kernel to the start of the next one in the same stream, ns.
     kernel_gap_ns = real("latency.kernel_gap_ns", 0.0, 1e6);
-    /// From the end of a kernel to the start of the next one in the same graph, ns.
+    /// Time from the end of a kernel to the start of the next one in the same graph, ns.
     graph_gap_ns = real("latency.graph_gap_ns", 0.0, 1e6);
     /// Extra latency when the order comes from an event of another stream, ns.
     event_hop_ns = real("latency.event_hop_ns", 0.0, 1e6);
@@ -111,9 +111,9 @@ figures! {
     device_hop_ns = real("latency.device_hop_ns", 0.0, 1e6);
     /// Extra gap before a kernel while another stream of the device has a pending wait, ns.
     pending_wait_ns = real("latency.pending_wait_ns", 0.0, 1e6);
-    /// From the end of device work to the return of the host call that waits for it, ns.
+    /// Time from the end of device work to the return of the host call that waits for it, ns.
     host_return_ns = real("latency.host_return_ns", 0.0, 1e6);
-    /// Latency from a stream to its host function, and the same back, ns.
+    /// Latency from a stream to its host function, and also from the function back to the stream, ns.
     callback_hop_ns = real("latency.callback_hop_ns", 0.0, 1e6);
     /// Host cost of a kernel launch, ns.
     launch_ns = real("calls.launch_ns", 0.0, 1e7);
@@ -227,7 +227,7 @@ impl Dtype {
     }
 }
 
-/// Why a profile was refused: the field, and the remedy.
+/// The reason why a profile was refused: the field, the problem and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileError {
     /// The field, as `section.key`; empty if the text is not valid TOML.
@@ -369,7 +369,7 @@ impl Reader {
     fn name(&mut self) -> Result<String, ProfileError> {
         let problem = match self.table.remove("name") {
             Some(toml::Value::String(name)) if !name.trim().is_empty() => return Ok(name),
-            Some(_) => "must be a text that is not empty, for example \"NVIDIA H200\"",
+            Some(_) => "must be a non-empty string, for example \"NVIDIA H200\"",
             None => "is missing; add name = \"NVIDIA H200\" at the top",
         };
         Err(wrong("name", problem.into()))

@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut};
 
 use super::*;
 
-/// The tasks from the first remembered number on.
+/// The tasks whose number is at least that of the first remembered one.
 #[derive(Default)]
 pub(super) struct Slots {
     /// The number of the first task kept.
@@ -71,7 +71,7 @@ impl Slot {
     }
 }
 
-/// The least number of tasks that is removed at once.
+/// The minimum number of tasks that are removed at once.
 const LEAST: usize = 1024;
 
 impl Engine {

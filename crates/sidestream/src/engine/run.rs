@@ -326,7 +326,7 @@ impl Engine {
             &self.lanes[waiting.lane as usize],
         );
         let Some(device) = to.device else {
-            // From a device back to a host thread.
+            // A hop from a device back to a host thread.
             return if matches!(done.side, Side::Device(_)) && !matches!(waiting.job, Job::Marker) {
                 whole(
                     self.devices[from.device.unwrap_or(0) as usize]

@@ -31,7 +31,7 @@ pub enum Work {
         /// Bytes copied (each is read and written).
         bytes: u64,
     },
-    /// Copy from the stream's device to another device of the host, or from it.
+    /// Copy between the stream's device and another device of the same host.
     PeerCopy {
         /// The other device.
         peer: u32,
@@ -132,10 +132,11 @@ pub enum KernelCost {
     Duration {
         /// Duration from the first block to the last when nothing else runs, ns.
         ns: u64,
-        /// Fraction of the device that it fills, from [`KernelCost::LEAST_SHARE`] to 1.
+        /// Fraction of the device that the kernel fills, from [`KernelCost::LEAST_SHARE`] to 1.
         share: f64,
     },
-    /// Blocks of a known duration each, independent of what else runs on the device. None is stopped for a more urgent kernel.
+    /// Blocks of a known duration each, independent of what else runs on the device. No block is preempted for a more
+    /// urgent kernel.
     Blocks {
         /// Number of blocks.
         blocks: u64,
@@ -149,7 +150,8 @@ pub enum KernelCost {
 }
 
 impl KernelCost {
-    /// The smallest fraction of a device that a kernel can fill; with less, a result of rounding, it would never run.
+    /// The smallest fraction of a device that a kernel can fill; with a smaller one, which rounding may produce, it
+    /// would never run.
     pub const LEAST_SHARE: f64 = 1e-9;
 
     /// Whether a kernel with this cost completes in finite time.

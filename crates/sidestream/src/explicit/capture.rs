@@ -14,7 +14,7 @@ use crate::tracker::{Capture, Kept, Place, Runtime, outside_callbacks};
 
 /// An executable graph made by stream capture.
 ///
-/// It uses the memory that the captured calls named, but does not own it.
+/// The graph uses the memory that the captured calls named, but does not own it.
 pub struct Graph {
     runtime: Arc<Runtime>,
     id: GraphId,
@@ -77,9 +77,9 @@ impl Stream {
         })
     }
 
-    /// `cudaStreamEndCapture` and `cudaGraphExecUpdate`: updates the graph to what was captured, without
-    /// instantiating it again. The capture must have the same shape as the graph: equally many calls of the same
-    /// kinds, ordered in the same way, but with other arguments, sizes and memory.
+    /// `cudaStreamEndCapture` and `cudaGraphExecUpdate`: updates the graph to the captured calls, without instantiating
+    /// it again. The capture must have the same shape as the graph: equally many calls of the same kinds, ordered in
+    /// the same way, but with other arguments, sizes and memory.
     ///
     /// # Ordering
     /// Does not wait: launches that were submitted still do what the graph described then.
@@ -102,8 +102,8 @@ impl Stream {
         let kind = Kind::EndCapture { stream: self.id() };
         let (runtime, device) = (self.runtime(), self.device_id());
         runtime.check()?;
-        // The back end makes the capture of a device that ended last into the next graph without nodes: the lock
-        // keeps other threads out in between.
+        // The back end makes the next graph without nodes from an ended capture of the device: the lock keeps other
+        // threads from ending a capture in between.
         let alone = runtime.device(device).explicit.instantiates.lock();
         if let Err(error) = self.put(kind, false, None, at, |_| ()) {
             let is_answer = matches!(error, Error::Refused { .. });

@@ -24,7 +24,7 @@ pub struct Event {
     /// Locked before the pen and the locks of streams, so that queries and records of one event are logged in the
     /// order in which the driver saw them.
     pub(super) last: Mutex<Last>,
-    /// Whether a thread that waits for it sleeps.
+    /// Whether a thread that waits for the event sleeps.
     pub(super) sleeps: bool,
     pub(super) whose: Whose,
     // Dropped after the event, which is destroyed with the machine.
@@ -100,7 +100,8 @@ impl Event {
         let runtime = &device.runtime;
         runtime.check()?;
         let per_device = runtime.device(device.id());
-        // Events that sleep are kept apart: the runtime's own waits use any of the others.
+        // Events whose waits sleep have their own spare list: the runtime records events of the other lists for its own
+        // waits.
         let spare = match (timing, sleeps) {
             (_, true) => &per_device.spare_sleeping,
             (true, false) => &per_device.spare_timed,

@@ -1,13 +1,13 @@
 //! Interprocess events: the process that makes one records it, and others open it by a handle and wait for it.
 //!
 //! # How the log represents them
-//! A log has the calls of one process, and does not show what another process waited for before it recorded its
-//! event. So that no race is reported where the other process may have provided the order, the log has a thread and a
-//! stream, both named "another process". The thread learns of the completion of a shared event's record as soon as
-//! the record is made, and it records an opened event just before this process waits for it. Work after such a wait
-//! then counts as ordered after all that this process has recorded in shared events so far: that may be true and is
-//! not proven. Races with all other work of this process are found as usual, except that a synchronization of a
-//! device covers that stream, too. Work of another process is not in this log, and nothing is reported about it.
+//! A log has the calls of one process, and does not show what another process waited for before it recorded its event.
+//! So that no race is reported where the other process may have provided the order, the log has a thread and a stream,
+//! both named "another process". The thread learns of the completion of a shared event's record as soon as the record
+//! is made, and it records an opened event just before this process waits for it. Work after such a wait then counts as
+//! ordered after all that this process has recorded in shared events so far: that may be true, but the log cannot prove
+//! it. Races with all other work of this process are found as usual, except that a synchronization of a device also
+//! covers the other process's stream. Work of another process is not in this log, and nothing is reported about it.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Event {
     }
 
     /// `cudaIpcOpenEventHandle`: opens an event that another process made with [`Event::interprocess`], or with its
-    /// equivalent in PyTorch or CUDA, and records. The device has to be the same GPU as there.
+    /// equivalent in PyTorch or CUDA, and records. The device has to be the same GPU as in that process.
     ///
     /// # Ordering
     /// A wait, a query and [`Event::synchronize`] refer to the latest record that the other process has made at the
@@ -72,8 +72,8 @@ impl Event {
     /// process may have waited for that; the checker cannot know whether it did.
     ///
     /// # Errors
-    /// If the device is simulated, or any error that the driver returns: also if the handle is from this process, or
-    /// the event was destroyed.
+    /// If the device is simulated, or any error that the driver returns, for instance because the handle is from this
+    /// process or the event was destroyed.
     #[track_caller]
     pub fn from_ipc_handle(device: &Device, handle: [u8; 64]) -> Result<Event> {
         Event::between(device, Some(handle), Location::caller())

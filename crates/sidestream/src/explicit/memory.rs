@@ -203,7 +203,7 @@ impl HostMemory {
         let vector = Vector::of(bytes);
         let address = vector.address();
         if let Err(error) = runtime.pin(&vector, size_bytes, at) {
-            // SAFETY: it is a vector of bytes, and it is not pinned.
+            // SAFETY: the memory is a vector of bytes, and it is not pinned.
             let value = Some(unsafe { vector.into_vec(size_bytes as usize) });
             return Err(Refused { error, value });
         }
@@ -251,7 +251,7 @@ impl HostMemory {
     ///
     /// # Safety
     /// The bytes are page-locked, this device can access them at this address, and the host may read and write them.
-    /// They stay so as long as the value exists, and until all work submitted with it is complete.
+    /// This stays true as long as the value exists, and until all work submitted with it is complete.
     #[track_caller]
     pub unsafe fn from_raw(device: &Device, address: u64, bytes: u64) -> HostMemory {
         let wanted = Reserve::new(Memory::Pinned, device.id(), bytes);
@@ -313,7 +313,7 @@ impl HostMemory {
         self.held.region(range)
     }
 
-    /// Copies values out of the memory, from byte `first_byte` on.
+    /// Copies values out of the memory, starting at byte `first_byte`.
     ///
     /// # Ordering
     /// None: it reads the current content. Within a function on the host it is not logged as an access: the function
@@ -330,7 +330,7 @@ impl HostMemory {
         unsafe { shared::load(region.address(), into) };
     }
 
-    /// Copies values into the memory, from byte `first_byte` on.
+    /// Copies values into the memory, starting at byte `first_byte`.
     ///
     /// # Ordering
     /// None: work that has yet to read the old values may read the new ones. Within a function on the host as for
@@ -346,8 +346,8 @@ impl HostMemory {
         unsafe { shared::store(region.address(), from) };
     }
 
-    /// Lets a function write a range of bytes, given the address of the first one; it may use threads of its own. The
-    /// log records one write by the calling thread. Unlike [`HostMemory::write`] the function need not write
+    /// Lets a function write a range of bytes, given the address of the first one; the function may use threads of its
+    /// own. The log records one write by the calling thread. Unlike [`HostMemory::write`] the function need not write
     /// atomically.
     ///
     /// # Safety
@@ -530,7 +530,7 @@ fn give_back_freed(runtime: &Arc<Runtime>, device: DeviceId) -> bool {
             address,
             ..
         } = *memory;
-        // SAFETY: it was reserved for a stream and freed in its order, and all work of the device is complete.
+        // SAFETY: the memory was reserved for a stream and freed in its order, and all work of the device is complete.
         unsafe { runtime.backend.unreserve(memory, device, address) };
     }
     true

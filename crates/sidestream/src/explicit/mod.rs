@@ -5,9 +5,9 @@
 //! ([`Device::listen`]) reports every race, with both calls and the call that would order them; and the simulated GPU
 //! runs any order that CUDA allows, so that a missing wait shows in the result.
 //!
-//! Calls that submit work are `unsafe`: the caller promises the order of the accesses, and that the memory is not
-//! freed until the work is complete. A program that breaks the promise of order has wrong bytes; in the simulator it
-//! has nothing worse. Calls that only record, wait or query need no promise and are safe.
+//! Calls that submit work are `unsafe`: the caller promises the order of the accesses, and that the memory is not freed
+//! until the work is complete. A program that breaks the promise of order computes wrong bytes; in the simulator
+//! nothing worse can happen. Calls that only record, wait or query need no promise and are safe.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -157,9 +157,9 @@ pub unsafe fn memset_blocking(to: Region<'_>, value: u8) -> Result<()> {
 /// no other thread can ask for the stream's end: call it after the foreign work, each time.
 ///
 /// # Ordering
-/// Does not wait, neither here nor when the buffer is dropped. It does not order later uses by the safe API: make
-/// their stream wait for the foreign work ([`Stream::of`], [`Stream::wait_stream`]). Recording too much is safe, so
-/// this needs no promise.
+/// Does not wait, neither here nor when the buffer is dropped. It does not order later uses by the safe API: make their
+/// stream wait for the foreign work ([`Stream::of`], [`Stream::wait_stream`]). Recording a stream that is not used is
+/// safe, so this function is not `unsafe`.
 ///
 /// While the stream is being captured, the next owner waits for the work that the stream was given before the
 /// capture. If the buffer was not recorded by then, or another library captures the stream, calls that would use the
@@ -181,7 +181,7 @@ pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<(
         let mut pen = block.runtime.live.write();
         let mut state = block.state.lock();
         match mark {
-            // Noted as a read, as the uses on noted streams are when a block is dropped.
+            // The foreign work is noted as a read, like the uses on noted streams when a block is dropped.
             Some(mark) => state.uses.note(0..block.size_bytes, Mode::Read, mark),
             None => state.note_on(core),
         }
@@ -196,7 +196,7 @@ pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<(
 }
 
 /// A point that one host thread hands over to another: see [`hand_over`].
-#[must_use = "another thread takes it to be ordered after this one"]
+#[must_use = "another thread has to take it in order to be ordered after this one"]
 #[derive(Debug)]
 pub struct Handover {
     runtime: Arc<Runtime>,
@@ -244,13 +244,13 @@ impl Drop for Handover {
     }
 }
 
-/// Submits a call of the host that is in no stream.
+/// Submits a host call that is in no stream.
 fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
     runtime.check()?;
     as_thread(runtime, |thread| {
         let mut pen = runtime.live.write();
         let op = plain(thread.id, kind, &mut pen, at);
-        // SAFETY: it names no memory.
+        // SAFETY: the call names no memory.
         let submitted = unsafe { runtime.backend.submit(&op, Payload::None) };
         runtime.seen(submitted)?;
         if let Kind::SetDevice { device } = kind {
@@ -289,8 +289,8 @@ fn refuse_in_host_func(call: &'static str) -> Result<()> {
     })
 }
 
-/// Returns the arguments of [`mix`](crate::kernel::library::mix): its duration, its seed, and what it reads and
-/// writes, in this order. Returns `None` for more than [`MIX_PIECES`] regions.
+/// Returns the arguments of [`mix`](crate::kernel::library::mix): the duration, the seed, and the regions that the
+/// kernel reads and writes, in this order. Returns `None` for more than [`MIX_PIECES`] regions.
 pub fn mix_args<'a>(
     ns: u64,
     seed: u64,

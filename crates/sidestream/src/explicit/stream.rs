@@ -158,12 +158,12 @@ impl Stream {
 
     /// Returns whether work submitted to the stream becomes part of a capture instead of running, or would invalidate
     /// one, as in the legacy stream while a blocking stream is captured. For a stream that other code may capture the
-    /// driver is asked; without an answer it counts as captured.
+    /// driver is asked; without an answer the stream counts as captured.
     pub fn is_captured(&self) -> bool {
         if !self.runtime().backend.is_this_process() {
             return true;
         }
-        // Another thread's default stream cannot be asked about from here.
+        // This thread cannot query another thread's default stream.
         let is_asked = || self.core().is_shared() && self.is_mine().is_ok();
         self.own.captured_in().is_some()
             || is_asked() && self.runtime().backend.is_captured(self.id())
@@ -230,7 +230,7 @@ impl Stream {
             .explicit
             .take_ended(is_over);
         if let Some(ended) = ended {
-            // If that fails the stream has its own chain.
+            // If that fails, the stream keeps its own chain.
             let _ = self.own.stream.go_on_as(ended, at);
         }
     }
@@ -348,7 +348,7 @@ impl Stream {
             return Err(Error::Invalid {
                 call: "wait_event",
                 why:
-                    "an event of the safe API is outside of every capture; wait for it before the capture begins"
+                    "an event of the safe API cannot be part of a capture; wait for it before the capture begins"
                         .into(),
             });
         }
@@ -538,7 +538,7 @@ impl Stream {
         })
     }
 
-    /// Returns the end of a stream that only this thread can ask about; `None` for any other stream.
+    /// Returns the end of a stream that only this thread can query; `None` for any other stream.
     pub(super) fn end_of_this_thread(&self, at: Place) -> Result<Option<Mark>> {
         self.is_mine()?;
         if self.own.thread.is_none() {

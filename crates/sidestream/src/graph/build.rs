@@ -26,7 +26,7 @@ use crate::tracker::{Block, Conflicts, Runtime, UseMark, Uses};
 /// write, or writes bytes that they read. [`GraphBuilder::after`] adds dependencies that accesses do not show. All
 /// other nodes may run concurrently.
 pub struct GraphBuilder {
-    /// The number of this description: a node contains the number of its description.
+    /// The number of this description; its nodes contain the number.
     description: u64,
     device: DeviceId,
     holdings: Holdings,
@@ -42,8 +42,8 @@ pub struct GraphBuilder {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct NodeNumber(u32);
 
-/// Up to this many ranges of a buffer are tracked one by one at each launch. For more ranges, the whole range from
-/// the first byte to the last is tracked.
+/// Maximum number of ranges of a buffer that are tracked one by one at each launch. If there are more, the whole range
+/// from the first byte to the last is tracked.
 const RANGES_TRACKED: usize = 16;
 
 impl Device {
@@ -339,7 +339,7 @@ impl GraphBuilder {
         })
     }
 
-    /// Begins a description over this memory, without nodes.
+    /// Begins a description of a graph that owns this memory, without nodes.
     pub(super) fn over(device: DeviceId, holdings: Holdings) -> GraphBuilder {
         let owned = 0..holdings.values.len();
         GraphBuilder {
@@ -365,7 +365,7 @@ impl GraphBuilder {
         })
     }
 
-    /// Makes the graph with this id do what the nodes describe.
+    /// Makes the graph with this id from the nodes, or updates it to them.
     pub(super) fn make(&self, id: GraphId) -> Result<()> {
         let runtime = &self.holdings.runtime;
         runtime.check()?;
@@ -376,7 +376,7 @@ impl GraphBuilder {
         runtime.seen(made)
     }
 
-    /// Returns the memory, and the ranges of it that a launch touches.
+    /// Returns the memory, and the ranges that a launch touches.
     pub(super) fn into_parts(self) -> (Holdings, Vec<Touched>) {
         let mut touches = Vec::new();
         for (index, (reads, writes)) in (0..).zip(self.reads.into_iter().zip(self.writes)) {

@@ -74,7 +74,7 @@ pub struct Graph {
     device: DeviceId,
     /// The point at which the last launch ends. Dropped before the runtime, as in `Holdings`.
     launched: Option<Mark>,
-    /// Whether a builder has its memory: see [`Graph::edit`].
+    /// Whether a builder has the graph's memory: see [`Graph::edit`].
     is_edited: bool,
     holdings: Holdings,
     /// The accesses of a launch, of all nodes together: per buffer disjoint and sorted.
@@ -115,8 +115,7 @@ impl Graph {
         if self.is_edited {
             return Err(Error::Invalid {
                 call: "graph launch",
-                why: "the graph is being described anew; pass the description to `update` first"
-                    .into(),
+                why: "the graph is being edited; pass the new description to `update` first".into(),
             });
         }
         self.not_lent("graph launch")?;
@@ -258,13 +257,13 @@ impl Graph {
     /// Does not wait: launches that were submitted still run.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if pinned memory of the graph is lent, or the graph is already being described anew.
+    /// [`Error::Invalid`] if pinned memory of the graph is lent, or the graph is already being edited.
     pub fn edit(&mut self) -> Result<GraphBuilder> {
         self.not_lent("edit")?;
         if self.is_edited {
             return Err(Error::Invalid {
                 call: "edit",
-                why: "the graph is already being described anew; continue with that builder".into(),
+                why: "the graph is already being edited; continue with that builder".into(),
             });
         }
         let without = Holdings::new(&self.holdings.runtime);
@@ -311,9 +310,9 @@ impl Graph {
     ///
     /// # Errors
     /// The error returns the description with its memory: [`Error::Refused`] with the driver's code 910 if its shape
-    /// differs, or if the driver cannot update some of it ([build](GraphBuilder::build) it then); [`Error::Invalid`]
-    /// if it is for another device; [`Error::NoForm`] as for a build. The graph stays as it was, but cannot be
-    /// launched while the description has its memory.
+    /// differs, or if the driver cannot update the graph to it (then [build](GraphBuilder::build) a new graph from it);
+    /// [`Error::Invalid`] if it is for another device; [`Error::NoForm`] as for a build. The graph stays as it was, but
+    /// cannot be launched while the description has its memory.
     #[expect(clippy::result_large_err, reason = "the error returns the description")]
     pub fn update(&mut self, nodes: GraphBuilder) -> Result<GraphBuffers, Refused<GraphBuilder>> {
         let updated = nodes.belongs_to(&self.holdings.runtime, self.device);

@@ -1,8 +1,8 @@
-//! Kernels that come with the library: to try a device, to measure it and to test with.
+//! Kernels that come with the library, for trying out, measuring and testing a device.
 //!
 //! Each runs on a GPU and, in Rust, on the simulated one, with bit-identical results. Some kernels take the number of
-//! values as an argument of the launch. The type system cannot check that the views are that long, so making such a
-//! kernel is `unsafe`.
+//! values as an argument of the launch. The type system cannot check that the views have that many values, so making
+//! such a kernel is `unsafe`.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -10,7 +10,7 @@
 //!
 //! let device = Device::open("sim:h200")?;
 //! let stream = device.stream("compute")?;
-//! // SAFETY: each launch is told the length of its views.
+//! // SAFETY: each launch is passed the length of its views.
 //! let add = unsafe { library::vector_add() };
 //! let (a, b) = (stream.alloc_zeroed::<f32>(1000)?, stream.alloc_zeroed::<f32>(1000)?);
 //! let mut sum = stream.alloc(1000)?;
@@ -87,7 +87,7 @@ pub unsafe fn vector_add() -> Kernel<VectorAdd> {
 }
 
 /// `(input, output, n, work)`: applies `work` steps `v = v * 1.0001 + 0.0001`, rounded once per step, to each of the
-/// first `n` values. Pipelines are measured with it.
+/// first `n` values. Used to measure pipelines.
 ///
 /// # Safety
 /// Each launch passes an `n` that is at most the length of each of its views.
@@ -104,8 +104,8 @@ pub unsafe fn overlap_step() -> Kernel<OverlapStep> {
 }
 
 /// `(x, w, y, rows, width)`: a layer of a perceptron, `y = max(0, x · w)`, for `rows` rows of `width` values; `w` is
-/// `width` by `width`. Batches of requests are measured with it ([`dense_grid`]). A result depends neither on the
-/// grid nor on other rows.
+/// `width` by `width`. Used to measure batches of requests, with the grid of [`dense_grid`]. A result depends neither
+/// on the grid nor on other rows.
 ///
 /// # Safety
 /// Each launch has blocks of 256 threads, and views of `rows · width`, `width · width` and `rows · width` values.
@@ -226,7 +226,7 @@ pub fn mix() -> Kernel<Mix> {
         .with_cost_of(|_, args| brief(number(args, 0)))
 }
 
-/// The most regions of memory that [`mix`] can touch.
+/// The maximum number of memory regions that [`mix`] can touch.
 pub const MIX_PIECES: usize = 12;
 
 /// Signature of [`mix`]: see [`mix_args`](crate::explicit::mix_args).
@@ -288,14 +288,14 @@ pub fn mixture(seen: u64, to: &mut [u8]) {
     }
 }
 
-/// Scrambles a word: every bit of it affects every bit of the result.
+/// Scrambles a word: every bit of the word affects every bit of the result.
 pub fn scramble(x: u64) -> u64 {
     let x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
     let x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
     x ^ (x >> 33)
 }
 
-/// Returns the value at a position: every bit of the position and of the seed affects every bit of it.
+/// Returns the value at a position: every bit of the position and of the seed affects every bit of the value.
 pub fn pattern(at: u64, seed: u32) -> u32 {
     let mut x = (at as u32).wrapping_mul(0x9E37_79B1);
     x = x.wrapping_add((at >> 32) as u32).wrapping_add(seed);

@@ -22,7 +22,7 @@ pub(super) const END: u8 = 0;
 /// The bit of the first byte that marks an operation, whose kind is in the low six bits.
 pub(super) const OP: u8 = 0x80;
 /// The bit of the first byte of an operation which says that number and thread follow. Without it, the number is one
-/// more than that of the previous operation, and the thread is equal.
+/// more than that of the previous operation, and the thread is that of the previous operation.
 const HEAD: u8 = 0x40;
 
 /// The kinds of memory, by their code.
@@ -54,7 +54,7 @@ pub(super) trait Wire {
     fn number(&mut self, number: u64) -> Result<u64, Self::Error>;
     /// Codes an id or a count.
     fn small(&mut self, number: u32) -> Result<u32, Self::Error>;
-    /// Codes a byte of which only the lowest bits are set.
+    /// Codes a byte of which only the lowest bits may be set.
     fn bits(&mut self, bits: u8, count: u32, expected: &'static str) -> Result<u8, Self::Error>;
     fn text<'a>(&mut self, text: Cow<'a, str>) -> Result<Cow<'a, str>, Self::Error>;
     /// Codes an optional id: zero for `None`, else one more than the id.
@@ -93,7 +93,8 @@ pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Writes. A record that does not fit the declarations is never encoded for a file, so its bytes may be anything.
+/// Writes the fields. A record that does not fit the declarations is never encoded for a file, so its bytes may be
+/// anything.
 impl Wire for Vec<u8> {
     type Error = Infallible;
 
@@ -233,7 +234,7 @@ pub(super) fn tag_of(record: &Record<'_>) -> u8 {
     }
 }
 
-/// Returns the name of the kind of record that starts with this byte and is not an operation, and a record to read into.
+/// For the first byte of a record other than an operation: returns the name of its kind, and a record to read into.
 pub(super) fn of_tag(tag: u8) -> Option<(&'static str, Record<'static>)> {
     let op = OpId(0);
     Some(match tag {

@@ -124,7 +124,7 @@ impl Declared {
         Ok(())
     }
 
-    /// Adds the entry of a thread into a span or its exit.
+    /// Records that a thread enters a span or leaves one.
     fn add_span(&mut self, thread: ThreadId, enters: bool) -> Checked {
         known("thread", thread.0, self.threads)?;
         let at = thread.0 as usize;

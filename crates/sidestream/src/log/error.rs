@@ -23,7 +23,7 @@ pub enum Problem {
     Io(io::Error),
     /// The file ends too early.
     Cut {
-        /// The kind of record in which it ends.
+        /// The kind of record in which the file ends.
         inside: &'static str,
         /// The file offset up to which all records are complete.
         whole: u64,
@@ -34,7 +34,7 @@ pub enum Problem {
     Version(u16),
     /// A byte is not valid in the format.
     Malformed {
-        /// What the format requires there.
+        /// The content that the format requires there.
         expected: &'static str,
     },
     /// A record names an id that no earlier record declares.
@@ -48,7 +48,7 @@ pub enum Problem {
     },
     /// A count exceeds its limit.
     TooMuch {
-        /// What is counted.
+        /// The objects that are counted.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -68,7 +68,7 @@ pub enum Problem {
     SecondLegacy(DeviceId),
     /// A legacy stream was used before its declaration, so that its id already belongs to another stream.
     LateLegacy,
-    /// The number of an operation is not greater than the one before.
+    /// The number of an operation is not greater than that of the previous one.
     Number {
         /// The number.
         id: u32,
@@ -97,7 +97,7 @@ pub enum Problem {
     },
     /// A count in the end record differs from the content of the file.
     Count {
-        /// What is counted.
+        /// The objects that are counted.
         what: &'static str,
         /// The count in the end record.
         said: u64,
@@ -169,7 +169,7 @@ impl fmt::Display for Problem {
                 bytes,
             } => write!(
                 f,
-                "bytes {start}..{end} of buffer {} are named, which has {bytes}; expected a range inside it",
+                "a record names bytes {start}..{end} of buffer {}, which has {bytes} bytes; expected a range inside it",
                 buffer.0
             ),
             Problem::SecondLegacy(device) => write!(
@@ -198,7 +198,7 @@ impl fmt::Display for Problem {
             ),
             Problem::EarlyTimes { id, next } => write!(
                 f,
-                "the times of operation {id} come before its call, expected one below {next}; write the times after the operation"
+                "the times of operation {id} come before its call; expected an operation below {next}, so write the times after the operation"
             ),
             Problem::Backwards { id, start, end } => write!(
                 f,

@@ -156,7 +156,7 @@ impl<R: Read> Input<R> {
         (self.at, self.end) = (0, 0);
         loop {
             match self.inner.read(&mut self.buffer) {
-                // A `Read` that returns more than the buffer's length is an error, not trusted.
+                // A count above the buffer's length is an error: the `Read` is code of the caller and is not trusted.
                 Ok(count) => {
                     self.end = count.min(self.buffer.len());
                     return Ok(self.end > 0);

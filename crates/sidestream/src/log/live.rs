@@ -20,9 +20,10 @@
 //! the program at once, such as a race, a sink returns a [`Sink::alarm`]. The log keeps it for the thread whose
 //! call caused it, and [`Live::raise`], which that thread calls once it holds no lock, panics with it.
 //!
-//! A sink is, or calls, code of the program, which may panic. It is called between the submission of a call and the note of
-//! the memory that the call uses: an unwinding panic would lose that note, and ids and other sinks would miss a record. So
-//! the panic is caught. The sink is called no more, since it may be in any state, and the panic becomes an alarm.
+//! A sink is, or calls, code of the program, which may panic. It is called between the submission of a call and the
+//! note of the memory that the call uses: an unwinding panic would lose that note, and ids and other sinks would miss a
+//! record. So the panic is caught. The sink is not called again, since it may be in any state, and the panic becomes an
+//! alarm.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -55,11 +56,12 @@ pub struct Live {
 struct Fresh {
     events: u32,
     threads: u32,
-    /// Their declarations, in the order of ids.
+    /// The declarations of these events and threads, in the order of ids.
     untold: Vec<Record<'static>>,
 }
 
-/// The number of provisional operation numbers, the highest ones, for calls that wait at the same time.
+/// The number of provisional operation numbers, which are the highest: the maximum number of calls that wait at the
+/// same time.
 const NAMELESS: u32 = 1 << 20;
 /// The largest number of a call in a log.
 pub(super) const LAST_OP: u32 = u32::MAX - NAMELESS;
@@ -147,8 +149,8 @@ impl Live {
         Some(listener.sink)
     }
 
-    /// Detaches all sinks without dropping them: in a child of a fork their content belongs to the parent, or is shared with it
-    /// like a file.
+    /// Detaches all sinks without dropping them: in a forked child the content of the sinks belongs to the parent, or
+    /// is shared with it like a file.
     pub fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.told.get_mut().sinks));
     }
@@ -204,8 +206,8 @@ impl Live {
         told.span(self, thread, enters);
     }
 
-    /// Returns a provisional number for a call that waits: it gets its place in the log only when it has ended, but the
-    /// back end needs a number before. Zero while no sink uses times.
+    /// Returns a provisional number for a call that waits: the call gets its place in the log only when it has ended,
+    /// but the back end needs a number earlier. Zero while no sink uses times.
     #[inline]
     pub fn nameless(&self) -> OpId {
         if self.wants_times() {
@@ -247,7 +249,7 @@ impl Live {
     /// the thread holds no lock and no [`Pen`]. An alarm that a call did not raise is raised by the next call of
     /// the thread. A thread that is already panicking keeps the alarm: a second panic would abort the process.
     ///
-    /// Without an alarm it costs one relaxed load.
+    /// Without an alarm the call costs one relaxed load.
     ///
     /// # Panics
     /// With the text of the [`Sink::alarm`].

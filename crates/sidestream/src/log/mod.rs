@@ -94,6 +94,6 @@ pub mod limits {
 pub struct Within {
     /// The earlier buffer.
     pub buffer: BufferId,
-    /// The offset in it at which the later buffer starts, in bytes.
+    /// The offset in the earlier buffer at which the later one starts, in bytes.
     pub start: u64,
 }

@@ -15,7 +15,7 @@ use crate::op::{Accesses, DeviceId, Kind, Memory, Op, OpId, SiteId, StreamKind, 
 pub enum Record<'a> {
     /// Declares the next stream.
     Stream {
-        /// How it is ordered with other streams of its device.
+        /// How the stream is ordered with other streams of its device.
         kind: StreamKind,
         /// Its device.
         device: DeviceId,
@@ -24,7 +24,7 @@ pub enum Record<'a> {
     },
     /// Declares the next event.
     Event {
-        /// Whether it records times.
+        /// Whether the event records the device's time.
         timing: bool,
         /// The device on which it was created, if known.
         device: Option<DeviceId>,
@@ -37,7 +37,7 @@ pub enum Record<'a> {
         memory: Memory,
         /// Its size in bytes.
         bytes: u64,
-        /// The earlier buffer whose bytes it shares; `None` if it has its own.
+        /// The earlier buffer whose bytes this buffer shares; `None` if it has its own bytes.
         within: Option<Within>,
         /// Its name, for reports; may be empty.
         name: Cow<'a, str>,
@@ -67,7 +67,7 @@ pub enum Record<'a> {
     Span {
         /// The thread.
         thread: ThreadId,
-        /// The name of the span that it enters; `None` if it leaves one.
+        /// The name of the span that the thread enters; `None` if the thread leaves one.
         enters: Option<Cow<'a, str>>,
     },
     /// The times of an operation, known only after it ran. Of several records for one operation the last counts.
@@ -81,7 +81,8 @@ impl<'a> Record<'a> {
         Record::Stream { kind, device, name }
     }
 
-    /// Returns the declaration of an event: whether it records times, and the device on which it was created, if known.
+    /// Returns the declaration of an event. `timing` is whether it records the device's time; `device` is the device on
+    /// which it was created, if known.
     pub fn event(timing: bool, device: Option<DeviceId>, name: impl Into<Cow<'a, str>>) -> Self {
         let name = name.into();
         Record::Event {
@@ -152,11 +153,11 @@ pub trait Sink: Send {
     /// that was attached late.
     fn take(&mut self, record: &Record<'_>);
 
-    /// Whether it uses [`Record::Done`], so that the back end must keep the times. Called once.
+    /// Whether the sink uses [`Record::Done`], so that the back end must keep the times. Called once.
     fn wants_times(&self) -> bool {
         false
     }
-    /// Returns the message with which the thread of the last call is to panic, once; called after each call.
+    /// Returns, once, the message with which the thread of the last call has to panic. Called after each call.
     fn alarm(&mut self) -> Option<String> {
         None
     }

@@ -13,7 +13,7 @@ use crate::process::Process;
 
 /// A recording of a running program as an op log, which `sidestream check` reads.
 ///
-/// It has two halves: the sink that is attached to the program's [`Live`](super::Live), and this handle, which
+/// A recording has two halves: the sink that is attached to the program's [`Live`](super::Live), and this handle, which
 /// ends the recording. They may be used in any order and on any thread: records that reach the sink after
 /// [`Recorder::finish`] are not written. When both halves are dropped, the log is ended, and an error is ignored.
 ///
@@ -180,7 +180,7 @@ impl<W: Write> Drop for Tape<W> {
             return std::mem::forget(self.log.take());
         }
         if let Some(log) = self.log.take() {
-            // An error here is ignored; a caller who wants it calls `finish`.
+            // An error is ignored here; a caller that needs the error calls `finish`.
             without_panic(|| _ = log.finish());
         }
     }

@@ -16,14 +16,14 @@ pub enum Class {
         from: Memory,
         /// Memory of the destination.
         to: Memory,
-        /// Whether it is `cudaMemcpy`, in the legacy stream of the thread's device.
+        /// Whether the call is `cudaMemcpy`, in the legacy stream of the thread's device.
         is_blocking: bool,
         /// The other device, if the call names one.
         peer: Option<DeviceId>,
     },
     /// A memset, in the order of a stream.
     Memset {
-        /// Whether it is `cudaMemset`, in the legacy stream of the thread's device.
+        /// Whether the call is `cudaMemset`, in the legacy stream of the thread's device.
         is_blocking: bool,
     },
     /// A host function, in the order of a stream.
@@ -44,7 +44,7 @@ pub enum Class {
     Query(Until),
     /// Allocates memory from the driver, outside all streams.
     Malloc,
-    /// Frees memory of the driver, outside all streams.
+    /// Frees driver memory, outside all streams.
     Free,
     /// A call of the caching allocator.
     Allocator,
@@ -58,7 +58,7 @@ pub enum Class {
     Host,
 }
 
-/// What the host waits for or queries.
+/// The work that the host waits for or queries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
     /// All work in a stream so far.
@@ -70,7 +70,7 @@ pub enum Until {
 }
 
 impl Class {
-    /// Whether it is work in a stream that reads or writes memory.
+    /// Whether a call of this class is work in a stream that reads or writes memory.
     #[inline]
     pub fn is_work(self) -> bool {
         matches!(
@@ -138,7 +138,7 @@ macro_rules! kinds {
                 })
             }
 
-            /// Returns its code in a log.
+            /// Returns the code of the kind in a log.
             #[inline]
             pub fn code(&self) -> u8 {
                 match self {
@@ -146,7 +146,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Returns its display name.
+            /// Returns the display name of the kind.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Kind::$kind { .. } => $name,)*
@@ -160,7 +160,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Returns its class.
+            /// Returns the class of the kind.
             #[inline]
             #[expect(unused_variables, reason = "few classes use the fields")]
             pub fn class(&self) -> Class {
@@ -169,7 +169,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Passes each of its fields to `take`, which may replace it, until `take` returns an error.
+            /// Passes each field of the call to `take`, which may replace the field, until `take` returns an error.
             #[inline(always)]
             pub(crate) fn each_field<E>(
                 &mut self,

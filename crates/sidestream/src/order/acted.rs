@@ -7,7 +7,7 @@
 use super::Order;
 use crate::op::{DeviceId, StreamId, StreamKind};
 
-/// Up to this many streams of one device are visited one by one.
+/// The maximum number of streams of one device that are visited one by one.
 const FEW: usize = 64;
 
 /// The end of the list.
@@ -25,7 +25,7 @@ pub(super) struct Acted {
 pub(super) struct Link {
     before: u32,
     after: u32,
-    /// The call at which it last acted.
+    /// The call at which the stream last acted.
     at: u64,
     is_kept: bool,
 }
@@ -64,7 +64,7 @@ impl Order {
         self.calls.saturating_sub(1)
     }
 
-    /// Whether a device has enough streams that it is worth storing when a chain last visited them.
+    /// Whether a device has enough streams to make it worth storing when a chain last visited them.
     #[inline]
     pub(crate) fn has_many_streams(&self, device: DeviceId) -> bool {
         let device = self.devices.get(device.0 as usize);
@@ -123,7 +123,7 @@ impl Order {
         self.streams[stream.0 as usize].link.at = self.calls;
     }
 
-    /// Adds a stream to the list. What it did before is unknown, so it counts as acting now.
+    /// Adds a stream to the list. Its earlier actions are unknown, so it counts as acting now.
     fn link(&mut self, stream: StreamId) {
         self.put_first(stream);
         let link = &mut self.streams[stream.0 as usize].link;

@@ -14,14 +14,14 @@ pub(super) struct CaptureId(pub u32);
 /// The content of a record inside a capture: by member, the number of nodes ordered before it.
 pub(super) type Seen = Vec<u32>;
 
-/// One capture, from its begin to its end.
+/// One capture, from its beginning to its end.
 #[derive(Debug)]
 pub(super) struct Capture {
-    /// The origin stream, in which it began and must end.
+    /// The origin stream, in which the capture began and must end.
     pub origin: StreamId,
-    /// The thread that began it.
+    /// The thread that began the capture.
     pub thread: ThreadId,
-    /// Whether it has not ended yet.
+    /// Whether the capture has not ended yet.
     pub open: bool,
     members: Vec<Member>,
 }

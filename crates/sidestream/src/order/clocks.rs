@@ -51,13 +51,14 @@ pub struct Clocks {
 
 #[derive(Debug, Default)]
 struct Clock {
-    /// By chain: the last step known to be ordered before. Missing entries are zero.
+    /// By chain: the last step that is known to be ordered before the end of this clock's chain. Missing entries are
+    /// zero.
     known: Vec<u32>,
-    /// The entries of the chains from [`NEAR`] on, except its own.
+    /// The entries of the chains with an index of [`NEAR`] or more, except the clock's own chain.
     far: Far,
-    /// The last step of its own chain.
+    /// The last step of the clock's own chain.
     tick: u32,
-    /// The last step of its own chain at which another entry grew.
+    /// The last step of the clock's own chain at which another entry grew.
     learned: u32,
 }
 
@@ -65,7 +66,7 @@ struct Clock {
 struct Frozen {
     known: Vec<u32>,
     far: Far,
-    /// The step that it stores; `None` if it stores several beside each other.
+    /// The step that the record stores; `None` if it stores several (see [`Step::beside`]).
     step: Option<Epoch>,
 }
 
@@ -181,7 +182,7 @@ impl Clocks {
         self.chains.len() <= NEAR as usize
     }
 
-    /// Returns the step stored last in a record; `None` if it stores several beside each other.
+    /// Returns the step stored last in a record; `None` if the record stores several ([`Step::beside`]).
     pub fn step_of(&self, record: RecordId) -> Option<Epoch> {
         self.records.get(record.0 as usize)?.step
     }
@@ -290,7 +291,7 @@ impl Clock {
         if of < NEAR { 0 } else { self.far.get(of) }
     }
 
-    /// Joins the clock of another chain, of which this clock knows `mine` steps and not the last.
+    /// Joins the clock of another chain, of which this clock knows `mine` steps, but not the last one.
     #[inline(never)]
     fn learn(&mut self, other: u32, mine: u32, theirs: &Clock) {
         self.learned = self.tick;
@@ -327,7 +328,7 @@ impl Clock {
 }
 
 impl Frozen {
-    /// Keeps only what it has in common with a clock whose last step is `step`.
+    /// Keeps only the steps that a clock whose last step is `step` knows too.
     #[cold]
     fn meet(&mut self, clock: &Clock, step: Epoch) {
         let reach_far = |far: &mut Far, step: Epoch| {

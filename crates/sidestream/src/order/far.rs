@@ -11,7 +11,7 @@ use std::sync::Arc;
 const WIDTH: usize = 16;
 const BITS: u32 = WIDTH.trailing_zeros();
 
-/// For each chain a number of steps, which is zero for most.
+/// A number of steps for each chain, which is zero for most chains.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Far {
     root: Option<Arc<Node>>,
@@ -51,7 +51,7 @@ impl Far {
         }
     }
 
-    /// Becomes a copy of another one.
+    /// Replaces all entries with those of another one.
     #[inline]
     pub(super) fn set(&mut self, other: &Far) {
         if self.root.is_some() || other.root.is_some() {
@@ -110,7 +110,7 @@ impl Far {
     }
 }
 
-/// Returns the least height of a tree with an entry for a chain.
+/// Returns the minimum height of a tree with an entry for a chain.
 fn heights(chain: u32) -> u32 {
     let digits = (u32::BITS - chain.leading_zeros()).div_ceil(BITS);
     digits.max(1) - 1

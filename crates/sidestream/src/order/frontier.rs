@@ -47,9 +47,9 @@ impl<N: Copy + PartialEq> Frontier<N> {
         self.records.get(record.0 as usize)?.last().copied()
     }
 
-    /// Adds to `nodes` what `step` is ordered after: the end of its own chain first, then one node for each edge of at
-    /// least this force. Call it once for each step, before [`Frontier::advance`]: of an edge from many streams, those are
-    /// left out that the chain is already ordered after.
+    /// Adds to `nodes` the nodes that `step` is ordered after: the end of its own chain first, then one node for each
+    /// edge of at least this force. Call it once for each step, before [`Frontier::advance`]: for an edge from many
+    /// streams, the streams that the chain is already ordered after are left out.
     ///
     /// The step may also be ordered after any one of [`Frontier::any_of`].
     pub fn before(&mut self, step: &Step, weakest: Force, order: &Order, nodes: &mut Vec<N>) {
@@ -72,15 +72,15 @@ impl<N: Copy + PartialEq> Frontier<N> {
         }
     }
 
-    /// Adds to `nodes` what the edges of a step name, without the end of its own chain: for a query that no later step
-    /// continues from, so nothing is left out.
+    /// Adds to `nodes` the nodes that the edges of a step name, without the end of its own chain. For a query, which no
+    /// later step continues: so no stream is left out.
     pub fn asked(&self, step: &Step, weakest: Force, order: &Order, nodes: &mut Vec<N>) {
         for edge in step.edges.iter().filter(|edge| edge.force <= weakest) {
             self.edge(edge.after, order, 0, nodes);
         }
     }
 
-    /// Returns the nodes of which a step waits for the first to finish; empty for nearly every step.
+    /// Returns the nodes of which the first to finish ends a step's wait; empty for nearly every step.
     pub fn any_of(&self, step: &Step, weakest: Force) -> &[N] {
         let edges = step.edges.iter().filter(|edge| edge.force <= weakest);
         let mut several = edges.filter_map(|edge| match edge.after {

@@ -5,9 +5,9 @@
 //! API can do, each as a function on the clocks involved: non-blocking streams outside captures, records, waits and the
 //! host.
 //!
-//! The clock of a stream contains, for every stream, the number of its steps that are known to be ordered before whatever
-//! the stream does next. The clock of a thread contains the number of steps known to be complete. Only streams have
-//! entries: a thread does no work that others wait for, it only passes on what it knows (R3).
+//! The clock of a stream contains, for every stream, the number of its steps that are known to be ordered before
+//! everything that the stream does next. The clock of a thread contains the number of steps known to be complete. Only
+//! streams have entries: a thread does no work that others wait for, it only passes on what it knows (R3).
 //!
 //! A clock is stored once per operation, so that must be cheap. A clock of few streams, which is the usual case, is one
 //! cache line that is copied. A clock of more streams is shared and copied on write: storing it increments a
@@ -37,9 +37,9 @@ const MOST: u32 = i32::MAX as u32;
 pub struct StreamClock {
     chain: u32,
     tick: u32,
-    /// The entries of the other chains; the one of its own chain is not updated.
+    /// The entries of the other chains; the entry of the stream's own chain is not updated.
     known: Known,
-    /// The thread, and the version of its clock, that it joined last.
+    /// The thread whose clock was joined last, and the version of that clock.
     fed_by: (u32, u64),
 }
 
@@ -107,8 +107,9 @@ impl StreamClock {
         }
     }
 
-    /// Adds the launch of a graph whose last launch ended at `earlier`, by a call of `thread`: the launch, and whatever the
-    /// stream does next, is ordered after that one without any wait, wherever it ran (R49).
+    /// Adds the launch of a graph whose last launch ended at `earlier`, by a call of `thread`: the launch, and
+    /// everything that the stream does next, is ordered after the last launch without any wait, in whichever stream
+    /// that ran (R49).
     pub fn launched(&mut self, thread: &ThreadClock, earlier: &Point) {
         if !self.knows(earlier.epoch) {
             self.known.learn(earlier);
@@ -138,7 +139,7 @@ impl StreamClock {
         point.known.copy_from(&self.known);
     }
 
-    /// Whether a step is ordered before whatever the stream does next.
+    /// Whether a step is ordered before everything that the stream does next.
     #[inline]
     pub fn knows(&self, epoch: Epoch) -> bool {
         epoch.chain == self.chain || self.known.has(epoch)
@@ -149,8 +150,8 @@ impl StreamClock {
         self.chain
     }
 
-    /// Whether its step numbers are nearly used up, so that [`StreamClock::renew`] must be called. More are left by then
-    /// than any call uses.
+    /// Whether its step numbers are nearly used up, so that [`StreamClock::renew`] must be called. At that point more
+    /// numbers are left than any call uses.
     #[inline]
     pub(crate) fn is_worn(&self) -> bool {
         self.tick > MOST - (1 << 20)
@@ -215,7 +216,7 @@ impl Point {
         self.epoch
     }
 
-    /// Whether a step is this one or ordered before it: a wait for this point includes it.
+    /// Whether a step is that of this point or ordered before it, so that a wait for this point includes the step.
     #[inline]
     pub fn covers(&self, epoch: Epoch) -> bool {
         let own = self.epoch.chain == epoch.chain && self.epoch.tick >= epoch.tick;
@@ -305,7 +306,7 @@ impl Known {
         *entry = (*entry).max(epoch.tick);
     }
 
-    /// Returns the entries, of as many chains as there are.
+    /// Returns the entries as a vector, which can have any number of chains.
     #[inline(never)]
     fn many(&mut self) -> &mut Vec<u32> {
         if let Known::Few(known) = self {

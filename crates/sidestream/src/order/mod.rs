@@ -66,7 +66,7 @@ pub enum Chain {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordId(pub u32);
 
-/// What a step is ordered after.
+/// The steps that an edge orders a step after.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
     /// All steps so far on this chain.
@@ -75,27 +75,28 @@ pub enum After {
     Blocking(DeviceId),
     /// All steps so far on every stream of the device (R9).
     Device(DeviceId),
-    /// The point stored last in this record; of several points beside each other, what all of them are ordered after.
+    /// The point stored last in this record; if the record stores several points ([`Step::beside`]), everything that
+    /// all of them are ordered after.
     Record(RecordId),
 }
 
 /// How certain an edge is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Force {
-    /// The documentation of CUDA or PyTorch guarantees it.
+    /// The documentation of CUDA or PyTorch guarantees the order.
     Promised,
-    /// Devices were seen to keep it, but it is not documented.
+    /// Devices were observed to keep the order, but it is not documented.
     Observed,
 }
 
 /// One reason for a step to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Edge {
-    /// What it waits for.
+    /// The earlier steps that are waited for.
     pub after: After,
-    /// The rule that requires it.
+    /// The rule that requires the wait.
     pub rule: Rule,
-    /// How certain it is.
+    /// How certain the edge is.
     pub force: Force,
 }
 
@@ -125,12 +126,12 @@ impl Performs {
     }
 }
 
-/// One point on a chain: what it waits for, the accesses that it performs, and the record that stores it.
+/// One point on a chain: the edges that it waits for, the accesses that it performs, and the record that stores it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
     /// The chain that it extends.
     pub chain: Chain,
-    /// What it is ordered after, besides the earlier steps of its chain.
+    /// The edges that order the step after others, besides the earlier steps of its chain.
     pub edges: SmallVec<[Edge; 4]>,
     /// The accesses that it performs.
     pub performs: Performs,
@@ -138,17 +139,17 @@ pub struct Step {
     pub staged: bool,
     /// The record that stores this point of the chain for later edges.
     pub freezes: Option<RecordId>,
-    /// Whether the record keeps its earlier points beside this one: a waiter is released by one of them, and
-    /// it is unknown by which (R28).
+    /// Whether the record keeps its earlier points in addition to this one: a waiter is released by one of them, but it
+    /// is unknown which one (R28).
     pub beside: bool,
 }
 
 /// Whether the operation runs or is captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Runs {
-    /// It runs; its steps determine when.
+    /// The operation runs; its steps determine when.
     Now,
-    /// It became part of a graph under construction. There are no steps.
+    /// The operation became part of a graph under construction, and has no steps.
     Captured,
 }
 
@@ -164,7 +165,7 @@ pub struct Order {
     flags: Vec<Flag>,
     /// By graph: the record of its last launch.
     graphs: Vec<Option<RecordId>>,
-    /// By buffer: what the caching allocator knows about it.
+    /// By buffer: its state in the caching allocator.
     blocks: Vec<Block>,
     records: u32,
     /// The number of records made by frees.
@@ -178,9 +179,9 @@ pub struct Order {
 
 #[derive(Debug, Default)]
 struct Flag {
-    /// The record of the points at which it was set.
+    /// The record of the points at which the flag was set.
     record: Option<RecordId>,
-    /// Whether it was set, and no thread has waited for it since.
+    /// Whether the flag was set, and no thread has waited for it since.
     is_up: bool,
 }
 
@@ -189,7 +190,7 @@ struct Stream {
     kind: StreamKind,
     device: DeviceId,
     capture: Option<CaptureId>,
-    /// The call by which it joined its current or last capture.
+    /// The call by which the stream joined its current or last capture.
     entered: OpId,
     /// Its links in the list of streams of its device.
     link: Link,
@@ -201,11 +202,12 @@ struct Event {
     /// The device on which it was created, if known.
     device: Option<DeviceId>,
     last: Last,
-    /// The record that stores its last point; one for all of them, since only the last one counts (R7).
+    /// The record that stores the point of the event's last record; one for all of its records, since only the last one
+    /// counts (R7).
     slot: Option<RecordId>,
 }
 
-/// Where an event was last recorded.
+/// The place of an event's last record.
 #[derive(Debug)]
 enum Last {
     Never,
@@ -218,7 +220,7 @@ struct Device {
     legacy: Option<StreamId>,
     streams: Vec<StreamId>,
     acted: Acted,
-    /// The numbers of its blocking streams and of all its streams that are being captured.
+    /// The number of the device's blocking streams that are being captured, and that of all its captured streams.
     capturing_blocking: u32,
     capturing: u32,
 }
@@ -263,8 +265,8 @@ impl Order {
         fresh
     }
 
-    /// Declares an event: whether it records times, and the device on which it was created, if later calls are to be
-    /// checked against it.
+    /// Declares an event. `timing` is whether it records the device's time; `device` is the device on which it was
+    /// created, if later calls are to be checked against it.
     pub fn add_event(&mut self, timing: bool, device: Option<DeviceId>) -> EventId {
         self.events.push(Event {
             timing,
@@ -313,8 +315,8 @@ impl Order {
         }
     }
 
-    /// Returns the call since which a stream can be neither recorded nor waited for, if so: because it takes part in a
-    /// capture, or is the legacy stream beside one (R45, R46).
+    /// If a stream can be neither recorded nor waited for, because it takes part in a capture or is the legacy stream
+    /// during one, returns the call by which that began (R45, R46).
     pub(crate) fn closed_since(&self, stream: StreamId) -> Option<OpId> {
         let Stream { kind, device, .. } = self.streams[stream.0 as usize];
         if self.devices[device.0 as usize].capturing == 0 {
@@ -329,8 +331,8 @@ impl Order {
         closed.map(|(_, other)| other.entered).min()
     }
 
-    /// Returns what the caching allocator knows about an allocated buffer: its home stream, and the other streams that were
-    /// noted for its free (R53).
+    /// Returns the state of an allocated buffer in the caching allocator: its home stream, and the other streams that
+    /// were noted for its free (R53).
     pub fn known_uses(&self, buffer: BufferId) -> (Option<StreamId>, &[StreamId]) {
         let block = self.blocks.get(buffer.0 as usize);
         block.map_or((None, &[]), |block| (block.home, &block.noted))

@@ -1,19 +1,20 @@
-//! What CUDA's documentation leaves open about a call. The rules state what is documented; for what is not, a checker warns.
+//! The behaviour of a call that CUDA's documentation leaves open. The rules state the documented behaviour; about the
+//! rest, a checker warns.
 
 use crate::op::{Class, Kind, Memory};
 
-/// What is not documented about a call.
+/// A property of a call that is not documented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Open {
-    /// Whether it blocks its caller until it has finished with memory of this kind.
+    /// Whether the call blocks its caller until it has finished with memory of this kind.
     Blocks(Memory),
-    /// Whether it waits for the work that is pending at the call.
+    /// Whether the call waits for the work that is pending when it is made.
     Waits,
 }
 
 impl Open {
-    /// Returns what is open about a call of this kind: an asynchronous copy with pageable memory (R22), a blocking copy
-    /// between device memories of which one is managed (R20, R26), or `cudaFree` (R31).
+    /// Returns the undocumented property of a call of this kind: an asynchronous copy with pageable memory (R22), a
+    /// blocking copy between device memories of which one is managed (R20, R26), or `cudaFree` (R31).
     #[inline]
     pub fn of(kind: &Kind) -> Option<Open> {
         if let Kind::CudaFree {

@@ -126,7 +126,7 @@ impl Order {
             }
             Kind::BeginCapture { stream } => self.begin_capture(stream, thread),
             Kind::EndCapture { stream } => self.end_capture(stream, thread),
-            // R13, R31: these add no order and wait for nothing.
+            // R13, R31: these calls add no order and wait for nothing.
             Kind::CudaMalloc | Kind::CreateStream { .. } | Kind::DestroyStream { .. } => {
                 Ok(Runs::Now)
             }
@@ -231,7 +231,7 @@ impl Order {
                 let transfer = self.action(legacy, thread, steps);
                 transfer.performs = Performs::Writes;
             }
-            // R20, R26: neither side is the host's; the call returns at once.
+            // R20, R26: neither side is host memory; the call returns at once.
             (false, false) => {
                 self.work(legacy, thread, None, steps)?;
             }
@@ -380,7 +380,7 @@ impl Order {
             return Err(misuse(
                 Code::StreamCaptureUnsupported,
                 46,
-                "the stream is being captured, its work does not run; ask after the capture",
+                "the stream is being captured, so its work does not run; make the call after the capture",
             ));
         }
         if done {
@@ -471,8 +471,8 @@ impl Order {
     fn free(&mut self, buffer: BufferId, thread: ThreadId, steps: &mut Steps) {
         let noted = std::mem::take(&mut grow(&mut self.blocks, buffer.0).noted);
         for stream in noted {
-            // The allocator records no events in a stream that is being captured. In the legacy stream beside a capture it
-            // records when the capture has ended, which covers at least the work up to here.
+            // The allocator records no events in a stream that is being captured. In the legacy stream during a
+            // capture, it records the event when the capture has ended; that event covers at least the work up to here.
             if self.capture_of(stream).is_some() {
                 continue;
             }

@@ -109,12 +109,12 @@ impl<O> Item<O> {
         }
     }
 
-    /// Returns its number, from zero.
+    /// Returns the number of the item, counted from zero.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// Returns the number of its rows; the rest of its output is unspecified.
+    /// Returns the number of the item's rows; the rest of its output is unspecified.
     pub fn rows(&self) -> usize {
         self.rows
     }

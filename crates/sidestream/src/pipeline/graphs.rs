@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::graph::{Graph, GraphBuilder};
 use crate::stream::Stream;
 
-/// Describes the graph of a slot, and returns which of its pinned memory is the input and which is the output.
+/// Describes the graph of a slot, and returns the keys of the input and of the output among its pinned memory.
 pub(super) type Describe<I, O> =
     Box<dyn FnMut(&Stream, &mut GraphBuilder) -> Result<(I, O)> + Send>;
 

@@ -19,7 +19,7 @@ pub struct Plan {
 const LEAST: usize = 2;
 /// The largest depth chosen: more gained nothing on any device that was measured.
 const MOST: usize = 8;
-/// The least host time to submit an item: three calls of 1.5 to 3 µs, measured on an H200.
+/// The minimum host time to submit an item: three calls of 1.5 to 3 µs, measured on an H200.
 const HOST: Duration = Duration::from_micros(6);
 
 impl Plan {

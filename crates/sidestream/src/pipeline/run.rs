@@ -174,7 +174,8 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
             let slot = ((self.submitted - self.first) % self.slots as u64) as usize;
             let output = match self.body.output(slot, &self.home) {
                 Ok(Some(output)) => output,
-                // The memory comes back when the consumer drops the item that has it; deliver older items first.
+                // The memory comes back when the consumer drops the item that has it, so older items are delivered
+                // first.
                 Ok(None) if when == When::Ahead || !self.flights.is_empty() => return,
                 Ok(None) => {
                     let failed = Failed::new("slot", self.submitted, still_held());
@@ -281,7 +282,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
     // ---------------------------------------------------------------- slots
 
     /// Makes slots when they are first needed, one for each item on the device. The depth changes only while no item is
-    /// there, so that items and slots stay in step.
+    /// on the device, so that items and slots stay in step.
     fn make_slots(&mut self) -> Result<()> {
         if self.slots < self.depth {
             self.first = self.submitted;

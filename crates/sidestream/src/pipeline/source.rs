@@ -14,7 +14,7 @@ pub(super) type Fill<H> = Box<dyn FnMut(u64, &mut H) -> Result<Option<usize>, Bo
 
 /// The source of a running pipeline.
 pub(super) struct Source<H> {
-    /// The function that fills on the consumer's thread, if it does.
+    /// The function that fills items on the consumer's thread; `None` if other threads fill them.
     here: Option<Fill<H>>,
     /// Memory to fill on the consumer's thread.
     empty: VecDeque<H>,
@@ -143,7 +143,8 @@ impl<H: Send + 'static> Source<H> {
         }
     }
 
-    /// Returns the next item. Blocks until it is filled if `may_wait`; otherwise wakes the task, if one is given, when it is.
+    /// Returns the next item. If `may_wait` is set, blocks until the item is filled; otherwise the task, if one is
+    /// given, is woken when it is filled.
     pub(super) fn next(&mut self, may_wait: bool, waker: Option<&Waker>) -> Next<H> {
         let next = match &mut self.here {
             Some(fill) if !self.shared.state.lock().is_closed => {

@@ -51,7 +51,7 @@ impl Lease {
         self.layout.len()
     }
 
-    /// Returns one of its leaves.
+    /// Returns one of the batch's leaves.
     ///
     /// # Panics
     /// If there are fewer leaves.
@@ -61,7 +61,7 @@ impl Lease {
         self.memory().bytes(start..start + bytes)
     }
 
-    /// Returns the address and the size in bytes of its memory.
+    /// Returns the address and the size in bytes of the batch's memory.
     pub fn address(&self) -> (u64, u64) {
         let all = self.memory().all();
         (all.address(), all.size_bytes())
@@ -71,8 +71,8 @@ impl Lease {
     /// only after all work that is enqueued in the stream before the lease ends (R54).
     ///
     /// # Ordering
-    /// None: the caller must make the stream wait for the one on which the batch was handed over, or for the work that wrote
-    /// the batch last.
+    /// None: the caller must make the stream wait for the stream on which the batch was handed over, or for the work
+    /// that wrote the batch last.
     pub fn note(&self, stream: &Stream) {
         if !self.shared.is_this_process() {
             return;
@@ -111,7 +111,8 @@ impl Lease {
         let _relaxed = Relaxed::on(device);
         let down = self.shared.download()?;
         self.wait_for_uses("read", &down)?;
-        // Not pinned memory: freeing that waits for the device, which invalidates captures of other threads.
+        // Pageable and not pinned: freeing pinned memory waits for the device, which invalidates captures of other
+        // threads.
         let host = HostMemory::pageable(device, leaf.size_bytes())?;
         // SAFETY: the stream waits for everything that may write the leaf, the lease keeps the leaf valid until
         // the copy is complete, and the host waits below before it reads or drops its own memory.
@@ -148,8 +149,8 @@ impl Lease {
         let shared = &self.shared;
         shared.with_memory(|| slot.make_room(device, from.size_bytes()))?;
         let memory = slot.memory_for(stream)?;
-        // SAFETY: the stream is ordered after everything that writes the source. It is noted in the lease of the
-        // source, and in that of the copy, whose memory is new.
+        // SAFETY: the stream is ordered after everything that writes the source. The stream is noted in the lease of
+        // the source, and in that of the copy, whose memory is new.
         unsafe { stream.memcpy(from, memory.all())? };
         if let Err(error) = stream.record(&slot.uploaded) {
             // The copy is in flight: the memory is freed when it is complete, or leaked if that cannot be known.
@@ -163,8 +164,9 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Notes the stream, and makes it wait for all work enqueued in the others. So it is ordered after the upload too: the
-    /// first of them waited for the upload when the batch was handed over, and a copy of a batch was made on it.
+    /// Notes the stream, and makes it wait for all work enqueued in the others. So the stream is ordered after the
+    /// upload too: the first noted stream waited for the upload when the batch was handed over, or is the stream on
+    /// which a copy of the batch was made.
     ///
     /// # Errors
     /// If one of them is being captured, since the wait would become part of the capture; or an error of the driver.
@@ -173,7 +175,7 @@ impl Lease {
         if noted.iter().chain([stream]).any(Stream::is_captured) {
             return Err(invalid(
                 call,
-                "a stream that uses the batch is being captured, or is the legacy stream beside a capture, and this call is \
+                "a stream that uses the batch is being captured, or is the legacy stream during a capture, and this call is \
                  outside the capture; make it before the capture begins, or when the capture has ended",
             ));
         }
@@ -209,7 +211,7 @@ impl Drop for Lease {
             return;
         }
         let is_copy = self.is_copy;
-        // Outside host functions, since it calls the driver.
+        // Not in a host function, since ending a lease calls the driver.
         outside_callbacks(move || end(&shared, slot, streams, is_copy));
     }
 }

@@ -107,7 +107,7 @@ pub struct Leaf {
     pub address: u64,
     /// The number of bytes.
     pub bytes: u64,
-    /// Whether it is page-locked and large, so that it is copied directly instead of being packed.
+    /// Whether the memory is page-locked and large, so that it is copied directly instead of being packed.
     pub direct: bool,
 }
 
@@ -126,7 +126,7 @@ impl Leaf {
 pub struct Ticket {
     shared: Arc<Shared>,
     uploaded: Arc<crate::explicit::Event>,
-    /// `None` once it was handed over.
+    /// `None` once the batch was handed over.
     slot: Mutex<Option<Slot>>,
     /// By leaf: its offset in the slot, and its size in bytes.
     layout: Arc<[(u64, u64)]>,
@@ -138,9 +138,9 @@ pub struct Ticket {
 pub struct Statistics {
     /// The number of batches put.
     pub batches: u64,
-    /// Their total size in bytes.
+    /// The total size of these batches, in bytes.
     pub bytes: u64,
-    /// The bytes of them that were copied directly, without packing.
+    /// The bytes that were copied directly, without packing.
     pub direct_bytes: u64,
     /// The number of slots now, including those in use.
     pub slots: usize,
@@ -222,9 +222,9 @@ impl Ring {
         Ok(Ring { shared, filling })
     }
 
-    /// Limits the pinned memory for packing to `most_bytes`. Without a limit it is twice the largest batch, and somewhat more
-    /// where batches grow: while one is copied to the device, the next is packed. If only one batch fits, packing
-    /// waits for the copy.
+    /// Limits the pinned memory for packing to `most_bytes`. Without a limit, this memory is twice as large as the
+    /// largest batch, and somewhat larger where batches grow: while one batch is copied to the device, the next is
+    /// packed. If only one batch fits, packing waits for the copy.
     ///
     /// # Errors
     /// A [`put`](Ring::put) of a batch that does not fit is refused with [`Error::Invalid`].
@@ -398,7 +398,8 @@ impl Drop for Ring {
 }
 
 impl Filling {
-    /// Returns the pinned memory whose last copy is the oldest, and the size that it may have, which is sufficient.
+    /// Returns the pinned memory whose last copy is the oldest, and the maximum size to which it may grow, which is
+    /// enough for `bytes`.
     #[track_caller]
     fn next_of(&mut self, shared: &Shared, bytes: u64) -> Result<(&mut Staging, u64)> {
         let most_bytes = self.most_bytes.unwrap_or(u64::MAX);
@@ -422,7 +423,7 @@ impl Filling {
         self.next = at + 1;
         let mut others = self.pinned_bytes() - self.staging[at].size_bytes();
         if bytes > most_bytes.saturating_sub(others) {
-            // Only one fits: it is packed into again when its copy is complete.
+            // There is room for this one only: the others are freed once their copies are complete.
             for (_, other) in self
                 .staging
                 .iter_mut()
@@ -463,7 +464,7 @@ impl Ticket {
         if consumer.is_captured() {
             return Err(invalid(
                 "hand_over",
-                "the stream is being captured, or is the legacy stream beside a capture, and the copy is outside \
+                "the stream is being captured, or is the legacy stream during a capture, and the copy is outside \
                  the capture; take the batch before the capture begins",
             ));
         }

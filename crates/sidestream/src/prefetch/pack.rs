@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// The bytes that a thread copies at a time: many compared to the cost of taking a chunk, few compared to a batch.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Fewer bytes than this are copied before another thread has woken.
+/// Below this size, one thread has copied all bytes before another thread has woken.
 const ALONE_BYTES: usize = 2 << 20;
 /// The largest number of threads: eight saturate the link of an H200.
 const MOST_THREADS: usize = 8;

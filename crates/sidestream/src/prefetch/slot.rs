@@ -40,7 +40,7 @@ pub(super) struct Shared {
     changed: Condvar,
     /// The stream for downloads, made by the first download.
     down: Mutex<Option<Stream>>,
-    /// The store from which it takes its memory, and to which it returns it.
+    /// The store from which the ring takes its memory, and to which it returns that memory.
     spares: Option<Spares>,
 }
 
@@ -107,7 +107,7 @@ impl Shared {
                 // Each request of the consumer adds one slot.
                 state.is_asked = false;
             }
-            // A new slot needs no wait, while a used one waits for its last uses.
+            // A new slot needs no wait, while a reused one waits for its last uses.
             if state.made < state.capacity {
                 state.made += 1;
                 drop(state);
@@ -170,7 +170,7 @@ impl Shared {
         self.spares.as_ref()?.staging(bytes, most_bytes)
     }
 
-    /// Whether its memory is kept for another ring.
+    /// Whether the ring's memory is kept for another ring.
     pub(super) fn has_spares(&self) -> bool {
         self.spares.is_some()
     }
@@ -323,7 +323,7 @@ impl Slot {
         // The record would become part of the capture, which the ring cannot wait for.
         if stream.is_captured() {
             return Err(
-                "a batch was released while a stream that uses it was being captured, or was the legacy stream beside a \
+                "a batch was released while a stream that uses it was being captured, or was the legacy stream during a \
                  capture, so its memory is not used again; keep the batch until the capture has ended"
                     .to_owned(),
             );
@@ -410,7 +410,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Records that a copy from it was enqueued in the stream.
+    /// Records that a copy from this memory was enqueued in the stream.
     pub(super) fn sent(&mut self, upload: &Stream) -> Result<()> {
         self.is_sent = true;
         upload.record(&self.copied)
@@ -440,9 +440,9 @@ impl Drop for Staging {
     }
 }
 
-/// While it exists, calls of this thread do not invalidate captures of other threads: a program may capture a graph while
-/// its feeder allocates and waits for events. Freeing memory is not covered, since the driver then waits for
-/// the device.
+/// While this value exists, calls of this thread do not invalidate captures of other threads: a program may capture a
+/// graph while its feeder allocates and waits for events. Freeing memory is not covered, since the driver then waits
+/// for the device.
 pub(super) struct Relaxed<'a> {
     device: &'a Device,
     before: i32,
@@ -464,7 +464,8 @@ impl Drop for Relaxed<'_> {
     }
 }
 
-/// Returns the new size in place of `has` bytes: larger than wanted, since memory that grew once is likely to grow again.
+/// Returns the new size of memory that has `has` bytes: larger than wanted, since memory that grew once is likely to
+/// grow again.
 fn larger(has: u64, wanted: u64) -> u64 {
     wanted.max(has.saturating_add(has / 4))
 }

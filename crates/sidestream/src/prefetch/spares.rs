@@ -1,5 +1,5 @@
-//! Memory, streams and threads that rings pass on to later rings: to page-lock memory, to allocate it and to start threads
-//! takes longer than many training steps.
+//! Memory, streams and threads that rings pass on to later rings: page-locking memory, allocating it and starting
+//! threads takes longer than many training steps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::tracker::{drop_elsewhere, outside_callbacks};
 /// memory of a batch is written again only after all its uses: its events stay with it.
 ///
 /// At most [`MOST_BYTES`](Spares::MOST_BYTES) of device memory and as many of pinned memory are kept, in at most
-/// [`MOST_SLOTS`](Spares::MOST_SLOTS) slots; the oldest are freed first. If an allocation for one of its rings fails, all of
-/// it is freed.
+/// [`MOST_SLOTS`](Spares::MOST_SLOTS) slots; the oldest are freed first. If an allocation for one of these rings fails,
+/// all kept memory is freed.
 #[derive(Clone)]
 pub struct Spares {
     device: Device,
@@ -97,7 +97,8 @@ impl Spares {
         smallest(stagings, bytes..=most_bytes, Staging::size_bytes)
     }
 
-    /// Keeps what fits. The rest is freed on another thread, since that waits for the uses of the memory.
+    /// Keeps the memory that fits within the limits. The rest is freed on another thread, since freeing waits for the
+    /// uses of the memory.
     pub(super) fn keep(&self, left: Kept) {
         let mut over = Kept::default();
         let mut kept = self.kept.lock();

@@ -1,8 +1,8 @@
 //! The library's own kernels, as PTX that every driver for CUDA 12 and 13 accepts.
 //!
-//! Each text is one module, and its documentation lists the module's entries; it is stored compressed, and
-//! decompressed at its first use. The sources are in `kernels/` at the root of the repository, and `cargo xtask
-//! kernels` builds them. The parameters of the entries are given here in C. In all of them a thread continues with a
+//! Each string is one module, and its documentation lists the module's entries. The modules are stored compressed, and
+//! decompressed at their first use. The sources are in `kernels/` at the root of the repository, and `cargo xtask
+//! kernels` builds them. The parameters of the entries are given here in C. In each kernel a thread continues with a
 //! stride of the whole grid, so that every one-dimensional grid gives the same result.
 
 use std::io;
@@ -31,9 +31,8 @@ pub static VECTOR_ADD: LazyLock<String> =
 pub static OVERLAP_STEP: LazyLock<String> =
     LazyLock::new(|| unpacked(include_bytes!("overlap_step.ptx.gz")));
 
-/// `gather(const Piece* table, unsigned pieces)`, with
-/// `struct Piece { unsigned long long from, to, bytes; }`: copies each piece from pinned memory of the
-/// host to device memory, at any alignment and length.
+/// `gather(const Piece* table, unsigned pieces)`, with `struct Piece { unsigned long long from, to, bytes; }`: copies
+/// each piece from pinned host memory to device memory, at any alignment and length.
 ///
 /// Pieces must not overlap. With `k` times as many blocks as pieces, `k` blocks copy each piece. A block of 256
 /// threads requests up to 32 KB before the first bytes arrive. The table may be in pinned memory too.
@@ -53,15 +52,16 @@ pub(crate) static DENSE: LazyLock<String> =
     LazyLock::new(|| unpacked(include_bytes!("dense.ptx.gz")));
 
 /// `mix(unsigned long long ns, unsigned long long seed, unsigned reads, unsigned writes, unsigned char* at0, unsigned
-/// long long bytes0, …)`, with twelve regions: the bytes that it writes to the `writes` regions after the first
-/// `reads` ones depend on the seed and on what it read there. It reads at its start and writes when `ns` nanoseconds
-/// have passed. It is launched with one block; its twin is [`library::mix`](crate::kernel::library::mix).
+/// long long bytes0, …)`, with twelve regions: the kernel reads the first `reads` regions and writes the `writes`
+/// regions after them; the bytes that it writes depend on the seed and on all bytes that it read. It reads at its start
+/// and writes when `ns` nanoseconds have passed. It is launched with one block;
+/// [`library::mix`](crate::kernel::library::mix) has the form in Rust.
 pub(crate) static MIX: LazyLock<String> = LazyLock::new(|| unpacked(include_bytes!("mix.ptx.gz")));
 
 /// `spin(unsigned long long ns)`: keeps the device busy until its clock has advanced by `ns`. One block of one thread
 /// is enough.
 pub static SPIN: LazyLock<String> = LazyLock::new(|| unpacked(include_bytes!("spin.ptx.gz")));
 
-/// `trap()` stops the device with an error, and `poke(unsigned long long address, unsigned value)` writes four bytes
-/// at any address.
+/// `trap()` stops the device with an error, and `poke(unsigned long long address, unsigned value)` writes the four
+/// bytes of `value` at any address.
 pub static FAULT: LazyLock<String> = LazyLock::new(|| unpacked(include_bytes!("fault.ptx.gz")));

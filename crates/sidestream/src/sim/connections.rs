@@ -15,7 +15,7 @@ use crate::op::{DeviceId, StreamId};
 pub(super) struct Connections<P> {
     /// The number of connections of each device.
     count: u32,
-    /// Returns the meaning of the turn of a task in its connection.
+    /// Returns the meaning of the marker that represents a task's turn in its connection.
     pub turn: fn(&P) -> P,
     /// By stream: its device, and the number of earlier streams of that device.
     streams: HashMap<StreamId, (DeviceId, u32)>,

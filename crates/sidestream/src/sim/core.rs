@@ -85,8 +85,8 @@ impl<P> Core<P> {
         work::call(op, source.map_or(0, |source| source.len_bytes()))
     }
 
-    /// Returns the delay that the schedule gives a step: `number` is the operation by which a schedule singles it out,
-    /// `rank` grows from call to call, and `works` says whether the operation has work in a stream.
+    /// Returns the delay that the schedule gives a step: `number` is the operation by which a schedule can single out
+    /// the step, `rank` grows from call to call, and `works` says whether the operation has work in a stream.
     pub(super) fn delay(&mut self, number: OpId, rank: u64, step: &Step, works: bool) -> Delay {
         let is_late = self.schedule.singles_out(number, step.chain, works);
         self.schedule
@@ -109,7 +109,7 @@ impl<P> Core<P> {
         self.engine.push(task.delay(delay))
     }
 
-    /// Adds the last of several launches, after the first one and the call that made it.
+    /// Adds the last of several launches, after the first launch and after the call that makes the last one.
     pub(super) fn push_launch(
         &mut self,
         chain: Chain,

@@ -55,7 +55,7 @@ use state::{State, Targets};
 /// A simulated machine with some devices.
 pub struct Machine {
     caps: Vec<Caps>,
-    // Declared before the state, so that its functions have returned when the memory is freed.
+    // Declared, and so dropped, before the state: the host functions have returned when the memory is freed.
     callback: Callback,
     state: Mutex<State>,
     /// Kernels of which the machine was the last owner. They capture values of the program, whose destructors
@@ -68,8 +68,8 @@ impl Machine {
     /// The most and the least urgent stream priority of its devices, as on NVIDIA devices since Ampere.
     pub const PRIORITIES: (i32, i32) = (-5, 0);
 
-    /// Returns a machine with these devices, each with its name, such as `sim:h200`. `memory_bytes` is the size of
-    /// the memory of each device; without it each has the size in its profile.
+    /// Returns a machine with these devices, each with its name, such as `sim:h200`. `memory_bytes` is the memory size
+    /// of each device; without it, each device has the size in its profile.
     ///
     /// # Panics
     /// If there is no device.
@@ -94,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// Simulates only times from now on: no byte is read or written, and kernels are not run.
+    /// From now on simulates only times: no byte is read or written, and kernels are not run.
     pub fn times_only(&self) {
         self.state.lock().computes = false;
     }

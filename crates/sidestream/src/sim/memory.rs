@@ -37,7 +37,7 @@ struct Arena {
 /// The largest total size of all buffers.
 pub const LIMIT_BYTES: u64 = 1 << 30;
 
-/// Why a buffer could not be added.
+/// The reason why a buffer could not be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unplaceable {
     /// All buffers together would be larger than [`LIMIT_BYTES`].
@@ -74,7 +74,7 @@ pub struct Found {
     pub arena: u32,
     /// First byte.
     pub start: u64,
-    /// One past the last.
+    /// One past the last byte.
     pub end: u64,
     /// The last operation that had written the bytes.
     pub writer: Option<OpId>,
@@ -89,10 +89,10 @@ impl Contents {
         }
     }
 
-    /// Adds a buffer with its own bytes, or one that uses the bytes of an earlier buffer from an offset on.
+    /// Adds a buffer with its own bytes, or one that uses the bytes of an earlier buffer, starting at an offset.
     ///
     /// # Errors
-    /// If it does not fit.
+    /// If the buffer does not fit.
     pub fn add(
         &mut self,
         size_bytes: u64,
@@ -243,7 +243,7 @@ impl Writers {
         }
         let first = self.from.partition_point(|&(from, _)| from < start);
         let past = self.from.partition_point(|&(from, _)| from <= end);
-        // The writer at `end` stays the writer from there on.
+        // The writer at `end` remains the writer of the bytes that follow.
         let after = past.checked_sub(1).map_or(NO_WRITER, |i| self.from[i].1);
         self.from.splice(first..past, [(start, by), (end, after)]);
     }

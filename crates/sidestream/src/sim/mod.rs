@@ -1,8 +1,8 @@
 //! A simulated GPU: virtual time, real results.
 //!
-//! [`Sim`] takes operations in call order. The rule book determines what each is ordered after, and the engine when
-//! each runs. Its bytes are read when it starts and written when it ends. An operation that lacks a wait therefore
-//! computes with whatever the memory contains at that time, as on a device.
+//! [`Sim`] takes operations in call order. The rule book determines what each operation is ordered after, and the
+//! engine determines when it runs. An operation reads bytes when it starts and writes bytes when it ends. An operation
+//! that lacks a wait therefore computes with whatever the memory contains at that time, as on a device.
 //!
 //! A [`Schedule`] picks one of the orders that the rules allow. [`Schedule::InOrder`] also keeps orders that were only
 //! observed on devices; the others keep only those that CUDA guarantees, so that a program that depends on
@@ -51,14 +51,14 @@ struct Submitted {
     recorded_by: Option<OpId>,
     /// The current device of the calling thread.
     device: DeviceId,
-    /// A hash of everything that it has read.
+    /// A hash of everything that the operation has read.
     seen: u64,
     /// The bytes that a copy has read and not yet written.
     stash: Vec<u8>,
     witness: Vec<Witness>,
 }
 
-/// The state of bytes at one access of an operation: what a read saw, or what a write replaced.
+/// The state of bytes at one access of an operation: the bytes that a read saw, or that a write replaced.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Witness {
     /// Whether the access wrote.
@@ -74,16 +74,16 @@ struct Part {
     op: u32,
     performs: Performs,
     is_call: bool,
-    /// Whether it is only the turn of the next task in a connection.
+    /// Whether the task is only a marker for the next task's turn in a connection.
     is_turn: bool,
-    /// The stream it runs on; `None` for the part on the host.
+    /// The stream on which the task runs; `None` for the part on the host.
     stream: Option<StreamId>,
 }
 
 /// The error for operations that cannot run, because a stream is held or waits for a held one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stuck {
-    /// The first of them in call order.
+    /// The first such operation in call order.
     pub first: OpId,
     /// The number of such operations.
     pub count: usize,
@@ -133,9 +133,9 @@ impl Sim {
     }
 
     /// Gives each device `count` connections, which its streams share in the order in which they are declared
-    /// ([`Sim::prioritize`]) or first used: work that waits in a connection delays later work of other streams there. This is a
-    /// model, since NVIDIA does not document which streams share, and programs may not rely on the order: only
-    /// [`Schedule::InOrder`] applies it. Without this call each stream has its own connection.
+    /// ([`Sim::prioritize`]) or first used: work that waits in a connection delays later work of other streams there.
+    /// This is a model, since NVIDIA does not document which streams share a connection, and programs may not rely on
+    /// the order: only [`Schedule::InOrder`] applies it. Without this call each stream has its own connection.
     pub fn connect(&mut self, count: u32) {
         let turn = |part: &Part| Part {
             performs: Performs::Nothing,
@@ -147,7 +147,7 @@ impl Sim {
         self.core.connections = is_used.then(|| Connections::new(count, turn));
     }
 
-    /// Simulates only times from now on: buffers need not be added, and results are not kept.
+    /// From now on simulates only times: buffers need not be added, and results are not kept.
     pub fn times_only(&mut self) {
         self.computes = false;
     }

@@ -110,7 +110,7 @@ impl Sim {
     }
 }
 
-/// Returns what a task of a stream is shown as; a record is not shown.
+/// Returns how a task of a stream is shown; `None` for a record, which is not shown.
 fn what(op: &Op, part: &Part, recorded_by: Option<OpId>) -> Option<What> {
     let shows = if op.kind.class() == Class::Wait {
         part.stream == op.kind.stream()

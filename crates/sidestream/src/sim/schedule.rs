@@ -19,7 +19,7 @@ pub enum Schedule {
     /// proceed, the work submitted last runs first.
     Adversarial,
     /// The work of one operation is as late as allowed: everything that need not wait for it runs before it. Its work
-    /// is what it does in a stream, or on the host if it does nothing in a stream.
+    /// is its part in a stream, or its part on the host if it has none in a stream.
     Delaying(OpId),
     /// The part of one operation that runs on the host, in its calling thread, is as late as allowed.
     DelayingCall(OpId),
@@ -120,7 +120,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// The error for a text that names no schedule.
+/// The error for a string that names no schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadSchedule(String);
 

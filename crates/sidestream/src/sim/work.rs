@@ -90,7 +90,7 @@ pub(super) fn gather(bytes: u64, profile: &Profile) -> Work {
 
 /// Time until the first bytes have crossed the link.
 const GATHER_NS: u64 = 8_000;
-/// Fraction of the device that it fills: a small one, since it waits for the link.
+/// Fraction of the device that this kernel fills: a small one, since the kernel waits for the link.
 const GATHER_SHARE: f64 = 0.25;
 
 /// Host cost of a call that does not reach the driver, such as setting a flag.

@@ -47,7 +47,8 @@ impl Stream {
     /// Allocates device memory with a copy of these values, which are staged in pinned memory of the runtime.
     ///
     /// # Ordering
-    /// As for [`Stream::memcpy_h2d`]: blocks the host for the copy into pinned memory, not for the device.
+    /// As for [`Stream::memcpy_h2d`]: blocks the host during the copy into pinned memory, but not until the device has
+    /// the values.
     ///
     /// # Errors
     /// As for [`Stream::alloc`] and [`Stream::memcpy_h2d`].
@@ -186,7 +187,7 @@ impl Stream {
     /// thread, and from there in stream order. The slice may be reused as soon as the call returns.
     ///
     /// # Ordering
-    /// Blocks the host for the copy into pinned memory, not for the device.
+    /// Blocks the host during the copy into pinned memory, but not until the device has the values.
     ///
     /// # Errors
     /// If the lengths differ, if pinned memory runs out, or any error that the driver returns.
@@ -400,7 +401,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the value in a [`Pending`] that ends with the call, or together with the error.
+    /// Returns the value in a [`Pending`] that is complete when the call is, or together with the error.
     fn pending<T>(&self, issued: Result<Option<Mark>>, value: T) -> Result<Pending<T>, Refused<T>> {
         let mark = match issued {
             Ok(Some(mark)) => mark,

@@ -1,4 +1,4 @@
-//! Copies and fills as data, checked once for the safe API, the explicit style and graphs.
+//! Copies and fills as data, with the checks that the safe API, the explicit style and graphs share.
 
 use std::ops::Range;
 
@@ -18,8 +18,8 @@ pub struct Rows {
     pub pitch: usize,
 }
 
-/// Up to this many rows of a copy are tracked one by one. For more rows, the whole range from the first byte to the
-/// last is tracked.
+/// Maximum number of rows of a copy that are tracked one by one. If there are more, the whole range from the first byte
+/// to the last is tracked.
 const ROWS_TRACKED: usize = 64;
 
 /// A copy of rows. Both sides have equally many rows of the same length, and are large enough for them.
@@ -142,9 +142,9 @@ impl Rows {
 pub(crate) struct FillPlan {
     /// The pattern that is repeated.
     word: u32,
-    /// Number of bytes of the pattern that count.
+    /// Width of the pattern in bytes.
     width: u8,
-    /// Repetitions of the pattern in one value.
+    /// Number of repetitions of the pattern in one value.
     times: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Writes the frame of Chrome JSON around any events, and times in its unit.
+//! Writes the frame of Chrome JSON around any events, and converts times to its unit.
 
 use std::io::{self, BufWriter, Write};
 
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 /// Writes a trace as Chrome JSON, one event per line.
 ///
-/// [`Trace::write_json`](super::Trace::write_json) uses it. It is public for crates with other events than the calls and
-/// the work of a run, such as an analysis of a trace.
+/// [`Trace::write_json`](super::Trace::write_json) uses this writer. It is public for crates that write events other
+/// than the calls and the work of a run, such as an analysis of a trace.
 ///
 /// # Examples
 /// ```

@@ -16,7 +16,7 @@ const FIRST_TID: u32 = 13;
 /// The offset of the lanes in which Kineto puts calls that wait for a stream, separate from the stream's own lane: they
 /// overlap its work, and rows of one lane must not overlap.
 const SYNC_TID: u32 = 1_000_000;
-/// The offset of the lanes of host functions, which are lanes of the host, since they are not work of the device.
+/// The offset of the lanes of host functions, which are host lanes, since host functions are not device work.
 const HOST_FUNC_TID: u32 = 2_000_000;
 
 impl Trace {
@@ -65,7 +65,7 @@ impl Trace {
                 };
                 event(flow("s", HOST_PID, call.thread.0, call.start_ns))?;
                 let mut end = flow("f", pid, tid, work.start_ns);
-                // Binds the flow to the row that begins there, not to the next one.
+                // "bp": "e" binds the flow to the row that encloses its end, not to the next one.
                 end["bp"] = "e".into();
                 event(end)?;
             }
@@ -230,7 +230,7 @@ fn work_row(work: &Work, is_further: bool, pid: u32, tid: u32) -> Value {
             ("gpu_memset", "Memset (Device)".to_owned())
         }
         What::HostFunc => {
-            // No stream and no correlation, so that readers do not take it for work of a device.
+            // The row has no stream and no correlation, so that readers do not take it for device work.
             args = json!({"op": work.op.0});
             ("cpu_op", work.name.clone())
         }

@@ -33,7 +33,7 @@ pub struct Trace {
     /// The work of devices. Several launches of one operation are two consecutive rows: the launches that may start after the first
     /// call, and the last launch, which cannot run before the second call has made it.
     pub work: Vec<Work>,
-    /// The named spans in which something was called, outer ones first.
+    /// The named spans in which calls were made, outer ones first.
     pub spans: Vec<Span>,
     /// The op log of the run ([`crate::log`]), which is then written into the trace, so that the run can be checked from it;
     /// [`embedded_log`] reads it.
@@ -87,7 +87,7 @@ pub struct Stream {
     pub device: DeviceId,
     /// Its name, for display.
     pub name: String,
-    /// Whether it is the legacy default stream of its device.
+    /// Whether the stream is the legacy default stream of its device.
     pub is_legacy: bool,
 }
 
@@ -113,13 +113,13 @@ pub struct Call {
     pub start_ns: u64,
     /// The return of the call, ns.
     pub end_ns: u64,
-    /// Whether it is not a CUDA call: the thread itself reads or writes memory.
+    /// Whether this is no CUDA call but work of the thread itself, which reads or writes memory.
     pub is_host_work: bool,
-    /// What it waited for, if it waits.
+    /// The target of the wait, if the call waits.
     pub waits: Option<Waits>,
 }
 
-/// What a waiting call waits for.
+/// The target of a call that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waits {
     /// A stream.

@@ -6,8 +6,8 @@ use super::{Waits, What};
 use crate::op::{Access, Class, DeviceId, Mode, Op, OpId, Until};
 
 impl What {
-    /// Returns how the work of an operation is shown, if it is: an event record is not. For a wait, `recorded_by` is the
-    /// operation that recorded the event.
+    /// Returns how the work of an operation is shown; `None` for an event record, which is not shown. For a wait,
+    /// `recorded_by` is the operation that recorded the event.
     pub fn of(op: &Op, recorded_by: Option<OpId>) -> Option<What> {
         let bytes = || {
             let written = op.accesses.iter().filter(|a| a.mode == Mode::Write);
@@ -41,8 +41,8 @@ impl What {
 }
 
 impl Waits {
-    /// Returns what a call waits for, if it waits. `present` is the current device of its thread, for a call that names none,
-    /// and `recorded_by` the operation that recorded its event.
+    /// Returns the target of a call that waits; `None` if the call does not wait. `present` is the current device of
+    /// its thread, for a call that names none, and `recorded_by` the operation that recorded its event.
     pub fn of(op: &Op, present: DeviceId, recorded_by: Option<OpId>) -> Option<Waits> {
         let Class::Sync(until) = op.kind.class() else {
             return None;

@@ -21,7 +21,7 @@ pub struct Recorded {
     /// The number of operations with times; the others are not in the trace. Zero if the log was recorded without times
     /// ([`Recorder::with_times`](crate::log::Recorder::with_times)).
     pub timed: u64,
-    /// If the log was cut off: where, and what to do. The trace then covers what came before.
+    /// If the log was cut off: the place, and the remedy. The trace then covers the records before that place.
     pub cut: Option<Error>,
 }
 
@@ -111,7 +111,7 @@ struct Held {
     work_ns: Option<(u64, u64)>,
 }
 
-// Approximate bytes for each, here and in the trace.
+// Approximate bytes for each object, here and in the trace.
 const OP_BYTES: u64 = 500;
 const SPAN_BYTES: u64 = 400;
 const NAME_BYTES: u64 = 100;
@@ -121,7 +121,7 @@ impl Run {
     fn take(&mut self, record: &Record<'_>) -> Result<(), Problem> {
         match record {
             Record::Op(op) => {
-                // Its work is named after its site, in two fields.
+                // The operation's work is named after its call site, in two fields.
                 let site = &self.sites[op.site.0 as usize];
                 self.spend(OP_BYTES + 2 * site.len() as u64)?;
                 self.op(op);
@@ -334,7 +334,7 @@ impl Run {
             if let Some(times) = held.call_ns {
                 count += u64::from(extend(lanes, Place::Thread(held.thread), times));
             }
-            // A wait is not work, and a host function is not work of the device.
+            // A wait is not work, and a host function is not device work.
             let on_device = held
                 .work
                 .filter(|(_, _, what)| what.engine().is_some() && !matches!(what, What::HostFunc));

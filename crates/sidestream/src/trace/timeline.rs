@@ -83,7 +83,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Returns lanes for the host threads that read or write memory for long.
+    /// Returns lanes for the host threads that read or write memory long enough to be visible.
     fn host_lanes(&self) -> Vec<Lane> {
         let column_ns = (self.end_ns - self.start_ns) / self.columns as u64;
         let mut lanes = Vec::new();

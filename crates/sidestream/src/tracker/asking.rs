@@ -1,4 +1,4 @@
-//! Queries of the host about work, and its waits for work.
+//! The host's queries of work, and its waits for work.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::log::Pen;
 use crate::op::{Accesses, EventId, Kind, Op, OpId, StreamId, ThreadId};
 use crate::order::live::Point;
 
-/// After this time a wait reports what it is waiting for.
+/// The time after which a wait reports the work that it is waiting for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Runtime {
-    /// Ends a public call, when no lock is held, and raises what the sinks report about the call.
+    /// Ends a public call, when no lock is held: panics if a sink has raised an alarm about the call.
     #[inline]
     #[track_caller]
     pub(crate) fn raise(self: &Arc<Self>) {
@@ -81,8 +81,8 @@ impl Runtime {
         Ok(done && self.learned(thread, mark.point(), mark.asked(true), op.id, at)?)
     }
 
-    /// Returns the mark with an event, if the log observes the answer or others may have put more work into the
-    /// stream: if the stream itself is asked, the answer also covers that work.
+    /// Returns the mark with an event, if the log observes the answer, or if others may have put more work into the
+    /// stream: a query of the stream itself would also cover that work.
     #[inline]
     fn answerable(&self, mark: &Mark, thread: ThreadId, at: Place) -> Result<Option<Mark>> {
         match mark {
@@ -117,8 +117,8 @@ impl Runtime {
         }
     }
 
-    /// Continues a wait that takes long. A simulated device waits in virtual time, of which hours may pass in a
-    /// moment; so real time is measured here, where it costs nothing.
+    /// Continues a wait that takes long. A simulated device waits in virtual time, and hours of it may pass in a
+    /// moment; so real time is measured here, where that costs nothing.
     #[cold]
     fn wait_on(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
         let mut told = Instant::now();
@@ -141,7 +141,7 @@ impl Runtime {
         ));
     }
 
-    /// Returns the name of a stream for people.
+    /// Returns the name of a stream for a notice.
     fn stream_name(&self, id: StreamId) -> String {
         let mut devices = self.devices.iter();
         let core = devices.find_map(|device| device.streams.find(id));
@@ -205,8 +205,8 @@ impl Runtime {
         }
     }
 
-    /// Waits without a time limit for what a call of the explicit style waits for. The log observed the call before:
-    /// what it waits for is decided when it is made.
+    /// Performs the wait of a call of the explicit style, without a time limit. The log has already observed the call:
+    /// the work that it waits for is determined when the call is made.
     pub(crate) fn finish(&self, op: &Op, at: Place) -> Result<()> {
         let began = Instant::now();
         if self.seen(self.backend.wait(op, PATIENCE))? {
@@ -218,7 +218,7 @@ impl Runtime {
         self.seen(self.backend.wait(op, Duration::MAX)).map(|_| ())
     }
 
-    /// Logs a call that concerns the host alone.
+    /// Logs a call that involves only the host.
     pub(crate) fn tell(
         self: &Arc<Self>,
         kind: Kind,

@@ -1,18 +1,18 @@
-//! What other code may do with a stream: put work into it that no call here observes, and capture it.
+//! Streams that other code may use: it may put work into them that no call here observes, and it may capture them.
 //!
 //! # Work that no call observes
 //! A stream is *shared* from the moment its handle is given away; adopted streams and the default streams are shared
-//! from the beginning. What is known of a shared stream is true but may be incomplete: so its end is never taken from
-//! an earlier record or from what a thread has waited for. Every wait for it gets its own step, with an event that is
-//! recorded for this wait; every query asks the driver about the stream itself. The end of noted memory
-//! ([`record_stream`](crate::explicit::record_stream)) is such a step on any stream.
+//! from the beginning. The runtime's knowledge of a shared stream is true but may be incomplete: so the end of such a
+//! stream is never taken from an earlier record or from a thread's earlier wait. Every wait for it gets its own step,
+//! with an event that is recorded for this wait; every query asks the driver about the stream itself. The end of noted
+//! memory ([`record_stream`](crate::explicit::record_stream)) is such a step on any stream.
 //!
 //! # Captures
 //! An event that is recorded in a captured stream belongs to the capture, and a stream that waits for it joins the
 //! capture. So the runtime records no event of its own there for a call of the safe API. A stream on which memory was
-//! noted gets an event before a capture through this library begins, which stands for all work that it was given by
-//! then: nothing runs in the stream until the capture has ended. For a shared stream, which other code may capture,
-//! the driver is asked before each record and, in case a capture begins meanwhile, after it.
+//! noted gets an event before a capture through this library begins. That event covers all work of the stream until the
+//! capture has ended, because nothing runs in the stream during the capture. For a shared stream, which other code may
+//! capture, the driver is asked before each record and, in case a capture begins meanwhile, after it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ impl Core {
         Error::Invalid {
             call: "wait",
             why: format!(
-                "stream {:?} is being captured, so that this call would become part of the capture instead of \
+                "stream {:?} is being captured, so this call would become part of the capture instead of \
                  running; end the capture first",
                 self.name
             ),
@@ -71,9 +71,9 @@ impl Runtime {
         }
     }
 
-    /// Returns an event after a point that has none: one that was recorded for an earlier request, or one that is
-    /// recorded now, later than needed and never too early. Repeated requests return the same event: a new one would
-    /// be complete later each time.
+    /// Returns an event after a point that has none: the event of an earlier request, or one that is recorded now,
+    /// later than needed and never too early. Repeated requests return the same event: a new one would be complete
+    /// later each time.
     ///
     /// # Errors
     /// If the stream is being captured, or any error that the back end returns.
@@ -88,7 +88,7 @@ impl Runtime {
             return Ok(Arc::clone(recorded));
         }
         let recorded = self.new_event_behind(mark, thread, pen, at)?;
-        // Another thread may have set one meanwhile, which is equally good.
+        // Another thread may have set an event meanwhile, which serves equally well.
         let _ = mark.event.set(Arc::clone(&recorded));
         Ok(recorded)
     }
@@ -101,7 +101,8 @@ impl Runtime {
         at: Place,
     ) -> Result<Arc<Recorded>> {
         let core = self.outside(mark);
-        // An event of the device of the stream in which it is recorded, which may not be the caller's device (R43).
+        // The event belongs to the device of the stream in which it is recorded, which may not be the caller's device
+        // (R43).
         let event = self.event(mark.device, false)?;
         let kind = Kind::Record {
             event: event.id,
@@ -109,7 +110,7 @@ impl Runtime {
         };
         let record = |pen: &mut Option<Pen<'_>>| {
             let op = plain(thread, kind, pen, at);
-            // SAFETY: it names no memory; the stream's owner keeps the stream alive, and the event is new.
+            // SAFETY: the record names no memory; the stream's owner keeps the stream alive, and the event is new.
             self.seen(unsafe { self.backend.submit(&op, Payload::None) })?;
             write(pen, &op);
             Ok(())
@@ -138,8 +139,8 @@ impl Runtime {
         Ok(recorded)
     }
 
-    /// Returns the mark with an event, if its stream may not be asked itself, because others may have put more work
-    /// into it or may be about to capture it.
+    /// Returns the mark with an event, if the stream itself must not be queried because other code may have put more
+    /// work into it or may be about to capture it.
     pub(crate) fn event_of_others(
         &self,
         mark: &Unrecorded,

@@ -51,21 +51,21 @@ impl Touch<'_> {
 #[derive(Default)]
 pub(crate) struct BlockState {
     pub uses: Uses,
-    /// Streams on which foreign code uses the block: all work that they were given until it is dropped counts as a
+    /// Streams on which foreign code uses the block: all work submitted to them before the block is dropped counts as a
     /// use, too.
     noted: Option<Box<Noted>>,
     name: Option<BufferId>,
 }
 
-/// A set of streams. Few blocks have one, and a block is moved when it is made, so it is boxed.
+/// A set of streams, boxed because few blocks have one and a block is moved when it is made.
 #[derive(Default)]
 struct Noted {
     cores: Vec<Arc<Core>>,
-    /// Addresses of the streams, once there are too many for a linear search.
+    /// Addresses of the streams, used once there are too many for a linear search.
     known: HashSet<usize>,
 }
 
-/// Up to this many streams are searched linearly.
+/// Maximum number of streams that are searched linearly.
 const FEW_NOTED: usize = 16;
 
 impl BlockState {
@@ -107,7 +107,7 @@ impl BlockState {
     }
 }
 
-/// The compiler copies a larger type with a call of `memcpy`.
+/// The compiler would copy a larger type with a call of `memcpy`.
 #[cfg(all(test, target_pointer_width = "64"))]
 const _: () = assert!(size_of::<Block>() <= 128);
 
@@ -116,8 +116,8 @@ const ALL_ADDRESSES: u64 = crate::log::limits::BUFFER_BYTES;
 
 impl Memories {
     /// Returns the log's id for a new block. A range that is repeatedly allocated at one source location has two ids,
-    /// used in turn: so their number stays bounded, and a use that outlives its owner can be told from the next
-    /// owner's uses.
+    /// used in turn: so the number of ids stays bounded, and a use that outlives its owner can be distinguished from
+    /// the next owner's uses.
     fn name(&self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
         let mut names = self.names.lock();
         let root = *names.root.get_or_insert_with(|| {
@@ -178,17 +178,17 @@ impl Block {
         });
     }
 
-    /// Returns whether dropping the block here might wait for a lock whose holder waits for the calling code. A
-    /// kernel in Rust is run by the thread that asks the device, which may hold any lock. A function on the host may
-    /// be waited for by a call that finds the driver's queue full while it has the locks of the log and of its
-    /// stream.
+    /// Returns whether dropping the block here might wait for a lock whose holder waits for the calling code; then the
+    /// block is dropped on another thread. A kernel in Rust is run by the thread that asks the device, which may hold
+    /// any lock. A function on the host may be waited for by a call that finds the driver's queue full while it has the
+    /// locks of the log and of its stream.
     fn has_to_leave(&mut self) -> bool {
         !is_program()
             && (is_kernel() || self.runtime.live.is_on() || self.state.get_mut().noted.is_some())
     }
 
-    /// Drops the block on another thread: a lock that is needed to free it may be held by a thread that waits for the
-    /// code that drops it.
+    /// Drops the block on another thread: a thread that waits for the calling code may hold a lock that is needed to
+    /// free the block.
     #[cold]
     fn leave(&mut self, grant: Grant) {
         let state = std::mem::take(self.state.get_mut());
@@ -213,9 +213,9 @@ impl Drop for Block {
         }
         let state = self.state.get_mut();
         let mut uses = std::mem::take(&mut state.uses);
-        // R54: the work of a noted stream up to here. The first wait for it records the event.
+        // R54: a noted stream's work submitted so far is a use. The first wait for that use records its event.
         if let Some(noted) = state.noted.take() {
-            // Concurrent with the other uses, not ordered after them.
+            // These uses are concurrent with the others, not ordered after them.
             let ends = noted.cores.iter().map(Core::noted_end).collect();
             uses = uses.all();
             uses.join(Uses::before(ends));

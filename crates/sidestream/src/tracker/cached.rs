@@ -18,7 +18,7 @@ pub(crate) struct Memories {
     pub(super) device: DeviceId,
     pub(super) cache: Mutex<Cache<Carried>>,
     pub(super) names: Mutex<Names>,
-    /// Segments to be released, of which it was unknown whether they are still in use.
+    /// Segments to be released later, because it was unknown whether they are still in use.
     pub(super) kept: Mutex<Vec<Segment<Carried>>>,
     /// While a sink is attached: segments that were released, and memory of the program that was unpinned.
     pub gone: Gone,
@@ -29,7 +29,7 @@ pub(crate) struct Memories {
 pub(super) struct Names {
     /// The id of all memory of this kind: buffers lie within it, at their addresses.
     pub(super) root: Option<BufferId>,
-    /// Per range and source location: which of the two ids is next, and the ids.
+    /// Per range and source location: the two ids, and which of the two is used next.
     pub(super) of_ranges: HashMap<Range, (bool, [Option<BufferId>; 2])>,
 }
 
@@ -99,13 +99,13 @@ impl Memories {
         }
     }
 
-    /// Takes memory back from a block that is dropped. Neither waits nor calls the driver.
+    /// Takes memory back from a block that is being dropped. Neither waits nor calls the driver.
     #[inline]
     pub(crate) fn give(&self, piece: Piece, uses: Uses) {
         self.cache.lock().free(piece, Carried(uses.all()));
     }
 
-    /// Frees everything, when no buffer is left. Memory that a device may still use is leaked.
+    /// Frees all memory, when no buffer is left. Memory that a device may still use is leaked.
     pub(crate) fn close(&mut self, backend: &dyn Backend, is_over: bool) {
         self.gone.clear();
         let kept = std::mem::take(self.kept.get_mut());

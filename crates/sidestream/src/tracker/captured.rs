@@ -10,7 +10,7 @@ use crate::backend::Address;
 use crate::log::{Pen, Within};
 use crate::op::{Access, BufferId, DeviceId, Memory, Mode};
 
-/// What the log and the back end know about a piece of memory. Does not own the memory.
+/// The state of a piece of memory in the log and in the back end. Does not own the memory.
 pub(crate) struct Untracked {
     pub memory: Memory,
     pub device: DeviceId,
@@ -37,7 +37,7 @@ impl Untracked {
         })
     }
 
-    /// Returns a write of the whole memory, which allocation and free count as.
+    /// Returns a write of the whole memory; allocation and free count as such a write.
     pub(crate) fn whole(&self, pen: &mut Pen<'_>) -> Access {
         Access {
             buffer: self.name(pen),
@@ -76,7 +76,7 @@ pub(crate) struct Capture {
     pub touched: Mutex<Vec<Kept>>,
 }
 
-/// The capture that a stream takes part in. There is almost never one, and that is checked without a lock.
+/// The capture that a stream takes part in. There is almost never one, so that case is checked without a lock.
 #[derive(Default)]
 pub(crate) struct Capturing {
     is_any: AtomicBool,
@@ -109,7 +109,7 @@ impl Capturing {
     #[cold]
     fn look(&self) -> Option<Arc<Capture>> {
         let mut capture = self.capture.lock();
-        // It may have ended on the stream on which it began.
+        // The capture may have ended on the stream on which it began.
         if capture.as_ref().is_some_and(|capture| !capture.is_open()) {
             *capture = None;
             self.is_any.store(false, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Which kind of code is calling, and a thread that drops values which must not be dropped on the calling thread.
+//! The kind of the calling code, and a thread that drops values which must not be dropped on the calling thread.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -14,8 +14,8 @@ enum Caller {
     Program,
     /// A function on the host that a stream runs.
     Stream,
-    /// A kernel in Rust, or the function that states its cost. The thread that asks the simulated device runs it,
-    /// with any locks held at that moment, including the device's own.
+    /// A kernel in Rust, or the function that states its cost. It is run by a thread that calls the simulated device
+    /// and may hold any locks at that moment, including the device's own.
     Kernel,
 }
 
@@ -23,8 +23,8 @@ thread_local! {
     static CALLER: Cell<Caller> = const { Cell::new(Caller::Program) };
 }
 
-/// Whether the calling code is a kernel in Rust or states the cost of one: a call of the runtime would wait for
-/// itself.
+/// Whether the calling code is a kernel in Rust, or a function that states the cost of one: a call of the runtime from
+/// there would wait for itself.
 #[inline]
 pub(crate) fn is_kernel() -> bool {
     CALLER.with(Cell::get) == Caller::Kernel
@@ -102,8 +102,8 @@ pub(crate) fn drop_elsewhere(value: Value) {
         Some(drops) if process.is_this() => {
             let _ = drops.send(value);
         }
-        // No thread could be started, or it belongs to the process from which this one was forked: leaking the value
-        // is safe.
+        // No thread could be started, or the thread belongs to the process from which this one was forked: leaking the
+        // value is safe.
         _ => std::mem::forget(value),
     }
 }

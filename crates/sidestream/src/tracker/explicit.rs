@@ -41,7 +41,7 @@ pub(crate) struct Legacy {
 /// streams end with these threads; the log reuses its own thread ids.
 pub(crate) type PerThread = HashMap<ThreadId, Arc<Core>>;
 
-/// Flags for handing over between threads.
+/// Flags by which threads hand over to each other.
 #[derive(Default)]
 pub(crate) struct Flags {
     next: u32,
@@ -62,15 +62,15 @@ impl Flags {
 pub(crate) struct Gone {
     /// Streams on which memory was noted: each is kept as long as a mark refers to it.
     noted: Vec<Arc<Core>>,
-    /// At this many streams, those without marks are searched for and destroyed.
+    /// The number of streams at which those without marks are searched for and destroyed.
     look_at: usize,
     /// The ends of destroyed streams; the earliest destroyed is at the front.
     pub ended: VecDeque<Ended>,
 }
 
-/// Fewer streams are not searched.
+/// Minimum number of streams for such a search.
 const NOTED_AT_LEAST: usize = 16;
-/// The number of ends that are asked about before a new chain is made.
+/// The number of ends that are queried before a new chain is made.
 const ENDS_ASKED: usize = 2;
 
 impl OfDevice {
@@ -129,7 +129,7 @@ impl OfDevice {
         Some(freed.remove(at))
     }
 
-    /// Returns the freed memory that was not allocated again.
+    /// Returns the addresses of the freed memory that was not allocated again.
     pub(crate) fn freed(&self) -> Vec<(DeviceId, Address)> {
         let freed = self.freed.lock();
         let each = freed.iter();

@@ -1,9 +1,9 @@
 //! Memory that was returned to the driver or to the program, with its last uses.
 //!
-//! All of these uses are complete, and the thread that returned the memory has observed that. Another thread may get
-//! memory at the same address, but has not observed it: none of its calls shows the order. A completed use needs no
-//! wait on the device, but the log has to show why there is no race. So, while a sink is attached, the uses come back
-//! with the memory, and its next owner is ordered after them as after those of any previous owner.
+//! All of these uses are complete, and the thread that returned the memory has observed their completion. Another
+//! thread that gets memory at the same address has not observed it: none of its calls shows the order. A completed use
+//! needs no wait on the device, but the log has to show why there is no race. So, while a sink is attached, the uses
+//! are passed on with the memory, and its next owner is ordered after them like after the uses of any previous owner.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ struct Range {
     uses: Conflicts,
 }
 
-/// The most ranges that are remembered.
+/// The maximum number of ranges that are remembered.
 const REMEMBERED: usize = 4096;
 
 impl Gone {
@@ -43,8 +43,7 @@ impl Gone {
         });
     }
 
-    /// Returns the earlier uses of memory that was allocated again, as far as its new owner has to be ordered after
-    /// them.
+    /// Returns the earlier uses of memory that was allocated again; its new owner has to be ordered after them.
     pub(crate) fn come_again(&self, at: Address, size_bytes: u64) -> Conflicts {
         let (start, end) = (at.0, at.0 + size_bytes);
         let mut before = Conflicts::new();
@@ -52,13 +51,13 @@ impl Gone {
             if gone.start < end && start < gone.end {
                 before.extend(gone.uses.iter().cloned());
             }
-            // The part outside of the range may be allocated again later.
+            // A range with a part outside of this memory stays: that part may be allocated again later.
             !(start <= gone.start && gone.end <= end)
         });
         before
     }
 
-    /// Forgets everything: the machine has no owner left that could get any of the memory.
+    /// Forgets all ranges: the machine has no owner left that could get any of the memory.
     pub(crate) fn clear(&mut self) {
         self.0.get_mut().clear();
     }

@@ -1,4 +1,4 @@
-//! Marks: the point of a stream at which a use is complete, with or without an event of the driver to wait for.
+//! Marks: the point of a stream at which a use is complete, with or without a driver event to wait for.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use crate::order::live::Point;
 pub(crate) enum Mark {
     /// An event was recorded exactly there.
     Recorded(Arc<Recorded>),
-    /// No event was recorded, or the record failed. A wait records one in the stream, after all work that came later:
+    /// No event was recorded, or the record failed. A wait records one at the end of the stream, after any later work:
     /// later than needed, and never too early.
     Stream(Arc<Unrecorded>),
 }
@@ -85,7 +85,7 @@ impl State {
 }
 
 impl Core {
-    /// Returns the mark at which the uses of memory end that was noted on this stream and is being dropped.
+    /// Returns the mark that ends the uses of memory that was noted on this stream and is being dropped.
     pub(crate) fn noted_end(self: &Arc<Self>) -> Mark {
         let mut state = self.state.lock();
         if self.capture.get().is_some()

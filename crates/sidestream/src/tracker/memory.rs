@@ -63,7 +63,7 @@ impl Memories {
     }
 
     /// Returns the statistics, after checking which uses are complete by now. Memory counts as in use if the device
-    /// cannot tell.
+    /// cannot be queried.
     pub(crate) fn statistics(&self, runtime: &Arc<Runtime>, at: Place) -> Statistics {
         if !runtime.backend.is_this_process() {
             return Statistics::default();
@@ -96,7 +96,7 @@ impl Memories {
         if let Some(granted) = self.cache.lock().alloc_at_once(size_bytes, home) {
             return Ok(granted);
         }
-        // A thread that takes the pen has to be registered before.
+        // A thread has to be registered before it takes the pen.
         if runtime.live.is_on() {
             as_thread(runtime, |thread| {
                 self.ask_as(runtime, Some(thread), size_bytes, home, at)
@@ -115,7 +115,7 @@ impl Memories {
         home: Option<StreamId>,
         at: Place,
     ) -> Result<Granted<Carried>, Need<Carried>> {
-        // Marks that were pending when they were asked about: later work on the same stream is pending too.
+        // Marks that were pending when they were queried: later work on the same stream is pending too.
         let mut pending = Pending::new();
         let mut pen = caller.as_ref().and_then(|_| runtime.live.write());
         let mut cache = self.cache.lock();
@@ -126,7 +126,8 @@ impl Memories {
                 Some(thread) => look(thread),
                 None => as_thread(runtime, look),
             };
-            // Waiting is always safe; an error of the device is reported by its next use.
+            // After an error the uses count as pending: waiting is always safe, and the next use of the device reports
+            // the error.
             state.unwrap_or(State::Pending)
         })
     }
@@ -198,11 +199,11 @@ impl Memories {
     }
 }
 
-/// Marks that were pending when they were asked about.
+/// Marks that were pending when they were queried.
 type Pending = SmallVec<[Epoch; 8]>;
 
 /// Returns the state of a piece's uses for an allocation on `home`. Each query is a call of the driver, so marks that
-/// are known to be `pending` are not asked about again.
+/// are known to be `pending` are not queried again.
 fn look(
     runtime: &Arc<Runtime>,
     thread: &mut Thread,

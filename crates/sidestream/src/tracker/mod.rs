@@ -3,7 +3,7 @@
 //! any call enters a stream ([`stream::issue`]).
 //!
 //! Streams, events, buffers, kernels, graphs and the explicit style are built on it: they check arguments and state
-//! what a call touches. They name this module; it names none of them.
+//! what a call touches. They use this module; it uses none of them.
 //!
 //! # Words
 //!
@@ -12,21 +12,21 @@
 //!   what is next.
 //! - **point** ([`Point`](crate::order::live::Point)): an epoch with everything that is ordered before it. A wait for
 //!   a point is ordered after all of that.
-//! - **recorded** ([`recorded::Recorded`]): a point at which an event of the driver was recorded, with that event.
-//!   Such an event belongs to the runtime, and is reused when nothing refers to it.
+//! - **recorded** ([`recorded::Recorded`]): a point at which a driver event was recorded, with that event. Such an
+//!   event belongs to the runtime, and is reused when nothing refers to it.
 //! - **unrecorded** ([`mark::Unrecorded`]): a point without an event. When a wait for it is requested an event is
-//!   recorded, after all work that the stream was given meanwhile: later than needed, never too early.
+//!   recorded, after all work submitted to the stream meanwhile: later than needed, never too early.
 //! - **mark** ([`mark::Mark`]): the point at which a use of memory is complete, recorded or unrecorded. Uses, pending
 //!   values and events of the safe API contain marks.
-//! - **end**: the mark of all work that the stream was given so far. It is recorded while `is_marked` is set; every
-//!   call that enters the stream clears that flag.
+//! - **end**: the mark of all work submitted to the stream so far. It is recorded while `is_marked` is set; every call
+//!   that enters the stream clears that flag.
 //! - **link**: what a single call that makes a stream wait for another needs: an event of the other stream, recorded
-//!   anew each time, and its point, which the calling thread keeps until the wait is placed. Nothing refers to a link
-//!   later, so it costs less than a mark.
+//!   again for each call, and its point, which the calling thread keeps until the wait is placed. Nothing refers to a
+//!   link later, so it costs less than a mark.
 //! - **before**: the event recorded when a stream joins a capture, for waits for memory that was noted on the stream:
 //!   inside the capture no event can be recorded for them.
-//! - **behind**: of a call, a point that it is ordered after without a wait, as a graph's launch is ordered after its
-//!   previous one.
+//! - **behind**: a point that a call is ordered after without a wait, as a launch of a graph is ordered after the
+//!   graph's previous launch.
 
 mod asking;
 mod behind;

@@ -72,7 +72,7 @@ impl Deref for Here {
 impl Drop for Here {
     fn drop(&mut self) {
         if self.is_this_process() {
-            // SAFETY: this is the drop of its owner, so it is not used afterwards.
+            // SAFETY: the owner of the back end is being dropped, so the back end is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.backend) };
         }
     }
@@ -82,7 +82,7 @@ impl Drop for Here {
 fn forked() -> Error {
     Error::Refused {
         call: "a call in a forked process",
-        // CUDA's code in this case.
+        // `CUDA_ERROR_NOT_INITIALIZED`, as CUDA returns in a forked child.
         code: 3,
         why: "the device was opened before the fork, and a child has neither the threads nor the driver of its \
               parent; use it in the process that opened it, or start this process without forking (in \
@@ -94,7 +94,7 @@ fn forked() -> Error {
 /// The back end of a child: it refuses every request, and frees nothing.
 struct Gone;
 
-// SAFETY: it reserves nothing, and does nothing with its arguments.
+// SAFETY: this back end reserves nothing, and does nothing with its arguments.
 unsafe impl Backend for Gone {
     fn devices(&self) -> &[Caps] {
         &[]

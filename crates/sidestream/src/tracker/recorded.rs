@@ -1,4 +1,4 @@
-//! Events of the driver that the runtime records.
+//! Driver events that the runtime records.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::op::{DeviceId, EventId, StreamId};
 use crate::order::live::Point;
 use crate::process::Process;
 
-/// A point with the event that was recorded there.
+/// A point of a stream, with the event that was recorded there.
 pub(crate) struct Recorded {
     pub point: Point,
     pub stream: StreamId,
     pub event: OwnEvent,
 }
 
-/// An event of the driver. When it is dropped its id becomes a spare one.
+/// A driver event. When it is dropped, its id becomes a spare one.
 pub(crate) struct OwnEvent {
     pub id: EventId,
     pub device: DeviceId,
@@ -28,7 +28,7 @@ pub(crate) struct OwnEvent {
 pub(crate) struct SpareEvents(pub Mutex<Vec<EventId>>, Process);
 
 impl SpareEvents {
-    /// Destroys all of them.
+    /// Destroys all spare events.
     pub(crate) fn close(&self, backend: &dyn Backend) {
         let events = std::mem::take(&mut *self.0.lock());
         for event in events {
@@ -40,7 +40,7 @@ impl SpareEvents {
 
 impl Drop for OwnEvent {
     fn drop(&mut self) {
-        // In a child of a fork the lock may be held by a thread that does not exist there.
+        // In a forked child the lock may have been left locked by a thread that exists only in the parent.
         if self.spare.1.is_this() {
             self.spare.0.lock().push(self.id);
         }

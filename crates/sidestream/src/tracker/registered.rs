@@ -9,7 +9,7 @@ use crate::backend::Backend;
 /// Registered memory to be unpinned later.
 #[derive(Default)]
 pub(crate) struct Registered {
-    /// Dropped by its owner, still pinned, and perhaps in use.
+    /// Memory that was dropped by its owner, is still pinned, and may be in use.
     pub(super) left: Mutex<Vec<Left>>,
 }
 
@@ -29,7 +29,7 @@ impl Registered {
         });
     }
 
-    /// Unpins and frees all of it when the machine is closed. Memory that a device may still use is leaked.
+    /// Unpins and frees all of the memory when the machine is closed. Memory that a device may still use is leaked.
     pub(crate) fn close(&mut self, backend: &dyn Backend, is_over: bool) {
         for Left {
             vector, size_bytes, ..
@@ -44,7 +44,7 @@ impl Registered {
 
 /// Unpins and frees memory whose uses are complete.
 pub(super) fn free(backend: &dyn Backend, vector: Vector, size_bytes: u64) {
-    // SAFETY: its owner is gone and its uses are complete; it is unpinned before it is freed.
+    // SAFETY: the memory's owner is gone and its uses are complete; it is unpinned before it is freed.
     unsafe {
         unpin(backend, &vector, size_bytes);
         vector.free();

@@ -35,20 +35,21 @@ pub(crate) struct Runtime {
     pub is_tracking: bool,
     /// Whether every call waits for its work (synchronous mode).
     pub is_synchronous: bool,
-    /// Receives notices, such as what a long wait is waiting for.
+    /// Receives notices, such as one that names the work that a long wait is waiting for.
     pub notice: fn(&str),
     pub waits_inserted: AtomicU64,
     /// Whether other code has the handle of a stream of the safe API.
     pub shares_streams: AtomicBool,
-    /// Whether a stream that can be captured was ever made.
+    /// Whether a stream that can be captured was ever created.
     pub meets_captures: AtomicBool,
     chains: AtomicU32,
-    /// Chains on which no step was ever counted.
+    /// Chains that were given back before any step was counted on them.
     unused_chains: Mutex<Vec<u32>>,
     pub graphs: AtomicU32,
     is_lost: AtomicBool,
     lost: Mutex<Option<Lost>>,
-    /// Records of threads that have ended: a new thread may continue one of them, since it comes after.
+    /// Records of threads that have ended: a new thread may continue one of them, since it begins after the old thread
+    /// has ended.
     ended: Mutex<Vec<Thread>>,
     threads: AtomicU32,
 }
@@ -59,7 +60,7 @@ pub(crate) struct Thread {
     /// The thread's current device, on which blocking calls run.
     pub current: DeviceId,
     pub clock: ThreadClock,
-    /// The end of the stream that another one is about to wait for, during a call that links the two.
+    /// During a call that makes one stream wait for another: the end of the stream that is waited for.
     pub link: Point,
 }
 
@@ -142,13 +143,13 @@ impl Runtime {
         &self.devices[device.0 as usize]
     }
 
-    /// Returns a number for the clock of another stream.
+    /// Returns the number of a new chain, for a stream's clock.
     pub(crate) fn new_chain(&self) -> u32 {
         let unused = self.unused_chains.lock().pop();
         unused.unwrap_or_else(|| self.chains.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Gives back a chain on which no step was ever counted.
+    /// Takes back a chain on which no step was ever counted.
     pub(crate) fn leave_chain(&self, chain: u32) {
         self.unused_chains.lock().push(chain);
     }
@@ -171,7 +172,7 @@ impl Runtime {
         }
     }
 
-    /// Like [`Runtime::check`], where the calling code is known to be neither a kernel nor in a child of a fork.
+    /// Like [`Runtime::check`], for code that is known to be neither a kernel nor in a forked child.
     #[inline]
     pub(crate) fn check_lost(&self) -> Result<()> {
         if self.is_lost() {
@@ -208,12 +209,12 @@ impl Runtime {
         assert!(!is_kernel(), "{IN_KERNEL}");
     }
 
-    /// Whether a device is lost, so that nothing can be known about it or asked any more.
+    /// Whether a device is lost: then it cannot be queried, and the state of its work is unknown.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// Adds to the error of a lost device the call that led to it, where that is known.
+    /// Adds to the error of a lost device the call that caused the failure, where that is known.
     #[cold]
     pub(crate) fn lost_by(&self, error: Error, at: Place) -> Error {
         if let (Error::DeviceLost(_), Some(lost)) = (&error, &mut *self.lost.lock())
@@ -299,7 +300,7 @@ impl Runtime {
         Ok(OwnEvent { id, device, spare })
     }
 
-    // -------------------------------------------------------------- calls of the host
+    // -------------------------------------------------------------- host calls
 
     /// Runs a call that CUDA forbids to all threads while a stream is captured in global mode, with this thread
     /// exempted: otherwise an unrelated call would invalidate the capture.
@@ -358,7 +359,8 @@ impl fmt::Debug for Runtime {
 }
 
 impl Drop for Runtime {
-    /// Runs when no handle is left. Submitted work still runs; then everything is given back.
+    /// Runs when no handle is left. Submitted work still runs; after it has completed, all memory and objects are
+    /// freed.
     fn drop(&mut self) {
         if !self.backend.is_this_process() {
             self.live.forget();
@@ -417,7 +419,7 @@ impl Drop for Rest {
             device.streams.close(backend);
             device.explicit.close(backend);
         }
-        // Memory and streams had the last marks: now every event is spare.
+        // The last marks were dropped with the memory and the streams: now every event is spare.
         for device in &self.devices {
             device.spare.close(backend);
             device.spare_timed.close(backend);

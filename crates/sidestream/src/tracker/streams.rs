@@ -22,12 +22,12 @@ pub(crate) struct Core {
     pub(super) made: Made,
     /// Whether an event is recorded after every call that uses memory.
     pub(super) is_marking: bool,
-    /// Whether other code may put work into the stream: its handle was given away, was adopted, or is a default
-    /// stream's.
+    /// Whether other code may put work into the stream: its handle was given away, or it is an adopted or a default
+    /// stream.
     pub(super) is_shared: AtomicBool,
     /// Whether memory was noted on the stream, so that another owner may wait for it at any time.
     pub(super) is_noted: AtomicBool,
-    /// The capture that it takes part in. A stream of the safe API does so only if other code captures it.
+    /// The capture that the stream takes part in. A stream of the safe API does so only if other code captures it.
     pub capture: Capturing,
     /// The newest event that was recorded for waits for noted memory. While it is locked the stream joins no capture
     /// through this library, and no other lock is taken.
@@ -60,8 +60,8 @@ pub(crate) enum Made {
     Adopted(u64),
 }
 
-/// The streams of a device that were made so far. The driver's streams are kept: creating one takes longer than
-/// everything that is done here.
+/// The streams of a device that were made so far. The driver's streams are kept for reuse: creating one takes longer
+/// than all other work of these functions.
 #[derive(Default)]
 pub(crate) struct Streams {
     pub(super) made: Mutex<Vec<Arc<Core>>>,
@@ -83,8 +83,8 @@ impl Made {
 }
 
 impl State {
-    /// Reuses a mark that nothing refers to as the end of the stream. Only a few are checked: marks are dropped in
-    /// about the order in which they were made.
+    /// Reuses a mark without other references as the new end of the stream. Only a few marks are checked, the oldest
+    /// first: marks are dropped in about the order in which they were made.
     #[inline]
     pub(crate) fn renew_mark(&mut self) -> Option<EventId> {
         for _ in 0..self.marks.len().min(4) {
@@ -93,7 +93,7 @@ impl State {
                 self.marks.push_back(oldest);
             }
             let oldest = self.marks.back_mut()?;
-            // While a mark has other references, this shows it without an atomic read-modify-write.
+            // `strong_count` shows other references to the mark without an atomic read-modify-write.
             let spare = match Arc::strong_count(oldest) {
                 1 => Arc::get_mut(oldest),
                 _ => None,
@@ -115,7 +115,8 @@ impl Core {
     /// Whether other code may have put work into the stream.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
-        // A thread that submits by the handle got it, directly or indirectly, from the thread that set this flag.
+        // Relaxed is enough: a thread that submits by the handle got it, directly or indirectly, from the thread that
+        // set this flag.
         self.is_shared.load(Ordering::Relaxed)
     }
 
@@ -128,8 +129,8 @@ impl Core {
         self.is_noted.load(Ordering::Relaxed)
     }
 
-    /// Runs a call by which the stream joins a capture. Waits for memory that was noted here use the event `before`,
-    /// recorded before the call.
+    /// Runs a call by which the stream joins a capture. Waits for memory that was noted on this stream use the event
+    /// `before`, recorded before the call.
     pub(crate) fn join_capture(
         &self,
         before: Option<Arc<Recorded>>,

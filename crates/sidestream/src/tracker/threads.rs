@@ -13,12 +13,12 @@ thread_local! {
     } };
 }
 
-/// This thread's records in every runtime that it has called. A thread calls one or two runtimes in its life, and
-/// mostly the same one repeatedly: that one is checked first.
+/// The calling thread's records in every runtime that it has called. A thread calls one or two runtimes in its life,
+/// and mostly the same one repeatedly: the last one is checked first.
 struct Known {
-    /// The runtime that was called last, which has an entry.
+    /// The runtime that was called last; it has an entry in the list.
     last: Cell<*const Runtime>,
-    /// This thread's record there, unless a call is using it.
+    /// The thread's record in that runtime, unless a call is using it.
     thread: Cell<Option<Box<Thread>>>,
     entries: RefCell<Vec<Entry>>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Caller<'r> {
 }
 
 impl<'r> Caller<'r> {
-    // Part of every call: not inlined, this and the drop would cost some twenty more instructions.
+    // Inlined, because it is part of every call: otherwise it and the drop would cost some twenty more instructions.
     #[inline(always)]
     pub(super) fn of(runtime: &'r Arc<Runtime>) -> Caller<'r> {
         let thread = KNOWN.try_with(|known| known.take(runtime)).ok().flatten();
@@ -56,8 +56,8 @@ impl<'r> Caller<'r> {
         }
     }
 
-    /// Returns a temporary record: the thread is ending and its table is gone, or a destructor of the calling code
-    /// runs inside a call. It acts as another thread, which knows less and is therefore safe.
+    /// Returns a temporary record: the thread is ending and its table is gone, or a destructor of the calling code runs
+    /// inside a call. The record is that of another thread, which is safe, because it is ordered after less.
     #[cold]
     fn other(runtime: &'r Runtime) -> Caller<'r> {
         Caller {
@@ -85,11 +85,11 @@ impl Drop for Caller<'_> {
 }
 
 impl Caller<'_> {
-    /// Ends the call. As a drop it would cost some thirty more instructions.
+    /// Ends the call. Leaving this to the drop would cost some thirty more instructions.
     #[inline(always)]
     pub(super) fn leave(mut self) {
         self.back();
-        // Nothing is left to drop.
+        // The record was taken out, so there is nothing to drop.
         std::mem::forget(self);
     }
 
@@ -164,7 +164,7 @@ impl Known {
         Some(Box::new(runtime.new_thread()))
     }
 
-    /// Gives a record back after a destructor of the calling code has called another runtime meanwhile.
+    /// Gives a record back if a destructor of the calling code has called another runtime meanwhile.
     #[cold]
     fn give_back(&self, runtime: &Runtime, thread: Box<Thread>) {
         let Ok(mut entries) = self.entries.try_borrow_mut() else {

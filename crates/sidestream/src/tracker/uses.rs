@@ -1,9 +1,10 @@
-//! The uses of a block of memory by streams, and which of them a new use has to wait for. The nodes of a graph find
-//! the earlier nodes that they depend on by the same rule.
+//! The uses of a block of memory by streams, and the rule by which a new use waits for earlier ones. The nodes of a
+//! graph find the earlier nodes that they depend on by the same rule.
 //!
 //! A block is a sequence of cells: ranges of bytes with the same history. A cell has its last write and the reads
-//! since, one per stream. That is enough: a write is ordered after all uses that it conflicts with, so a wait for the
-//! write covers them. A new use splits the cells at its ends; a write replaces all cells that it covers by one.
+//! since, one per stream. Earlier uses need not be kept: a write is ordered after all uses that it conflicts with, so a
+//! wait for the write covers them. A new use splits the cells at its ends; a write replaces all cells that it covers by
+//! one.
 
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ struct History<M> {
     /// The last uses by the previous owner, in any range: every use of the block is ordered after all of them, until
     /// the whole block has been written.
     before: Conflicts<M>,
-    /// Size in bytes of the whole block, for that purpose.
+    /// Size in bytes of the whole block, which tells when the whole block has been written.
     whole_bytes: u64,
     /// Sorted, disjoint cells; bytes outside of them were not used.
     cells: SmallVec<[Cell<M>; 1]>,
@@ -36,7 +37,7 @@ pub(crate) trait UseMark: Clone {
 }
 
 impl UseMark for Mark {
-    /// Returns whether both are on one stream; this mark is the later one.
+    /// Returns whether both marks are on one stream; this mark is the later one.
     #[inline]
     fn replaces(&self, earlier: &Mark) -> bool {
         self.epoch().chain == earlier.epoch().chain
@@ -47,7 +48,7 @@ impl UseMark for Mark {
 struct Cell<M> {
     start: u64,
     end: u64,
-    /// The last write; more than one only if some calls were refused.
+    /// The last write; there are several only if some calls were refused.
     writes: SmallVec<[M; 1]>,
     /// The last read of each stream.
     reads: SmallVec<[M; 1]>,
@@ -88,7 +89,8 @@ impl<M: UseMark> Uses<M> {
         self.0.get_or_insert_default().note(bytes, mode, mark);
     }
 
-    /// Notes a write that may not be ordered after all uses that it conflicts with: nothing is forgotten.
+    /// Notes a write that may not be ordered after all uses that it conflicts with, so that no earlier use is
+    /// forgotten.
     #[cold]
     pub(crate) fn note_beside(&mut self, bytes: Range<u64>, mark: &M) {
         self.0.get_or_insert_default().note_beside(bytes, mark);
@@ -96,13 +98,13 @@ impl<M: UseMark> Uses<M> {
 }
 
 impl<M: UseMark> History<M> {
-    // Part of every call that uses memory.
+    // Inlined, because it is part of every call that uses memory.
     #[inline(always)]
     fn conflicts(&self, bytes: Range<u64>, mode: Mode, mut found: impl FnMut(&M)) {
         if bytes.is_empty() {
             return;
         }
-        // Loops, since closures of iterator adaptors would not be inlined here.
+        // Plain loops, since closures of iterator adaptors would not be inlined here.
         for mark in &self.before {
             found(mark);
         }
@@ -129,7 +131,7 @@ impl<M: UseMark> History<M> {
         if mode == Mode::Write && bytes.start == 0 && bytes.end >= self.whole_bytes {
             self.before.clear();
         }
-        // A block is almost always used in the same range as before.
+        // A fast path: a block is almost always used in the same range as before.
         if let [cell] = &mut self.cells[..]
             && (cell.start, cell.end) == (bytes.start, bytes.end)
         {
@@ -206,7 +208,7 @@ impl<M: UseMark> History<M> {
 }
 
 impl Uses {
-    /// Returns uses that consist of those of a previous owner.
+    /// Returns the uses of a new block: only those of the previous owner.
     pub(crate) fn before(before: Conflicts) -> Uses {
         if before.is_empty() {
             return Uses(None);
@@ -217,7 +219,7 @@ impl Uses {
         })))
     }
 
-    /// Passes the uses to the memory's next owner, who has `whole_bytes` bytes of it.
+    /// Passes the uses to the memory's next owner, which owns `whole_bytes` bytes.
     #[inline]
     pub(crate) fn carried(mut self, whole_bytes: u64) -> Uses {
         if let Some(history) = &mut self.0 {
@@ -226,8 +228,8 @@ impl Uses {
         self
     }
 
-    /// Forgets the ranges and keeps the last uses of the whole block: the memory gets another owner, who has to be
-    /// ordered after all of them.
+    /// Forgets the ranges and keeps the last uses of the whole block: the memory's next owner has to be ordered after
+    /// all of them.
     #[inline]
     pub(crate) fn all(mut self) -> Uses {
         if let Some(history) = &mut self.0 {
@@ -313,8 +315,8 @@ fn put<M: UseMark>(marks: &mut SmallVec<impl Array<Item = M>>, mark: M) {
     }
 }
 
-/// Keeps only the last mark of each stream, and drops marks that another one is ordered after. With very many marks
-/// not all pairs are compared: a wait skips the marks that it already covers.
+/// Keeps only the last mark of each stream, and drops marks that another one is ordered after. With very many marks,
+/// not all pairs are compared: that is safe, since a wait skips marks that are already covered.
 pub(crate) fn keep_last(marks: &mut Conflicts) {
     const MANY: usize = 32;
     if marks.len() > MANY {

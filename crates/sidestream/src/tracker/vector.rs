@@ -6,7 +6,7 @@ use crate::backend::Address;
 
 /// A vector, taken apart. Dropping it leaks it, which is required for memory that a lost device may still use.
 ///
-/// It is kept as an address, since devices access it by address and not through a Rust pointer.
+/// The vector is kept as an address, since devices access it by address and not through a Rust pointer.
 pub(crate) struct Vector {
     /// Address of the first value, with its provenance exposed.
     start: u64,
@@ -33,7 +33,7 @@ impl Vector {
     /// Returns the vector.
     ///
     /// # Safety
-    /// It was a vector of `T` and had at least `len` values. Nothing else uses the memory.
+    /// The vector was one of `T` and had at least `len` values. Nothing else uses the memory.
     pub(crate) unsafe fn into_vec<T: Pod>(self, len: usize) -> Vec<T> {
         // SAFETY: the caller promises that these are the parts of a vector of this type, which was
         // forgotten when it was taken apart.
@@ -53,7 +53,7 @@ impl Vector {
 /// # Safety
 /// The parts are those of a vector of `T` that was forgotten, and nothing uses its memory.
 unsafe fn free<T: Pod>(start: u64, capacity: usize) {
-    // SAFETY: the caller promises it. Plain values need no drop.
+    // SAFETY: the caller promises this. Plain values need no drop.
     drop(unsafe { vec_of::<T>(start, 0, capacity) });
 }
 
@@ -61,6 +61,6 @@ unsafe fn free<T: Pod>(start: u64, capacity: usize) {
 /// The parts are those of a vector of `T` that was forgotten and had at least `len` values.
 unsafe fn vec_of<T>(start: u64, len: usize, capacity: usize) -> Vec<T> {
     let start = std::ptr::with_exposed_provenance_mut(start as usize);
-    // SAFETY: the caller promises it; the address was exposed when the vector was taken apart.
+    // SAFETY: the caller promises this; the address was exposed when the vector was taken apart.
     unsafe { Vec::from_raw_parts(start, len, capacity) }
 }

@@ -18,7 +18,7 @@ struct Asked {
     waker: Waker,
 }
 
-/// Wakes a task when a use is complete or has failed; the task then queries the use itself.
+/// Wakes a task when a use is complete or has failed; the woken task then queries the use.
 pub(crate) fn wake_when_over(runtime: &Arc<Runtime>, mark: &Mark, waker: &Waker) {
     static WAKES: OnceLock<Option<Sender<Asked>>> = OnceLock::new();
     let wakes = WAKES.get_or_init(|| {
@@ -35,12 +35,12 @@ pub(crate) fn wake_when_over(runtime: &Arc<Runtime>, mark: &Mark, waker: &Waker)
         None => false,
     };
     if !sent {
-        // No thread could be started: the task polls again at once, which is slow and correct.
+        // No thread could be started: the task polls again at once, which is slow but correct.
         waker.wake_by_ref();
     }
 }
 
-/// The wait for the oldest mark, between two checks of all of them.
+/// The time limit of a wait for the oldest mark, between two checks of all marks.
 const TURN: Duration = Duration::from_millis(1);
 
 fn wake_all(asked: &Receiver<Asked>) {

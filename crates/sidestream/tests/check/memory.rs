@@ -35,7 +35,7 @@ fn the_halves_of_a_buffer_keep_their_own_past() {
         "RAW sums 4 6 right,total: wait_stream s=total src=right before 6
          WAIT_ON_UNRECORDED_EVENT 3",
     );
-    // A write of the whole buffer by s1 makes it one piece again.
+    // A write of the whole buffer by s1 makes the buffer one piece again.
     check(
         "kernel s=s1 w=A[0:100]
          kernel s=s1 w=A[300:400]
@@ -99,7 +99,7 @@ fn a_free_that_may_or_may_not_wait_is_a_warning() {
         "UAF A 1 2 s1,t0: sync_stream st=s1 before 2
          UAF H 3 4 s1,t0: sync_stream st=s1 before 4",
     );
-    // It waits at most for the device, not for another thread.
+    // The free waits at most for the device, not for another thread.
     check(
         "host_write buf=M t=other
          cuda_free buf=M",

@@ -65,7 +65,7 @@ fn an_update_with_memory_of_its_own_gives_the_old_memory_back() {
         let (nodes, second, second_back) = described(20);
         let mut old = graph.update(nodes).unwrap();
         graph.launch(&streams[1]).unwrap();
-        // The first launch's use of it is pending, and is waited for.
+        // The first launch's use of the pinned memory is pending, and is waited for.
         let old_back = old.synchronize_pinned(first_back).unwrap();
         assert_eq!(old_back[..], [1; 64]);
         let mut old = old.take(first);

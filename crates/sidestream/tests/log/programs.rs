@@ -272,7 +272,7 @@ struct Known {
     buffers: Vec<u64>,
     legacy: [bool; 3],
     next: u32,
-    /// By thread: the number of spans that it is in.
+    /// By thread: the number of spans that the thread is in.
     depths: Vec<u32>,
 }
 

@@ -163,14 +163,9 @@ fn an_operation_names_only_declared_ids() {
 #[test]
 fn an_access_is_inside_its_buffer() {
     for (buffer, start, end, because) in [
-        (
-            0,
-            0,
-            101,
-            "bytes 0..101 of buffer 0 are named, which has 100",
-        ),
+        (0, 0, 101, "bytes 0..101 of buffer 0, which has 100 bytes"),
         (0, 60, 50, "bytes 60..50 of buffer 0"),
-        (1, 0, 11, "bytes 0..11 of buffer 1 are named, which has 10"),
+        (1, 0, 11, "bytes 0..11 of buffer 1, which has 10 bytes"),
         (2, 0, 1, "buffer 2 is named"),
     ] {
         let mut op = op(0, Kind::HostAccess);

@@ -8,7 +8,7 @@ use super::plan::Plan;
 /// One call, or a few that belong together. Numbers are taken modulo the number of objects.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
-    /// A buffer of `len` values, of which `used` are touched, from `first` on.
+    /// A buffer of `len` values, of which `used` are touched, starting at `first`.
     Alloc {
         slot: usize,
         stream: usize,
@@ -65,7 +65,7 @@ pub enum Act {
     Span(Place),
     /// One of the graphs, by its number.
     Graph(usize, GraphAct),
-    /// A call beside the safe API.
+    /// A call outside the safe API.
     Edge(EdgeAct),
 }
 
@@ -107,7 +107,7 @@ pub enum Hosted {
     Drops(usize),
 }
 
-/// How a value is waited for that the device or a function may still use.
+/// How the program waits for a value that the device or a function may still use.
 #[derive(Clone, Copy, Debug)]
 pub enum Landing {
     Sync,
@@ -165,7 +165,7 @@ fn allowed(act: &Act, plan: &Plan) -> bool {
             plan.drops && plan.threads > 1
         }
         Act::HostFunc(_, Hosted::Buffer(_)) => plan.drops,
-        // It queries from a thread of the runtime.
+        // Such a wait queries from a thread of the runtime.
         Act::Land(
             _,
             Landing::Await | Landing::PollOnce | Landing::PollBadly | Landing::DropElsewhere,

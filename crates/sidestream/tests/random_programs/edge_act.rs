@@ -1,4 +1,4 @@
-//! Calls of other code beside the safe API, and code of the program that panics, as data.
+//! Calls of other code outside the safe API, and code of the program that panics, as data.
 
 use super::act::{Place, place};
 use super::dice::Dice;
@@ -32,9 +32,9 @@ pub enum EdgeAct {
 /// How other code got to know a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Known {
-    /// It was given the handle of this stream of the safe API.
+    /// Other code was given the handle of this stream of the safe API.
     Safe(usize),
-    /// It created the stream itself, and the program adopted it.
+    /// Other code created the stream itself, and the program adopted it.
     Adopted(usize),
     /// A stream of the explicit style on this device, and whether other code was given its handle.
     Explicit {
@@ -49,7 +49,7 @@ pub enum Known {
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     pub at: Place,
-    /// Which of the streams that other code knows.
+    /// Index of the stream among those that other code knows.
     pub on: usize,
     pub by: By,
     pub value: u8,
@@ -79,7 +79,7 @@ pub enum Settles {
     /// The memory is recorded on the stream, after the work or before it, and dropped.
     Note,
     NoteBefore,
-    /// It is not kept: a race, which only the tests of that have.
+    /// The promise is not kept. That is a race, which only the tests for this case have.
     Never,
 }
 
@@ -115,7 +115,7 @@ pub enum Part {
     Progress,
 }
 
-/// Draws one of them, if the plan has any.
+/// Draws a call, if the plan has any of these.
 pub fn draw(plan: &Plan, edges: &Edges, dice: &mut Dice) -> Option<EdgeAct> {
     let value = dice.next() as u8;
     let stream = dice.below(4);

@@ -45,7 +45,7 @@ pub struct Faults {
 
 /// The one call that fails.
 struct One {
-    /// Number of calls before it.
+    /// Number of calls before the one that fails.
     left: AtomicU64,
     /// Whether the machine performs the call first, if it submits work to a stream.
     behind: bool,
@@ -58,7 +58,7 @@ pub struct Account {
     pub streams: BTreeSet<StreamId>,
     pub events: BTreeSet<EventId>,
     pub graphs: BTreeSet<GraphId>,
-    /// Wrong destructions, as messages.
+    /// Messages about invalid calls: an object that was created twice, or destroyed or freed without existing.
     pub wrong: Vec<String>,
 }
 
@@ -145,7 +145,8 @@ impl Faults {
         adopted.unwrap_or(StreamId((handle - HANDLES) as u32))
     }
 
-    /// Returns whether it succeeded: the machine refuses invalid calls during captures, and calls to a lost device.
+    /// Fills memory as other code. Returns whether the call succeeded: the machine refuses invalid calls during
+    /// captures, and calls to a lost device.
     pub fn others_fill(&self, stream: StreamId, at: u64, bytes: u64, value: u8) -> bool {
         let fill = Fill {
             at: Address(at),

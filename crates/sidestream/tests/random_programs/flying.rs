@@ -33,7 +33,8 @@ enum Landed<T> {
 impl World {
     /// Waits for the value as the program says. It stays pending, comes back, or is dropped.
     pub fn land(&self, flying: Flying, how: Landing) {
-        // What its function still owns is dropped on a thread of the runtime, at a time that no seed determines.
+        // The values that its function still owns are dropped on a thread of the runtime, at a time that no seed
+        // determines.
         let is_elsewhere = matches!(flying, Flying::Written(..) | Flying::Buffer(_));
         if is_elsewhere && self.plan.threads == 1 && matches!(how, Landing::Drop) {
             return self.fly(flying);
@@ -129,7 +130,7 @@ impl World {
                 match Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)) {
                     Poll::Ready(Ok(value)) => Landed::Back(value),
                     Poll::Ready(Err(error)) => Landed::Gone(Some(error)),
-                    // Another executor continues with it, with another waker.
+                    // Another executor continues with the pending value, with another waker.
                     Poll::Pending => Landed::Still(pending),
                 }
             }

@@ -32,7 +32,7 @@ pub struct Plan {
     pub edges: Option<Edges>,
 }
 
-/// Calls of other code beside the safe API, and single failures.
+/// Calls of other code outside the safe API, and single failures.
 #[derive(Clone, Debug)]
 pub struct Edges {
     /// Whether other code is given streams of the program, or gives it some, and works there.
@@ -79,7 +79,7 @@ impl Plan {
         }
     }
 
-    /// Draws everything, with calls and failures besides the safe API.
+    /// Draws everything, with calls and failures outside the safe API.
     pub fn at_the_edges(seed: u64) -> Plan {
         let mut dice = Dice::new(seed ^ 0xed6e);
         let plan = Plan::draw(seed, dice.chance(250));

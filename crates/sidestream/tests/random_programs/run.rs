@@ -75,7 +75,7 @@ pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
     drop(world);
     settle(&faults, &mut outcome.wrong);
     let returned = returned.load(Ordering::Relaxed);
-    // What an interrupted call took is not counted.
+    // A function that an interrupted call took is not counted.
     if accepted > returned || accepted < returned && !was_torn {
         let wrong = format!("{accepted} functions were taken, {returned} ran");
         outcome.wrong.push(wrong);

@@ -1,4 +1,4 @@
-//! Records the launches of graphs in the log of a running program.
+//! Records graph launches in the log of a running program.
 
 use std::sync::Arc;
 use std::sync::Mutex;

@@ -1,8 +1,7 @@
-//! nvJPEG's functions, for programs that load this file in place of nvJPEG too: pictures are decoded on the
-//! processor.
+//! nvJPEG's functions, for programs that load this file in place of nvJPEG too: pictures are decoded on the CPU.
 //!
-//! As with the hardware engines, the pixels are written during the call, whatever work the stream still has. Codes
-//! are nvJPEG's own.
+//! As with the hardware engines, the pixels are written during the call, regardless of the work that the stream still
+//! has. Codes are nvJPEG's own.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -35,7 +34,8 @@ struct Image {
     pitch: [usize; 4],
 }
 
-/// What was created and not destroyed: a handle, or a state with the number of pictures that it was initialised for.
+/// The handles and states that were created and not destroyed. A state has the number of pictures that it was
+/// initialised for.
 static MADE: LazyLock<Mutex<HashMap<u64, usize>>> = LazyLock::new(Mutex::default);
 
 fn made() -> MutexGuard<'static, HashMap<u64, usize>> {

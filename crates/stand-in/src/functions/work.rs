@@ -93,7 +93,7 @@ extern "C" fn cuEventRecord(event: CuEvent, stream: CuStream) -> Code {
     })
 }
 
-/// The only query that a function on the host may make.
+/// The only query that a host function may make.
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(event: CuEvent) -> Code {
     asked(|state| {

@@ -310,7 +310,7 @@ fn an_event_of_an_ended_capture_is_refused_elsewhere(target: Target) {
     expect_code(s.wait(&event), 1);
     expect_code(event.query(), 1);
     expect_code(event.synchronize(), 1);
-    // Once it is recorded again, it is an event like any other.
+    // Once the event is recorded again, it is like any other.
     s.record(&event).unwrap();
     event.synchronize().unwrap();
     s.wait(&event).unwrap();
@@ -485,7 +485,7 @@ fn a_stream_whose_capture_has_failed_is_a_stream_like_any_other(target: Target) 
         let (x, event) = (filled(device, 1), Event::new(device).unwrap());
         let buffer = safe.alloc_zeroed::<u32>(LEN).unwrap();
         let zeroed = safe.record_event().unwrap();
-        // In a capture it may neither use memory of the safe API nor wait for its events.
+        // In a capture the stream may neither use memory of the safe API nor wait for its events.
         s.wait_event(&zeroed).unwrap();
         // SAFETY: the stream waits for the writers of the memory, and the host for the stream.
         unsafe {
@@ -525,7 +525,7 @@ fn a_stream_whose_capture_has_failed_is_a_stream_like_any_other(target: Target) 
         s.begin_capture().unwrap();
         let other = std::thread::scope(|scope| scope.spawn(|| s.end_capture()).join());
         expect_code(other.unwrap(), 908);
-        // A driver may have ended it or not: its own thread ends it otherwise.
+        // A driver may have ended the capture; otherwise its own thread ends it.
         let _ = s.end_capture();
         check_usable(device, &s);
     };

@@ -65,7 +65,7 @@ fn memory_is_copied_from_one_device_to_the_other(target: Target) {
         by.memcpy_d2d(x.view(), y.view_mut()).unwrap();
         fill(&a, x.view_mut(), 100);
         expect_pattern(&values(&b, y.view()), seed);
-        // And back, a part of it.
+        // A part of it is copied back.
         by.memcpy_d2d(y.slice(..100), x.slice_mut(50..150)).unwrap();
         expect_pattern(&values(&a, x.slice(50..150)), seed);
     }
@@ -308,7 +308,7 @@ fn times_of_two_devices_are_not_compared(target: Target) {
     let refused = of_b.elapsed_ns_since(&of_a);
     let is_right = matches!(refused, Err(Error::Refused { code: 400, .. }));
     assert!(is_right, "{refused:?}");
-    // On the second device alone they are.
+    // Two events of the second device can be compared.
     let b = devices[1].stream("s").unwrap();
     spin(1_000).hold(&b);
     let start = b.record_timed().unwrap();

@@ -103,7 +103,7 @@ fn a_wait_for_an_event_with_a_limit_gives_up(target: Target) {
     assert!(seen, "the limit never passed within the hold");
 }
 
-/// Checks for a hold of 2 ms on the device's clock. The only upper bound is what else the machine may do.
+/// Checks for a hold of 2 ms on the device's clock. The upper bound allows for other work of the machine.
 #[track_caller]
 fn is_a_hold(took: Duration) {
     let (least, most) = (Duration::from_micros(1_900), Duration::from_millis(100));
@@ -146,7 +146,7 @@ fn a_placed_wait_keeps_the_record_of_its_call(target: Target) {
         fill_explicit(&writer, x.all(), 3);
         writer.record(&event).unwrap();
         reader.wait(&event).unwrap();
-        // This stream has no work: a wait for this record waits for nothing.
+        // The stream `idle` has no work: a wait for this record waits for nothing.
         idle.record(&event).unwrap();
         reader.memcpy(x.all(), y.all()).unwrap();
     }
@@ -187,7 +187,7 @@ fn an_event_that_was_never_recorded_is_complete(target: Target) {
         unsafe { stream.memset(memory.bytes(..BYTES), 0).unwrap() };
         stream.synchronize().unwrap();
     }
-    // A pooled event that was used before is as new, too.
+    // A pooled event that was used before behaves like a new one, too.
     let used = Event::new(&device).unwrap();
     spin(HOLD_NS).hold_explicit(&stream);
     stream.record(&used).unwrap();
@@ -306,7 +306,7 @@ fn an_event_that_puts_its_waiter_to_sleep_is_complete_when_its_work_is(target: T
     let (x, y) = (untracked::filled(&device, 1), untracked::filled(&device, 1));
     let host = untracked::pinned(&device, 1);
     let event = Event::blocking(&device).unwrap();
-    // Until its first record a wait for it has no effect.
+    // A wait for the event has no effect until its first record.
     event.synchronize().unwrap();
     for seed in 2..8 {
         // SAFETY: the event orders the streams, and the host waits for it or for the device.

@@ -49,8 +49,8 @@ fn each_failure(target: Target, act: impl Fn(&Device, &Stream, &DeviceBuf<u32>))
     }
 }
 
-/// Returns the value, which has no pending use. Without a value it was handed to a place whose next owner waits for
-/// the device.
+/// Returns the value, which has no pending use. If there is no value, the memory went to a place whose next owner waits
+/// for the device.
 #[track_caller]
 fn idle<T>(refused: Refused<T>) -> Option<T> {
     match refused.error {

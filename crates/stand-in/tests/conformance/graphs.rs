@@ -399,7 +399,7 @@ fn an_invalid_node_is_refused(target: Target) {
     expect_pattern(&of_graph(&graph, &stream, x), 6);
 }
 
-/// On CUDA the small ones are kernels, up to 128 KiB, and the others copies.
+/// On CUDA, copies of up to 128 KiB become kernels; larger ones stay copies.
 fn small_and_large_copies_of_pinned_memory_are_right(target: Target) {
     const MOST: usize = (128 << 10) / 4;
     let (device, stream) = open(target);

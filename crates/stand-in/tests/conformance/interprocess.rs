@@ -25,7 +25,7 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// The other process; dropping this ends it.
+/// The other process; dropping this value ends the process.
 struct Other {
     child: Child,
     to: Option<ChildStdin>,
@@ -47,7 +47,7 @@ pub fn record_when_told(target: Target) {
         let _ = may_go.recv();
         fs::write(done, "done").unwrap();
     };
-    // SAFETY: it touches no memory of the runtime.
+    // SAFETY: the function touches no memory of the runtime.
     unsafe { stream.host_func(&[], &[], work) }.unwrap();
     stream.record(&event).unwrap();
     let bytes = event.ipc_handle().unwrap();
@@ -106,7 +106,7 @@ impl Other {
     fn sees(&self, stream: &Stream) -> Arc<AtomicBool> {
         let seen = Arc::new(AtomicBool::new(false));
         let (sees, work) = (Arc::clone(&seen), work_of(self.child.id()));
-        // SAFETY: it touches no memory of the runtime.
+        // SAFETY: the function touches no memory of the runtime.
         let look = || unsafe {
             stream.host_func(&[], &[], move || {
                 sees.store(work.exists(), Ordering::Relaxed);

@@ -47,7 +47,7 @@ fn views_lengths_and_numbers_arrive(target: Target) {
         let found = values(&stream, x.view());
         assert_eq!((found[0], found[len + 1]), (0, 0), "outside of the view");
         expect_pattern(&found[1..len + 1], 77);
-        // The kernel that searches for wrong values finds exactly these.
+        // The kernel that searches for wrong values finds exactly the wrong ones.
         let mut errors = stream.alloc_zeroed::<u32>(1).unwrap();
         check(&stream, x.slice(1..len + 1), 77, &mut errors);
         assert_eq!(values(&stream, errors.view()), [0]);
@@ -136,7 +136,7 @@ fn values_of_every_size_arrive(target: Target) {
 /// Memory with a value for each thread, and the number of threads.
 type Threads = (Write<u32>, Value<u64>);
 
-/// Returns which thread of which block it is, in six times four bits.
+/// Returns the indices of a block and of a thread in it, in six times four bits.
 fn place(block: [u32; 3], thread: [u32; 3]) -> u32 {
     let parts = block.into_iter().chain(thread).enumerate();
     parts.map(|(at, part)| part << (4 * at)).sum()
@@ -289,7 +289,7 @@ fn a_kernel_in_cuda_runs_where_there_is_a_compiler(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
     let mut x = filled(&stream, LEN, 1);
-    // SAFETY: it writes `n` values, on every grid.
+    // SAFETY: the kernel writes `n` values, on every grid.
     let kernel = unsafe { Kernel::<FillPattern>::from_cuda(source, "fill_pattern") };
     let ready = device.prepare(&kernel);
     let args = (x.view_mut(), LEN as u64, 2);

@@ -188,7 +188,7 @@ fn in_flight(device: &Device) {
         .unwrap();
     let error = lost(back.synchronize());
     assert_eq!(error.code, TRAP, "{error}");
-    // It completed before the trap, or its state is unknown: it is given back or lost, never both.
+    // The upload completed before the trap, or its state is unknown: its memory is given back or lost, never both.
     drop(sent);
     drop(x);
     let refused = other.alloc::<u32>(1 << 22);

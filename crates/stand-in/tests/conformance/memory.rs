@@ -480,7 +480,7 @@ fn copies_within_a_device_move_ranges(target: Target) {
         }
     });
     assert!(found.into_iter().eq(expected));
-    // Within one buffer, both halves of it.
+    // Both halves of one buffer are copied within it.
     let mut x = filled(&stream, 2 * LEN, 2);
     let (left, right) = x.view_mut().split_at(LEN);
     stream.memcpy_d2d(left.as_view(), right).unwrap();
@@ -525,7 +525,7 @@ fn blocking_copies_are_as_complete_as_they_promise(target: Target) {
             spin(HOLD_NS).hold_explicit(&blocking);
             explicit::memcpy_blocking(memory.all(), pageable.all()).unwrap();
             untracked::expect_host(&pageable, 1);
-            // R19: from pinned memory it is complete, also for streams that do not wait.
+            // R19: an upload from pinned memory is complete, also for streams that do not wait.
             host.write(0, &patterned(bytes as usize / 4, 3));
             explicit::memcpy_blocking(host.all(), memory.all()).unwrap();
             let other = untracked::stream(&device, "o");
@@ -542,7 +542,7 @@ fn blocking_copies_are_as_complete_as_they_promise(target: Target) {
             legacy.synchronize().unwrap();
             host.read(bytes - 4, &mut first);
             assert_eq!(first, [9; 4]);
-            // R23: within the host it is complete.
+            // R23: a copy within the host is complete.
             explicit::memcpy_blocking(pageable.all(), host.all()).unwrap();
             untracked::expect_host(&host, 1);
         }

@@ -132,7 +132,7 @@ fn a_ring_works_beside_a_capture_of_another_thread(target: Target) {
     let captured = stream(&device, "captured");
     captured.begin_capture().unwrap();
     spin(1000).hold_explicit(&captured);
-    // Its memory is freed when the capture has ended: for that, drivers wait for the device.
+    // The ring's memory is freed when the capture has ended: to free memory, drivers wait for the device.
     let ring = thread::scope(|scope| {
         let feeder = scope.spawn(|| {
             let consumer = stream(&device, "consumer");

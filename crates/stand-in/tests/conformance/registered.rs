@@ -33,7 +33,7 @@ fn a_registered_vector_goes_both_ways_and_comes_back(target: Target) {
         spin(HOLD_NS).hold(&stream);
         let sent = stream.upload(sent, x.view_mut()).unwrap();
         let back = stream.download(x.view(), back).unwrap();
-        // Neither is waited for implicitly: a vector that comes back is not in use.
+        // No copy is waited for implicitly: a vector that comes back is not in use.
         let [back, sent] = [back, sent].map(|copy| copy.synchronize().unwrap());
         let vectors = [sent, back].map(|pinned| pinned.into_vec().unwrap());
         assert_eq!(vectors.each_ref().map(|vector| vector.as_ptr()), places);
@@ -69,7 +69,7 @@ fn a_registered_vector_that_is_dropped_in_flight_is_copied_to_the_end(target: Ta
 /// Returns another owner of a part of a vector's memory.
 ///
 /// # Safety
-/// It is forgotten, not dropped, and neither owner touches the values while both exist.
+/// The vector is forgotten, not dropped, and neither owner touches the values while both exist.
 unsafe fn part_of(start: *mut u8, len: usize) -> Vec<u8> {
     // SAFETY: the caller promises to free nothing and not to access the values.
     unsafe { Vec::from_raw_parts(start, len, len) }
@@ -96,11 +96,11 @@ fn a_vector_that_is_already_pinned_is_refused_and_comes_back(target: Target) {
     let s = stream(&device, "s");
     let mut bytes = vec![7u8; 8 * LEN];
     let (start, len) = (bytes.as_mut_ptr(), bytes.len());
-    // All of it, and its middle.
+    // The whole vector, and its middle.
     let parts = [(start, len), (start.wrapping_add(LEN), 2 * LEN)];
     let registered = device.register(bytes).unwrap();
     for (start, len) in parts {
-        // SAFETY: they are forgotten below, refused or not.
+        // SAFETY: both vectors are forgotten below, refused or not.
         let [a, b] = [(); 2].map(|()| unsafe { part_of(start, len) });
         expect_pinned_already(device.register(a), len);
         expect_pinned_already(HostMemory::register(&device, b), len);
@@ -162,7 +162,7 @@ fn registered_memory_without_tracking_goes_both_ways_and_comes_back(target: Targ
     let bytes = host.into_vec().unwrap();
     assert_eq!(bytes.as_ptr(), place);
     assert!(bytes == bytes_of(7));
-    // Dropping it unpins and frees the memory.
+    // Dropping the registration unpins and frees the memory.
     drop(HostMemory::register(&device, bytes).unwrap());
     drop(HostMemory::register(&device, bytes_of(8)).unwrap());
 }
@@ -186,7 +186,7 @@ fn write_combined_memory_is_uploaded(target: Target) {
     zero.read(0, &mut found);
     assert!(found.iter().all(|&value| value == 0), "new memory is zero");
     for seed in 2..6 {
-        // In two parts: both arrive, although the host buffers its writes.
+        // The pattern is written in two parts: both arrive, although the host buffers its writes.
         let pattern = patterned(untracked::LEN, seed);
         sent.write(0, &pattern[..1001]);
         sent.write(4 * 1001, &pattern[1001..]);

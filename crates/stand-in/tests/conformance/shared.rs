@@ -44,7 +44,7 @@ fn narrow(target: Target) -> Device {
 struct Foreign(Device);
 
 impl Foreign {
-    /// Returns none where there are no handles that it could use.
+    /// Returns none on a target without handles that another library could use.
     fn open(target: Target) -> Option<Foreign> {
         (target != Target::Sim).then(|| Foreign(target.open()))
     }
@@ -110,7 +110,7 @@ fn memory_recorded_on_an_adopted_stream_waits_for_work_of_its_owner(target: Targ
         return;
     };
     let theirs = stream(&foreign.0, "theirs");
-    // Opened after it, and so closed before it: an adopted stream must outlive the device.
+    // The device is opened after the stream, and so closed before it: an adopted stream must outlive the device.
     let device = narrow(target);
     // SAFETY: the stream outlives the device.
     let ours = unsafe {
@@ -164,7 +164,7 @@ fn a_per_thread_stream_is_recorded_by_its_own_thread(target: Target) {
         let refused = other.join().unwrap();
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     });
-    // Also by a thread that took the place of one that has ended.
+    // Only the stream's own thread may wait for it, and not a thread that took the place of the ended one.
     let theirs = std::thread::scope(|scope| {
         let other = scope.spawn(|| Stream::per_thread(&device).unwrap());
         other.join().unwrap()
@@ -272,7 +272,7 @@ fn memory_recorded_before_a_capture_is_handed_on_during_it(target: Target) {
             noted.memcpy(region, out.all()).unwrap();
         }
         explicit::record_stream(&x, &noted).unwrap();
-        // Dropped before the capture begins, or in it.
+        // The buffer is dropped before the capture begins, or during it.
         let mut kept = (seed % 2 == 0).then_some(x);
         noted.begin_capture().unwrap();
         drop(kept.take());

@@ -16,9 +16,9 @@ pub enum Target {
 
 /// A property that every target must have.
 pub struct Scenario {
-    /// Its module and its sentence.
+    /// The module, and the tested property as a sentence.
     pub name: &'static str,
-    /// Number of devices that it needs.
+    /// Number of devices that the scenario needs.
     pub devices: usize,
     /// Panics if the property does not hold.
     pub run: Box<dyn Fn(Target) + Send + Sync>,

@@ -60,7 +60,7 @@ fn eight_threads_read_the_same_data_each_on_a_stream(target: Target) {
         values(&stream, errors.view())[0]
     });
     assert_eq!(errors, [0; THREADS]);
-    // The next writer is ordered after all of them.
+    // The next writer is ordered after all readers.
     fill(&home, shared.view_mut(), 8);
     expect_pattern(&values(&home, shared.view()), 8);
 }

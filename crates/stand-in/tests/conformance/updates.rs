@@ -121,7 +121,7 @@ fn an_updated_graph_takes_other_memory_and_gives_back_its_own(target: Target) {
     graph.launch(&stream).unwrap();
     expect(graph.synchronize_pinned(new.back).unwrap(), LEN, 2, 0);
     expect_pattern(&values(&stream, graph.view(new.x)), 2);
-    // The memory that it owned before has what the first launch wrote.
+    // The memory that the graph owned before has the values that the first launch wrote.
     let other = device.stream("o").unwrap();
     let (x, y) = (buffers.take(old.x), buffers.take(old.y));
     expect_pattern(&values(&other, x.view()), 1);
@@ -208,7 +208,7 @@ fn an_edited_graph_of_another_shape_can_be_built(target: Target) {
     nodes.fill_with(keys.x.slice_mut(..1), 77).unwrap();
     let refused = graph.update(nodes).unwrap_err();
     expect_other_shape(&refused.error);
-    // Its memory belongs to the description.
+    // The graph's memory belongs to the description.
     let launched = graph.launch(&stream);
     assert!(
         matches!(launched, Err(Error::Invalid { .. })),

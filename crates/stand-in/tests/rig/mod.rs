@@ -102,7 +102,7 @@ impl Rig {
 
     pub fn function(&self, ptx: &str, name: &CStr) -> CuFunction {
         let (module, mut function) = (self.module(ptx), 0);
-        // SAFETY: the pointers are to a local variable and to a text that ends.
+        // SAFETY: the pointers are to a local variable and to a string that ends with a zero byte.
         ok(unsafe { (self.driver.cuModuleGetFunction)(&mut function, module, name.as_ptr()) });
         function
     }
@@ -110,7 +110,8 @@ impl Rig {
     pub fn module(&self, ptx: &str) -> CuModule {
         let (image, mut module) = (CString::new(ptx).unwrap(), 0);
         let none = std::ptr::null_mut();
-        // SAFETY: the pointers are to a local variable and to a text that ends; there are no options.
+        // SAFETY: the pointers are to a local variable and to a string that ends with a zero byte; there are no
+        // options.
         ok(unsafe {
             let image = image.as_ptr().cast();
             (self.driver.cuModuleLoadDataEx)(&mut module, image, 0, none, std::ptr::null_mut())
@@ -137,7 +138,7 @@ impl Rig {
     }
 
     pub fn synchronize(&self, stream: CuStream) -> Code {
-        // SAFETY: it takes no pointer.
+        // SAFETY: the call takes no pointer.
         unsafe { (self.driver.cuStreamSynchronize)(stream) }
     }
 

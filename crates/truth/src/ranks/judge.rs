@@ -122,7 +122,7 @@ pub fn many_ranks(count: u64, seed: u64) -> Result<RankTally, String> {
     Ok(RankTally { all: all? })
 }
 
-/// Draws a run, has its traces diagnosed on all processors, and judges the report.
+/// Draws a run, has its traces diagnosed on all CPU cores, and judges the report.
 ///
 /// # Errors
 /// A trace cannot be read, or the traces yield no ranks.

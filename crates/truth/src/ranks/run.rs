@@ -89,12 +89,13 @@ struct Exchange {
     operation: &'static str,
     peer: Option<usize>,
     ns: f64,
-    /// Whether the stream of kernels waits for it.
+    /// Whether the stream of kernels waits for the exchange.
     waits: bool,
 }
 
 impl Exchange {
-    /// Returns the stream in which it runs: a group has one for the whole group, and one for pairs.
+    /// Returns the stream in which the exchange runs: each group has one stream for exchanges of all members, and one for
+    /// pairs.
     fn lane(&self) -> usize {
         2 * self.group + usize::from(self.peer.is_some())
     }
@@ -298,14 +299,15 @@ impl Running<'_> {
             rank.comm.insert(exchange.lane(), end);
             rank.stream = rank.stream.max(end);
         } else {
-            // An exchange without a wait is also examined again when it is complete.
+            // The rank is blocked even if its stream does not wait for the exchange: it continues when the exchange is
+            // complete.
             rank.blocked = true;
             return false;
         }
         true
     }
 
-    /// Completes a meeting of all its members: sets when each is done, and lets them continue.
+    /// Completes a meeting of all its members: sets the end of each member's exchange, and lets the members continue.
     fn meet(&mut self, exchange: &Exchange) {
         let came = &self.meetings[&(exchange.group, exchange.key)];
         let last = came.iter().map(|one| one.start).fold(f64::MIN, f64::max);
@@ -321,7 +323,7 @@ impl Running<'_> {
             let row = &mut rank.rows[one.row];
             let mut waited = last - one.start;
             let end = match sent {
-                // It continued long ago, and may be in another exchange by now.
+                // The sender continued long ago, and may be in another exchange by now.
                 Some(_) if !row.end_ns.is_nan() => continue,
                 Some(sent) => {
                     waited = (sent - exchange.ns - one.start).max(0.0);
@@ -337,7 +339,7 @@ impl Running<'_> {
             if one.waits {
                 rank.stream = rank.stream.max(end);
             }
-            // The last one to arrive did not stop.
+            // The rank that arrived last was not blocked.
             if std::mem::take(&mut rank.blocked) {
                 self.ready.push(one.rank);
             }

@@ -22,9 +22,9 @@ struct Piece {
     name: &'static str,
     /// Cargo's name for this kind of target.
     kind: &'static str,
-    /// The arguments that build it, up to the name of its package.
+    /// The arguments that build the program, up to the name of its package.
     build: &'static [&'static str],
-    /// The option that selects it.
+    /// The option that selects the program.
     option: &'static str,
 }
 

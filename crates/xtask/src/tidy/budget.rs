@@ -91,15 +91,15 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
             continue;
         }
         let mut complain = |what: &str| {
-            let what = format!("`{name}`: {there} are there, and at most {most} {what}");
+            let what = format!("`{name}`: {there} counted, and the ceiling of {most} {what}");
             out.push(Complaint::new(PAGE, line, what));
         };
         if there > most {
             complain(
-                "may be; make it smaller, or raise the ceiling in a commit that says why, and say it in the last column",
+                "is exceeded; make it smaller, or raise the ceiling in a commit that says why, and say it in the last column",
             );
         } else if most * 50 > there * 51 {
-            complain(&format!("is more than 2 % above that; {LOWER}"));
+            complain(&format!("is more than 2 % higher; {LOWER}"));
         }
     }
     for (file, _) in tree.texts().filter(|(file, _)| is_counted(file)) {
@@ -357,8 +357,8 @@ mod tests {
                 "| a | 1,000 | `a/` | |\n| b | 0 | `a/src/b` | |"
             ))),
             [
-                "3: `a`: 3 are there, and at most 1000 is more than 2 % above that; `cargo xtask budget --lower` lowers it",
-                "4: `b`: 1 are there, and at most 0 may be; make it smaller, or raise the ceiling in a commit that says why, and say it in the last column",
+                "3: `a`: 3 counted, and the ceiling of 1000 is more than 2 % higher; `cargo xtask budget --lower` lowers it",
+                "4: `b`: 1 counted, and the ceiling of 0 is exceeded; make it smaller, or raise the ceiling in a commit that says why, and say it in the last column",
             ]
         );
     }

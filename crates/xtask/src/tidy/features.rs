@@ -20,15 +20,15 @@ pub fn read() -> Result<(String, String)> {
         "sidestream-stand-in",
     ];
     Ok((
-        tree(&TESTED, "normal,build,dev")?,
-        tree(&package, "normal,build")?,
+        tree("{p} {f}", "normal,build,dev", &TESTED)?,
+        tree("{p} {f}", "normal,build", &package)?,
     ))
 }
 
-/// A line for each crate: name, version and features.
-fn tree(selection: &[&str], edges: &str) -> Result<String> {
+/// A line of this format for each crate.
+pub fn tree(format: &str, edges: &str, selection: &[&str]) -> Result<String> {
     let asked = [
-        "tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--edges", edges,
+        "tree", "--locked", "--prefix", "none", "--format", format, "--edges", edges,
     ];
     let output = cargo::command(&[&asked[..], selection].concat())
         .output()
@@ -58,7 +58,7 @@ pub fn check(tests: &str, package: &str) -> Vec<Complaint> {
         let there = tests.iter().filter(|there| there.split(' ').next() == Some(name));
         let there: Vec<&str> = there.copied().collect();
         format!(
-            "the Python package has `{line}` and the tests `{}`, so that all above it is built twice; ask for the same features in crates/sidestream/Cargo.toml",
+            "the Python package has `{line}` and the tests `{}`, so everything above it is built twice; ask for the same features in crates/sidestream/Cargo.toml",
             there.join("`, `")
         )
     });

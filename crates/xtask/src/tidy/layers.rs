@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["engine"],
     &["backend"],
     &["log", "alloc"],
-    // What the modules below share; it is not visible outside.
+    // The state that the modules below share; the module is not visible outside.
     &["tracker"],
     &["event"],
     &["buffer"],
@@ -45,7 +45,7 @@ const INSIDE_TRACKER: &[&[&str]] = &[
     &["stream"],
 ];
 
-/// Modules beside the layers, each with the only ones that it may name. No layer names them.
+/// Modules outside the layers, each with the only modules that it may name. No layer names them.
 const BESIDE: &[(&str, &[&str])] = &[
     ("check", &["op", "order", "log", "error"]),
     ("trace", &["op", "order", "log", "error"]),
@@ -89,7 +89,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "host-guard",
         ],
     ),
-    // Has a twin in Rust for each of their kernels.
+    // Has a twin in Rust for each kernel of these two crates.
     ("stand-in", &["sidestream", "sidestream-images"]),
     ("benches", &["sidestream"]),
     // Measures what the command does, compared with the driver.
@@ -98,7 +98,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("serve-example", &["sidestream"]),
     // A development tool that xtask runs: it uses the product, and no crate uses it.
     ("truth", &["sidestream", "sidestream-diagnose"]),
-    // Fuzz targets use it; no product crate does.
+    // Fuzz targets use this crate; no product crate does.
     ("fuzz-target", &[]),
     ("xtask", &[]),
 ];

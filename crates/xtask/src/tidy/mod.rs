@@ -9,6 +9,7 @@ mod count;
 mod features;
 mod kernels;
 mod layers;
+mod licences;
 mod manifests;
 mod names;
 mod pages;
@@ -54,6 +55,7 @@ pub fn run() -> Result<bool> {
     let mut complaints = all(&tree);
     let (tests, package) = features::read()?;
     complaints.extend(features::check(&tests, &package));
+    complaints.extend(licences::check()?);
     complaints.extend(budget::raised(&tree));
     for complaint in &complaints {
         println!("{complaint}");

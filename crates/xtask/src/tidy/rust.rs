@@ -1,4 +1,4 @@
-//! What a Rust file names, read from its tokens.
+//! The names in a Rust file, read from its tokens.
 //!
 //! Tokens suffice for these rules, and show the inside of macros, which a parsed syntax tree does not. Comments and
 //! strings are not tokens of code, so quoting a rule does not break it.

@@ -1,10 +1,11 @@
-//! Words of our own, which a reader would have to learn: how many lines of all tracked text may have each. STYLE.md,
-//! in its section "Words", says what is written instead.
+//! Words of our own, which a reader would have to learn: the maximum number of lines of tracked text that may have each
+//! of them. STYLE.md, in its section "Words", says what is written instead.
 
 use super::Complaint;
 use super::tree::Tree;
 
-/// The phrases, spelled so that this list is none of the lines counted, and the most lines that may have one of them.
+/// The phrases, spelled so that this list is not counted itself, each with the maximum number of lines that may have
+/// it.
 const WORDS: [(&[&str], usize); 5] = [
     (&[concat!("no", "body")], 25),
     (&[concat!("who", "ever")], 0),
@@ -21,7 +22,7 @@ const WORDS: [(&[&str], usize); 5] = [
         0,
     ),
 ];
-/// A comment that begins so says what it is like, not what it is.
+/// A comment that begins with this opening says what its subject is like, not what it is.
 const OPENING: &str = concat!("The ", "same ");
 const MARKS: [&str; 5] = ["///", "//!", "//", "#", "\"\"\""];
 

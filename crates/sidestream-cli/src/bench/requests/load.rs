@@ -9,14 +9,14 @@ use super::Args;
 use crate::failure::{Failure, shown};
 use crate::input;
 
-/// The most requests that a load may have.
+/// The maximum number of requests in a load.
 pub const MOST: u64 = 10_000_000;
 
 /// How requests arrive.
 pub enum Load {
     /// Requests arrive at these moments, in nanoseconds, whether earlier ones have been answered or not.
     Open { arrivals: Vec<u64>, from: From },
-    /// This number of callers, each of which sends its next request as soon as the last one is answered.
+    /// A fixed number of callers, each of which sends its next request as soon as the previous one is answered.
     Closed { callers: u32, until: Until },
 }
 
@@ -78,7 +78,7 @@ impl Load {
                 ..
             } => *end,
             Load::Open { arrivals, .. } => arrivals.last().copied().unwrap_or(0),
-            // Callers send requests until then, and each waits for its answer.
+            // Each caller waits for its last answer, so the load ends with the last answer.
             Load::Closed { .. } => 0,
         };
         end_ns.max(last_answer_ns)

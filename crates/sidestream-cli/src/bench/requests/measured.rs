@@ -113,7 +113,7 @@ fn serve(device: &Device, model: &Model, setup: &Setup) -> Result<Numbers, Failu
                 let ns = given.given_ns(shape.size());
                 let spun = nodes.launch(&spin, Grid::new(1, 32), (ns,))?;
                 nodes.after(spun, filled)?;
-                // The download reads what this fills, so it is the last node.
+                // The download reads the output that this node fills, so it must be the last node.
                 let last = nodes.memset(y.view_mut(), 0)?;
                 nodes.after(last, spun)
             })
@@ -159,7 +159,7 @@ impl Layers {
         let last = self.weights.len() - 1;
         let [a, b] = &mut self.between;
         for (layer, weights) in self.weights.iter().enumerate() {
-            // Odd layers read what even ones wrote.
+            // Odd layers read the output of even ones.
             let (from, to) = match layer % 2 {
                 0 => (&*b, &mut *a),
                 _ => (&*a, &mut *b),
@@ -274,7 +274,7 @@ impl Wake for Noted {
     }
 }
 
-/// A request that was accepted: when it was to arrive, its answer, and when that was ready.
+/// An accepted request: its scheduled arrival, its answer, and the time at which the answer was ready.
 struct Taken {
     arrives_ns: u64,
     /// The answer, if it was ready immediately.
@@ -306,7 +306,8 @@ impl Taken {
     }
 }
 
-/// Sends requests at these moments; returns also when the last answer was ready, whatever happens to earlier ones.
+/// Sends requests at these moments. Returns their outcome and the time at which the last answer was ready. A slow answer does
+/// not delay later requests.
 fn open(
     batcher: &Numbers,
     arrivals: &[u64],
@@ -377,8 +378,8 @@ fn collect(taken: &Receiver<Taken>, deadline_ns: Option<u64>) -> (Outcome, u64) 
     (outcome, last_ns)
 }
 
-/// Runs callers who send their next request when the last is answered; returns also when the last answer was ready. Each thread
-/// acts for several callers.
+/// Runs callers that send their next request when the previous one is answered. Returns the outcome and the time at which the
+/// last answer was ready. Each thread acts for several callers.
 fn closed(
     batcher: &Numbers,
     callers: u32,

@@ -67,7 +67,7 @@ pub struct Args {
     /// How many streams `pool` and `both` have
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
-    /// The most requests of a batch; its sizes are the powers of two up to this
+    /// Maximum number of requests in a batch; batch sizes are the powers of two up to it
     #[arg(long, value_name = "ROWS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     max_batch: u32,
     /// How long a request waits for others while a stream is free
@@ -115,7 +115,7 @@ enum Way {
     Both,
 }
 
-/// The settings of a way.
+/// The settings of one of the ways.
 #[derive(Clone, Debug)]
 struct Setup {
     slots: usize,
@@ -295,7 +295,7 @@ impl Way {
     }
 }
 
-// ------------------------------------------------------------------ numbers of the command line
+// ------------------------------------------------------------------ numbers on the command line
 
 fn rate(text: &str) -> Result<f64, String> {
     within(

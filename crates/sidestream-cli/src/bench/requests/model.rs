@@ -125,7 +125,7 @@ impl Model {
     }
 }
 
-/// Returns pseudo-random numbers from 0 up to 1 that follow from a seed.
+/// Returns pseudo-random numbers from 0 to just below 1, generated from a seed.
 fn shares(mut seed: u64) -> impl Iterator<Item = f32> {
     std::iter::repeat_with(move || (split_mix(&mut seed) >> 40) as f32 / (1u64 << 24) as f32)
 }

@@ -92,7 +92,7 @@ impl Outcome {
     }
 }
 
-/// Returns the ways as a table for people.
+/// Returns the results of all ways as a table.
 pub fn table(outcomes: &[(Way, Outcome)], is_closed: bool) -> String {
     let mut out = format!(
         "  {:9} {:>10} {:>10} {:>10} {:>10} {:>11} {:>8} {:>7}\n",

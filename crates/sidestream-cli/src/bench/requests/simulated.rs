@@ -128,7 +128,7 @@ fn submit(
     let kernels = model.kernels(size).into_iter().map(Work::Kernel);
     let last = if setup.is_graphs {
         let launched = call(engine, Call::GraphLaunch);
-        // A graph downloads all rows: it is the same for every batch of its size.
+        // A graph downloads all rows, since one graph serves all batches of its size, full or not.
         let nodes = std::iter::once(Work::Upload { bytes: up })
             .chain(kernels)
             .chain([Work::Download { bytes: up }]);

@@ -85,8 +85,8 @@ impl Found {
     /// Returns the device with this index, which must exist.
     pub fn of(driver: &Driver, number: u32) -> Result<Found, Failure> {
         let (mut device, mut memory_bytes, mut text) = (0, 0, [0u8; 256]);
-        // SAFETY: the driver is initialized; it writes to these variables, and a zero-terminated text into `text`, whose length
-        // is passed.
+        // SAFETY: the driver is initialized; it writes to these variables, and a zero-terminated string into `text`, whose
+        // length is passed.
         unsafe {
             let code = (driver.cuDeviceGet)(&mut device, number as c_int);
             accepted(driver, "cuDeviceGet", code)?;

@@ -10,8 +10,8 @@ use crate::overlap::job::{Call, Job, Layout, Stage};
 /// Slots of the largest arrangement, unless more streams are asked for.
 const FEWEST_SLOTS: usize = 4;
 
-/// The most pinned memory for the batches, unless four of them take more. Batches beyond it share their memory with others;
-/// nothing reads it, and copies in one direction never overlap.
+/// The maximum amount of pinned memory for the batches, unless four of them take more. Batches beyond it share their memory
+/// with others; nothing reads it, and copies in one direction never overlap.
 const PINNED_BYTES: usize = 4 << 30;
 
 /// Streams, events and memory of the largest job so far, shared by all arrangements.

@@ -119,11 +119,12 @@ impl Gpu {
     /// Returns the kernel `name` of this PTX.
     pub fn function(&self, ptx: &str, name: &str) -> Result<Function, Failure> {
         let text = |text: &str| {
-            CString::new(text).map_err(|_| Failure::input("a kernel has a zero in its text"))
+            CString::new(text)
+                .map_err(|_| Failure::input("the PTX or the name of a kernel contains a zero byte"))
         };
         let (ptx, name) = (text(ptx)?, text(name)?);
         let (mut module, mut function): (CuModule, CuFunction) = (0, 0);
-        // SAFETY: both texts end with a zero and outlive the calls; there are no options.
+        // SAFETY: both strings end with a zero byte and outlive the calls; there are no options.
         unsafe {
             let image = ptx.as_ptr().cast();
             let code =
@@ -236,7 +237,7 @@ impl Gpu {
         mut args: [u64; N],
         stream: Stream,
     ) -> Result<(), Failure> {
-        // The driver reads only as many bytes of a number as the parameter has: the lowest come first.
+        // The driver reads only as many bytes of a number as the parameter has, and the lowest bytes come first.
         let mut params = args.each_mut().map(|arg| std::ptr::from_mut(arg).cast());
         let ([blocks, ..], [threads, ..]) = (grid.blocks, grid.threads);
         let (one, shared): (c_uint, c_uint) = (1, 0);

@@ -16,7 +16,7 @@ use memchr::{memchr2, memmem};
 pub enum Stop {
     /// The window ends inside the value.
     More,
-    /// It is not a value.
+    /// The text is not a value.
     Bad,
 }
 

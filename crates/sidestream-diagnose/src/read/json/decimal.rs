@@ -2,7 +2,7 @@
 //!
 //! A time such as `1365627910559.633` has more digits than an `f64` keeps.
 
-/// The most digits that are read; further digits of a fraction are finer than any clock.
+/// The maximum number of digits that are read; further digits of a fraction are finer than any clock.
 const MOST_DIGITS: u32 = 30;
 
 /// Returns the number in units of ten to the minus `decimals`, rounded half away from zero: with 3, `12.5` is 12500. Returns

@@ -33,21 +33,21 @@ pub struct Kineto {
     /// The thread and the stream of the previous event: the next one usually has the same.
     last_thread: Option<((i64, i64), ThreadIndex)>,
     last_stream: Option<((i64, i64, i64), StreamIndex)>,
-    /// The meaning of each name of a copy; there are few such names.
+    /// The meaning of each copy name; there are few such names.
     copies: HashMap<Name, Copied>,
-    /// What operators state about their exchanges, by the number that they share with their kernels.
+    /// The statements of operators about their exchanges, by the number that an operator shares with its kernels.
     exchanged: HashMap<i64, (u32, Option<u32>)>,
     /// Exchanges that do not state everything, with that number.
     unsaid: Vec<(usize, i64)>,
 }
 
-/// The most characters kept of the shapes of one operator's inputs: the first ones of long lists of tensors.
+/// The maximum number of characters kept of the shapes of one operator's inputs: the first ones of long lists of tensors.
 const LONGEST_SHAPE: usize = 1_000;
 /// The operator that states what is exchanged.
 const PARAM_COMMS: &[u8] = b"record_param_comms";
 /// A longer name of a group, or list of its ranks, is cut.
 const MOST_LETTERS: usize = 400;
-/// The most exchanges that are kept: a trace with more does not fit into memory.
+/// The maximum number of exchanges that are kept: a trace with more does not fit into memory.
 const MOST_EXCHANGES: usize = 1 << 24;
 
 /// What the name of a copy states: direction, source and target memory.
@@ -426,8 +426,8 @@ fn lane(value: Option<Value>) -> Option<i64> {
     })
 }
 
-/// Returns what a copy moves, by its name: `Memcpy HtoD (Pageable -> Device)`. ROCm writes `(Host -> Device)`, which does not
-/// state the kind of host memory.
+/// Returns the direction and the kinds of memory of a copy, by its name: `Memcpy HtoD (Pageable -> Device)`. ROCm writes `(Host
+/// -> Device)`, which does not state the kind of host memory.
 fn copied(name: &str) -> Copied {
     let (words, memories) = name.split_once('(').unwrap_or((name, ""));
     let mut sides = memories.trim_end_matches(')').split("->").map(memory);
@@ -461,7 +461,7 @@ fn memory(word: &str) -> Memory {
     }
 }
 
-/// Returns the memory that is set: `Memset (Device)`.
+/// Returns the kind of memory that a memset sets, by its name: `Memset (Device)`.
 fn set(name: &str) -> Memory {
     let inner = name.split_once('(').map_or("", |(_, inner)| inner);
     memory(inner.trim_end_matches(')'))

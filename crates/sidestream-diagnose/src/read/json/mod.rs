@@ -19,7 +19,7 @@ use kineto::Kineto;
 use row::Row;
 use window::{End, Window};
 
-/// The most bytes that are read a second time because of damaged events, before the rest is given up.
+/// The maximum number of bytes that are read a second time because of damaged events, before the rest is given up.
 const MOST_WASTED_BYTES: u64 = 256 << 20;
 /// The number of events that are read between two checks of the limits.
 const EVENTS_A_LOOK: u64 = 4096;
@@ -183,7 +183,7 @@ impl<R: Read> Reading<'_, R> {
                     return Ok(());
                 }
                 Err(_) => {
-                    // Its value is skipped like that of any other member.
+                    // A damaged value is skipped like that of any other member.
                     let mut cursor = Cursor::new(self.window.bytes());
                     let _ = cursor.key();
                     let used = cursor.at();
@@ -217,7 +217,7 @@ impl<R: Read> Reading<'_, R> {
                     match byte {
                         b'"' => in_string = true,
                         b'{' | b'[' => depth += 1,
-                        // It ends before the comma or the bracket that follows.
+                        // The value ends before the comma or the bracket that follows it.
                         b',' | b'}' | b']' if depth == 0 => {
                             over = true;
                             break;
@@ -368,7 +368,7 @@ impl<R: Read> Reading<'_, R> {
     }
 
     fn finish(self, has_events: bool) -> Result<Trace, Problem> {
-        // A limit was reached while there was nothing to continue with.
+        // The callback returns an error if a limit was reached while the end of the file was read.
         (self.look)(self.window.offset())?;
         let incomplete = self.kineto.incomplete;
         let mut builder = self.kineto.finish();
@@ -446,7 +446,7 @@ fn next_event(bytes: &[u8], is_end: bool) -> Result<usize, usize> {
         last = b'{';
         from = at + 1;
     }
-    // What precedes a brace may be the last byte here.
+    // The comma or bracket before the next event may be among the last bytes here.
     Err(bytes.len().saturating_sub(AHEAD))
 }
 

@@ -133,7 +133,7 @@ impl<'a> Row<'a> {
             return args;
         }
         let mut cursor = Cursor::new(self.args);
-        // The fields were skipped once before, which found any error in them.
+        // The fields were skipped before, which would have found any error in them.
         let _ = read_args(&mut cursor, &mut args);
         args
     }

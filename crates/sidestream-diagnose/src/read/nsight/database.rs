@@ -22,7 +22,7 @@ use super::super::error::Problem;
 /// The first bytes of every database.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// The longest text that is read. Longer ones are treated as absent: logs of programs are in the same table as names.
+/// The longest string that is read. Longer ones are treated as absent: logs of programs are in the same table as names.
 const LONGEST_TEXT_BYTES: u32 = 64 << 10;
 /// The largest value or row that SQLite may build at all.
 const LARGEST_VALUE_BYTES: i32 = 1 << 20;
@@ -30,7 +30,7 @@ const LARGEST_VALUE_BYTES: i32 = 1 << 20;
 const LONGEST_SQL_BYTES: i32 = 256 << 10;
 /// Exports have about a hundred tables.
 const MOST_TABLES: usize = 10_000;
-/// The least space of a row with two columns in a page: the cell's pointer, its two sizes, the header.
+/// The minimum space of a row with two columns in a page: the cell's pointer, its two sizes, the header.
 const LEAST_ROW_BYTES: u64 = 7;
 
 /// An open database and the columns of its tables.
@@ -88,7 +88,7 @@ impl Row<'_, '_> {
         }
     }
 
-    /// Returns a text; `at` is the index in the requested columns.
+    /// Returns a string; `at` is the index in the requested columns.
     pub fn text(&self, at: usize) -> Option<Cow<'_, str>> {
         match self.row.get_ref(at) {
             Ok(ValueRef::Text(bytes)) => Some(String::from_utf8_lossy(bytes)),
@@ -218,7 +218,7 @@ impl Database {
         Ok(())
     }
 
-    /// Prepares a statement that finds a text by its number directly, if the number is the table's key.
+    /// Prepares a statement that finds a string by its number directly, if the number is the table's key.
     pub fn texts_by_number(
         &self,
         table: &str,
@@ -235,7 +235,7 @@ impl Database {
         Some(TextsByNumber { statement })
     }
 
-    /// Returns the most rows that a table can have.
+    /// Returns the maximum number of rows that a table can have.
     fn most_rows(&self) -> u64 {
         self.size_bytes / LEAST_ROW_BYTES + 1
     }
@@ -255,7 +255,7 @@ impl Database {
         Ok(())
     }
 
-    /// Returns which of these names belong to something other than a plain table.
+    /// Returns those of the names that belong to something other than a plain table.
     fn others(&self, wanted: &[&str], plain: &[String]) -> Vec<String> {
         let is_one = |name: &str| {
             let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 LIMIT 1";
@@ -313,13 +313,13 @@ impl Database {
     }
 }
 
-/// Texts of a table, found by their number.
+/// Strings of a table, found by their number.
 pub struct TextsByNumber<'a> {
     statement: Statement<'a>,
 }
 
 impl TextsByNumber<'_> {
-    /// Passes the text to `use_it`, if there is one.
+    /// Passes the string with this number to `use_it`, if there is one.
     pub fn find<R>(&mut self, number: i64, use_it: impl FnOnce(&str) -> R) -> Option<R> {
         let mut rows = self.statement.query([number]).ok()?;
         let row = rows.next().ok()??;
@@ -393,7 +393,7 @@ fn list(columns: &[Column], table: &Table) -> String {
     columns.iter().map(one).collect::<Vec<String>>().join(", ")
 }
 
-/// Returns an expression for a text that is not too long; of longer ones, SQLite reads only the length.
+/// Returns an expression for a string that is not too long; of a longer one, SQLite reads only the length.
 fn text_of(column: &str) -> String {
     format!("iif(octet_length(\"{column}\") <= {LONGEST_TEXT_BYTES}, \"{column}\", NULL)")
 }
@@ -402,7 +402,7 @@ fn unreadable(error: rusqlite::Error) -> Problem {
     Problem::Database {
         why: format!(
             "the database cannot be read ({}); was it copied whole? `nsys export --type sqlite` \
-             makes it anew from the report",
+             makes it again from the report",
             plain(&error)
         ),
     }

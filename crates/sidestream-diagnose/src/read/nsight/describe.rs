@@ -4,16 +4,16 @@ use super::rows::small;
 use super::*;
 use crate::model::{Device, StreamFlag, ThreadIndex};
 
-/// The most devices of a machine, with a wide margin.
+/// The maximum number of devices of a machine, with a wide margin.
 const MOST_DEVICES: usize = 256;
-/// The most messages of the profiler that are passed on; a file may have thousands.
+/// The maximum number of messages of the profiler that are passed on; a file may have thousands.
 const MOST_COMPLAINTS: usize = 8;
 const LONGEST_COMPLAINT: usize = 200;
 /// The severity of an error.
 const ERROR: i64 = 3;
 
 impl Reader<'_> {
-    /// Adds what the file states besides its rows of activity.
+    /// Adds the statements of the file besides its rows of activity.
     pub(super) fn describe(&mut self) {
         self.streams_by(STREAMS, "streamId", |kinds, row| {
             kinds.stream(row.integer(4))
@@ -102,7 +102,7 @@ impl Reader<'_> {
         let builder = &mut self.builder;
         self.database.rows(GPUS, &columns, |row| {
             let id = row.integer(0);
-            // The system and CUDA number GPUs differently.
+            // The operating system and CUDA number the GPUs differently.
             let number = id.and_then(|id| cuda.get(&id).copied());
             let number = number.or(row.integer(1)).or(id);
             let Some(number) = number.filter(|number| !seen.contains(number)) else {
@@ -156,7 +156,7 @@ impl Reader<'_> {
         let remedy = "record with `--cuda-graph-trace=node` to see inside";
         if self.whole_graphs > 0 {
             let text = format!(
-                "{} launches of graphs are in the trace as one row each, and count as kernels; {remedy}",
+                "{} graph launches are in the trace as one row each, and count as kernels; {remedy}",
                 self.whole_graphs
             );
             self.builder.warn("WHOLE_GRAPHS", text);
@@ -195,7 +195,7 @@ fn enough(is_enough: bool) -> ControlFlow<()> {
     }
 }
 
-/// Returns a text of the file for people: short, and without terminal control characters.
+/// Returns a string from the file for display: short, and without terminal control characters.
 fn clean(text: &str) -> String {
     let letters = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     let short: String = letters.take(LONGEST_COMPLAINT).collect();

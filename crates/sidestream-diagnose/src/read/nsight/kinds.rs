@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use super::database::{Database, integer, text};
 use crate::model::{Direction, Memory, StreamFlag, SyncKind};
 
-/// The most words of a list; real lists are far shorter.
+/// The maximum number of words in a list; real lists are far shorter.
 const MOST_WORDS: usize = 4096;
 const LONGEST_WORD_BYTES: usize = 100;
 
@@ -148,7 +148,7 @@ impl Kinds {
         }
     }
 
-    /// Returns what waits for what.
+    /// Returns the kind of a wait: which side waits, and for what.
     pub fn sync(&self, number: Option<i64>) -> SyncKind {
         match self.syncs.word(number) {
             "EVENT_SYNCHRONIZE" => SyncKind::Event,

@@ -161,7 +161,7 @@ impl From<Overflow> for Stop {
 }
 
 impl Reader<'_> {
-    /// Reads the work of devices.
+    /// Reads the device work.
     fn work(&mut self) -> Result<(), Problem> {
         self.table(KERNEL, &rows::KERNEL, Reader::kernel)?;
         self.table(MEMCPY, &rows::MEMCPY, Reader::copy)?;
@@ -169,7 +169,7 @@ impl Reader<'_> {
         self.table(GRAPH, &rows::GRAPH, Reader::graph)
     }
 
-    /// Reads the activity of the host.
+    /// Reads the host activity.
     fn host(&mut self) -> Result<(), Problem> {
         let mut waits = syncs::Waits::default();
         self.table(EVENT, &syncs::EVENT, |reader, row| {

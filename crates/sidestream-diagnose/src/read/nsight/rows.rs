@@ -86,7 +86,7 @@ pub(super) const OVERHEAD: [Column; 4] = [
 /// Shorter operating system calls are left out: there may be millions.
 const LEAST_OF_SYSTEM_NS: u64 = 100_000;
 
-/// What PyTorch's wrappers append to a name, with numbers that differ for every range.
+/// The suffixes that PyTorch's wrappers append to a name, each followed by a number that differs for every range.
 const NUMBERED: [&str; 2] = [", seq = ", ", op_id = "];
 
 impl Reader<'_> {
@@ -342,7 +342,7 @@ pub(super) fn times(row: &Row) -> Option<(i64, u64)> {
     Some((start, u64::try_from(duration).ok()?))
 }
 
-/// Returns a number that fits; 0 for any other.
+/// Returns a number that fits into 32 bits; 0 for any other.
 pub(super) fn small(number: Option<i64>) -> u32 {
     number.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }

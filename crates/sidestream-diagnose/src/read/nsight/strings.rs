@@ -7,7 +7,7 @@ use super::database::{Database, TextsByNumber, integer, text};
 use crate::model::{Api, Builder, Name};
 
 const TABLE: &str = "StringIds";
-/// The most numbers that are remembered. Programs have thousands of kernels, not millions.
+/// The maximum number of names that are remembered. Programs have thousands of kernels, not millions.
 const MOST_REMEMBERED: usize = 1 << 20;
 
 /// The names of one file, looked up on demand: the table holds much that no row uses, including the program's output.
@@ -15,7 +15,7 @@ pub struct Strings<'a> {
     texts: Option<TextsByNumber<'a>>,
     names: HashMap<i64, Name>,
     functions: HashMap<i64, (Name, Api)>,
-    /// Number of look-ups of numbers without a text in the file.
+    /// Number of look-ups for which the file has no string.
     missing: u64,
 }
 

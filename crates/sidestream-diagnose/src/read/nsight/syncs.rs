@@ -47,11 +47,11 @@ struct Wait {
     process: i32,
     event: u32,
     sync_id: u32,
-    /// The call turned out not to wait.
+    /// Whether the call turned out not to wait.
     is_poll: bool,
 }
 
-/// Where an event was recorded.
+/// A record of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Recorded {
     process: i32,
@@ -60,7 +60,7 @@ struct Recorded {
     sync_id: u32,
 }
 
-// There may be as many of these as of calls.
+// A trace may have as many waits and records as calls.
 const _: () = assert!(size_of::<Wait>() <= 56);
 const _: () = assert!(size_of::<Recorded>() <= 16);
 
@@ -123,7 +123,7 @@ impl Waits {
         Ok(true)
     }
 
-    /// Stops if the waits held here exceed the limit of memory; they count as rows that are kept.
+    /// Stops if the waits and records held here, together with the rows that are kept, reach the memory limit.
     fn check_room(&self, reader: &Reader) -> Result<(), Stop> {
         let here = size_of_val(&self.waits[..]) + size_of_val(&self.records[..]);
         if reader.builder.kept_bytes() + here as u64 >= reader.limits.rows_bytes {
@@ -188,7 +188,7 @@ impl Waits {
     }
 }
 
-/// Returns the call that recorded with a number unique to its record.
+/// Returns the correlation number of the call that made the record with this unique number.
 fn with_id(by_id: &[Recorded], process: i32, sync_id: u32) -> Option<u32> {
     let key = |record: &Recorded| (record.process, record.sync_id);
     let at = by_id.binary_search_by_key(&(process, sync_id), key).ok()?;

@@ -13,7 +13,7 @@ pub fn esc(text: &str, most_letters: usize) -> Escaped<'_> {
     Escaped { text, most_letters }
 }
 
-/// What [`esc`] makes of a backtick.
+/// The entity that [`esc`] writes for a backtick.
 pub const BACKTICK: &str = "&#96;";
 
 /// The result of [`esc`].

@@ -1,7 +1,8 @@
 //! The report as one page for a browser, which loads nothing and can be printed.
 //!
 //! Text of a trace is not to be trusted. All of it passes through [`esc`]; besides, the page's content security policy allows a
-//! browser to run only this script, to load nothing and to send nothing. A page has at most some 2 MB, whatever the trace.
+//! browser to run only this script, to load nothing and to send nothing. A page has at most about 2 MB, regardless of the
+//! trace.
 
 mod escape;
 mod parts;
@@ -33,7 +34,7 @@ const SCRIPT: &str = include_str!("page.js");
 /// browser fail if it is stale.
 const SCRIPT_SHA256: &str = "I/eZOHcHKqlemCFGX2vkEoUUmMbaqrFcqw8OBeh552M=";
 
-/// The most devices and warnings that are shown; further ones are only counted.
+/// The maximum number of devices, and of warnings, that are shown; further ones are only counted.
 const MOST_DEVICES: usize = 16;
 
 /// Returns the report of one trace as an HTML page, under a title such as the name of its file.
@@ -143,7 +144,7 @@ fn step_fact(out: &mut String, report: &Report) -> fmt::Result {
     let by = match steps.by.as_str() {
         "profiler_step" => "marked by the profiler",
         "annotation" => "by an annotation",
-        "graph_launch" => "by launches of graphs",
+        "graph_launch" => "by graph launches",
         _ => "where the work repeats itself",
     };
     let note = format!(

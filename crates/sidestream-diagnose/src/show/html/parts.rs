@@ -7,16 +7,16 @@ use crate::findings::time;
 use crate::replay::{Prediction, Replay};
 
 pub const STYLE: &str = include_str!("page.css");
-/// The most characters of a title, and of a warning.
+/// The maximum number of characters in a title, and in a warning.
 pub const TITLE_LETTERS: usize = 300;
 pub const WARNING_LETTERS: usize = 600;
 pub const MOST_WARNINGS: usize = 30;
-/// The most rows of a table.
+/// The maximum number of rows in a table.
 pub const MOST_ROWS: usize = 40;
-/// The most characters of a name in a table.
+/// The maximum number of characters of a name in a table.
 pub const NAME_LETTERS: usize = 240;
 
-/// Writes one figure of the header. All three texts must come from this crate, since they are not escaped.
+/// Writes one figure of the header. All three strings must come from this crate, since they are not escaped.
 pub fn fact(out: &mut String, label: &str, big: &str, note: &str) -> fmt::Result {
     write!(
         out,
@@ -46,7 +46,7 @@ pub fn swatch(kind: char, at: usize) -> String {
     )
 }
 
-/// Returns what such a ratio refers to, where that is not the measured step.
+/// Returns the end of a sentence that names the base of a [`factor`], if the base is not the measured step.
 pub fn than_without_profiler(replay: &Replay) -> String {
     if replay.is_slowed_by_profiler() {
         format!(

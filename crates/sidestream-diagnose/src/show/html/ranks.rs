@@ -14,9 +14,9 @@ use crate::show::together::{chosen, group_line, pipeline, verdict};
 const CELL: (usize, usize) = (10, 6);
 /// A cell below this part of the longest wait is drawn empty.
 const DRAWN: f64 = 0.01;
-/// The most ranks that are listed; of more, those that matter most.
+/// The maximum number of ranks that are listed; of more, those that matter most.
 const LISTED: usize = 256;
-/// The most kinds of groups that are listed.
+/// The maximum number of kinds of groups that are listed.
 const GROUPS: usize = 40;
 
 /// Returns the ranks of one run as an HTML page, under a title such as the name of their folder.
@@ -222,8 +222,8 @@ fn groups(out: &mut String, ranks: &Ranks) -> fmt::Result {
 fn table(out: &mut String, ranks: &Ranks) -> fmt::Result {
     write!(
         out,
-        "<section id=\"ranks\"><h2>Ranks</h2><p class=\"sub\">A step of each: what its devices did in the median, what it waited \
-         for others, what others waited for it, and what its own time consists of in the mean.</p><table><thead><tr><th \
+        "<section id=\"ranks\"><h2>Ranks</h2><p class=\"sub\">A step of each rank: the median activity of its devices, the time \
+         for which it waited for others and others waited for it, and the mean parts of its own time.</p><table><thead><tr><th \
          class=\"n\">rank<th class=\"n\">step<th class=\"n\">busy<th class=\"n\">exchanging<th class=\"n\">waits<th \
          class=\"n\">waited for"
     )?;

@@ -1,6 +1,6 @@
 //! Tables that a reader sorts by picking a column: ranges, operators, kernels; and the memory of devices.
 //!
-//! Each cell has its value beside its text, and each row its depth: inner rows stay below the outer one.
+//! Each cell has its value in addition to its text, and each row its depth: inner rows stay below the outer one.
 
 use std::fmt::{self, Write};
 
@@ -16,7 +16,7 @@ use crate::show::table::{
     range_name, ranges as range_rows,
 };
 
-/// The most rows of ranges and of operators.
+/// The maximum number of rows of ranges, and of operators.
 const MOST_LONG: usize = 100;
 
 /// Writes the head of a table.
@@ -101,7 +101,7 @@ pub fn kernels(out: &mut String, report: &Report) -> fmt::Result {
     if rows.iter().all(|line| line.total_ns == 0) {
         return Ok(());
     }
-    let sub = "The longest, over the whole trace, with how the longest of each was launched.";
+    let sub = "The longest, over the whole trace, each with the launch of its longest kernel.";
     head(out, ("kernels", "Kernels", sub), &KERNELS)?;
     for line in rows {
         write!(
@@ -114,7 +114,7 @@ pub fn kernels(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "</tbody></table></section>")
 }
 
-/// Writes the memory of devices over time, and what held it at the peak.
+/// Writes the memory of devices over time, and the operators and ranges that held it at the peak.
 pub fn memory(out: &mut String, report: &Report) -> fmt::Result {
     if report.memory.is_empty() {
         return Ok(());
@@ -128,7 +128,7 @@ pub fn memory(out: &mut String, report: &Report) -> fmt::Result {
         let at = report.place(of.peak_ns).0;
         write!(
             out,
-            "<div class=\"device\"><h3>{} <span>{} at the most, at {}</span></h3><svg role=\"img\" \
+            "<div class=\"device\"><h3>{} <span>peak {} at {}</span></h3><svg role=\"img\" \
              aria-label=\"memory over time\" style=\"height:48px\">",
             memory_name(of),
             size(of.peak_bytes),

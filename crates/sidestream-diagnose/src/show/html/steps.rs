@@ -13,21 +13,22 @@ use crate::report::Report;
 use crate::sort::order_by;
 use crate::timeline::{Drawn, Lane, Shade, Timeline};
 
-/// The most spans of a page, whatever the trace. Each takes some hundred bytes.
+/// The maximum number of spans on a page, regardless of the trace. Each takes about a hundred bytes.
 const MOST_SPANS: usize = 10_000;
-/// The most bars; more steps share them.
+/// The maximum number of bars; if there are more steps, several share a bar.
 const MOST_BARS: usize = 400;
-/// The most changes with a separate picture.
+/// The maximum number of changes with a separate picture.
 const MOST_PICTURES: usize = 16;
 /// The limits of all steps that can be picked together, in spans and in bytes; and the smallest part of a step that is drawn
 /// separately.
 const MOST_ZOOM_SPANS: usize = 10_000;
 const ZOOM_BYTES: usize = 250_000;
 const MOST_ZOOM_PARTS: u64 = 400;
-/// The most bytes of the names that a reader can point at, and the most characters of one.
+/// The maximum size of the names that a reader can point at, in bytes, and the maximum number of characters in one.
 const NAMES_BYTES: usize = 200_000;
 const NAME_LETTERS: usize = 200;
-/// The most names that are written into spans of a page, and the least part of the width of such a span.
+/// The maximum number of names that are written into spans of a page, and the minimum width of such a span, as a part of the
+/// whole.
 const MOST_LABELS: usize = 600;
 const LABEL_PART: f64 = 0.045;
 
@@ -84,10 +85,10 @@ pub fn strip(out: &mut String, report: &Report) -> fmt::Result {
         time(mean_ns)
     )?;
     if !report.zooms.is_empty() {
-        // The script draws it.
+        // The script draws the picked step into this figure.
         write!(
             out,
-            "<p class=\"sub script\">{}. Pick a place in it to come nearer.</p><figure id=\"zoom\" hidden><figcaption><b></b> <span></span> \
+            "<p class=\"sub script\">{}. Pick a place in the picture to zoom in.</p><figure id=\"zoom\" hidden><figcaption><b></b> <span></span> \
              <button type=\"button\" class=\"whole\">whole step</button></figcaption><div></div></figure>",
             if report.zooms.len() == periods.len() {
                 "Pick a bar to see its step"
@@ -111,7 +112,7 @@ pub fn section(out: &mut String, report: &Report) -> fmt::Result {
     };
     write!(out, "<section id=\"steps\"><h2>{heading}</h2>")?;
     let sub = match (measured.step, pictures.is_empty()) {
-        (None, _) => "No steps were found, so that all of the trace is shown.",
+        (None, _) => "No steps were found, so all of the trace is shown.",
         (_, true) => "From the last GPU operation of the step before to its own.",
         (_, false) => {
             "Above what was measured; below, on the same scale, the step as the replay predicts it. \
@@ -171,7 +172,7 @@ struct Drawing<'p> {
     scale_ns: u64,
     /// Spans shorter than this are drawn together.
     finest_ns: u64,
-    /// The most spans of a lane that are drawn.
+    /// The maximum number of spans of a lane that are drawn.
     most_of_lane: usize,
     labels_left: usize,
     /// The names to which spans refer, and the index of each in the list.
@@ -184,7 +185,7 @@ impl<'p> Drawing<'p> {
         let scale_ns = timelines.iter().map(|t| t.length_ns).max().unwrap_or(0);
         let scale_ns = scale_ns.max(1);
         let lanes: Vec<&Lane> = timelines.iter().flat_map(|t| &t.lanes).collect();
-        // The finest grain at which all of them fit.
+        // The finest grain at which the spans of all lanes fit.
         let mut finest_ns = scale_ns / 2_000;
         let count = |finest_ns| -> usize {
             let counts = lanes.iter().map(|lane| lane.coarser(finest_ns).len());
@@ -403,7 +404,7 @@ impl<'p> Drawing<'p> {
                  {data}/>"
             );
         };
-        // An inner picture cuts off what does not fit.
+        // A nested `<svg>` clips a name that does not fit.
         self.labels_left -= 1;
         write!(
             self.out,
@@ -414,7 +415,7 @@ impl<'p> Drawing<'p> {
         )
     }
 
-    /// Writes what the script draws when a step is picked: for each lane a line of spans.
+    /// Writes the spans that the script draws when a step is picked: one line for each lane.
     fn zooms(&mut self, zooms: &[Timeline]) -> fmt::Result {
         let mut part = MOST_ZOOM_PARTS;
         let count = |part: u64| -> usize {

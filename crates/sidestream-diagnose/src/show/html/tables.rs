@@ -13,7 +13,7 @@ use crate::show::worth::{has_share, is_open, is_worth_nothing, range};
 
 use super::steps::best;
 
-/// The most characters of a sentence.
+/// The maximum number of characters in a sentence.
 const TEXT_LETTERS: usize = 600;
 
 /// Writes the findings, the worst first.
@@ -23,8 +23,8 @@ pub fn findings(out: &mut String, report: &Report) -> fmt::Result {
     }
     write!(
         out,
-        "<section id=\"findings\"><h2>Findings</h2><p class=\"sub\">The most valuable first: what a \
-         step would be shorter without it, and where to look in the trace.</p>\
+        "<section id=\"findings\"><h2>Findings</h2><p class=\"sub\">The most valuable first: by how \
+         much a step would be shorter without it, and where to look in the trace.</p>\
          <ol class=\"findings\">"
     )?;
     let step_ns = report.judged_step_ns();
@@ -95,7 +95,7 @@ fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::
     Ok(())
 }
 
-/// Marks what is between backticks as code. The text and the backticks are escaped already.
+/// Marks text between backticks as code. The text and the backticks are escaped already.
 fn code(text: &str) -> String {
     let mut parts = text.split(BACKTICK);
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -153,20 +153,20 @@ pub fn what_if(out: &mut String, report: &Report) -> fmt::Result {
         }
     };
     let mut replayed = format!(
-        "The replay of the unmodified trace takes {} a step, measured were {}: it is {} off.",
+        "The replay of the unmodified trace takes {} a step, and {} were measured: it is {} off.",
         time(replay.replayed_ns),
         time(replay.measured_ns),
         percent(replay.error())
     );
     if let Base::Measured(unprofiled) = &replay.base {
         replayed.push_str(&format!(
-            " What follows is of the step {}.",
+            " The figures below refer to the step {}.",
             measured(unprofiled)
         ));
     } else if replay.is_slowed_by_profiler() {
         let unprofiled = time(replay.unprofiled_ns);
         replayed.push_str(&format!(
-            " Without the profiler a step takes about {unprofiled}, and so is what follows."
+            " The figures below refer to a step without the profiler, which takes about {unprofiled}."
         ));
     }
     if !replay.is_ok() {

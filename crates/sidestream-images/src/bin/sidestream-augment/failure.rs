@@ -29,7 +29,7 @@ impl Display for Failure {
     }
 }
 
-/// Formats a path for printing, in one line whatever characters it contains.
+/// Formats a path for printing in one line, even if it contains line breaks.
 pub fn shown(path: &Path) -> String {
     one_line(&path.to_string_lossy()).into_owned()
 }

@@ -18,7 +18,7 @@ use sidestream_images::{Key, Region, Size};
 use super::stop::Stop;
 use crate::failure::Failure;
 
-/// What the run is to do.
+/// The options of a run.
 pub struct Asked<'a> {
     pub plan: Plan,
     pub form: Form,
@@ -59,7 +59,7 @@ pub struct Done<'a> {
     pub labels: &'a [i64],
 }
 
-/// What belongs to a batch besides its pixels.
+/// The parts of a batch besides its pixels.
 struct Beside {
     drawn: Drawn,
     labels: Vec<i64>,
@@ -234,7 +234,7 @@ fn fill(
     Ok(Some(used))
 }
 
-/// Opens the device. A driver that is named and has no GPU is an error, not a machine without a GPU.
+/// Opens the device. If a driver is named and has no GPU, that is an error; no GPU is simulated instead.
 fn opened(asked: &Asked<'_>) -> Result<Device, Failure> {
     let options = Options::new().notice(|text| {
         let text = text.strip_prefix("sidestream: ").unwrap_or(text);

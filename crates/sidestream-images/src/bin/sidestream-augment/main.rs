@@ -431,10 +431,10 @@ impl Outcome {
 
     fn verdict(&self) -> String {
         match self.binds() {
-            "decode" => "Decoding is the limit: more processors or smaller files help, a faster GPU does not.".into(),
-            "results" => "What the host does with the results is the limit: writing them, or statistics. Neither decoding nor the device is.".into(),
+            "decode" => "Decoding is the limit: more CPU cores or smaller files help, a faster GPU does not.".into(),
+            "results" => "The host's work with the results is the limit: writing them, or computing statistics. Neither decoding nor the device is.".into(),
             "host" => "The device is idle more than half of the time: decoding, results and the host's own calls delay it together.".into(),
-            "simulation" => "The simulated GPU computes on this processor, which sets the time here: on a real one only its own times count.".into(),
+            "simulation" => "The simulated GPU computes on the CPU, which is the limit here; on a real GPU only the times on the device count.".into(),
             _ => {
                 let stage = self.report.timed.as_ref().map_or("the device", |timed| &timed.binds);
                 format!("The device is the limit, by its stage `{stage}`: decoding keeps up.")

@@ -32,7 +32,7 @@ pub fn write(file: &Path, data: &Dataset, plan: &Plan, seed: u64) -> Result<(), 
         if pictures.len() == many {
             break;
         }
-        // The run reports broken pictures.
+        // Broken pictures are skipped here; the run reports them.
         if let Some(picture) = decoded(data, sample) {
             pictures.push((sample, picture));
         }

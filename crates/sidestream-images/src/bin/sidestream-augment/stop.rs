@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// Whether a signal came, and what it ends.
+/// The signal that came, if any, and what a signal ends.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Mutex<State>>);
 

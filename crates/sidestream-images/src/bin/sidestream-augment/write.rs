@@ -50,7 +50,7 @@ impl Writer {
             Some("npy") => false,
             _ => {
                 return Err(Failure::input(format!(
-                    "--out {}: its name says which format it has; end it in .npy or .safetensors",
+                    "--out {}: the name selects the format; end it in .npy or .safetensors",
                     shown(name)
                 )));
             }

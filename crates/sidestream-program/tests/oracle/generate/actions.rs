@@ -210,7 +210,7 @@ impl Gen {
         };
         let captured = self.streams[s].capture.is_some();
         let blocks = self.host_side(&from) && self.host_side(&to) && !captured;
-        // Not drawn, so that a seed still gives the programs that it gave before there were peers.
+        // The choice is not drawn, so that a seed still gives the programs that it gave before there were peers.
         let peers = self.opt.devices > 1 && self.prog.ops.len() % 2 == 1;
         let act = if peers && !self.host_side(&from) && !self.host_side(&to) {
             Act::CopyPeer {
@@ -337,7 +337,8 @@ impl Gen {
         if !captured
             && let Some((_, earlier)) = self.graphs.iter().rev().find(|(name, _)| *name == g)
         {
-            // Known to the stream before its own action, so that `prepare` does not order what R49 orders.
+            // The stream knows the earlier launch before its own action, so that `prepare` does not order what R49
+            // orders.
             let earlier = earlier.clone();
             self.streams[s].clock.join(&earlier);
         }

@@ -6,7 +6,8 @@ use super::{Point, Rule};
 pub struct Graph {
     pub nodes: Vec<(usize, Point)>,
     pub edges: Vec<(usize, usize, Rule)>,
-    /// Nodes that come after one of several, not known which: they come after what is common to all of them.
+    /// Each entry is a list of nodes, and a node that comes after one of them; which one is unknown. So this node comes
+    /// after everything that comes before all of them.
     pub(super) choices: Vec<(Vec<(usize, Rule)>, usize)>,
     /// `before[n]` has bit `m` set if there is a path from `m` to `n`.
     pub(super) before: Vec<Vec<u64>>,

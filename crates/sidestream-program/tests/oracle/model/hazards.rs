@@ -19,7 +19,7 @@ impl Run<'_> {
             .ops
             .iter()
             .enumerate()
-            // A name cannot begin with a digit, so these do not collide with explicit sites.
+            // A name cannot begin with a digit, so the numbers of ops do not collide with explicit sites.
             .map(|(op, line)| line.site.clone().unwrap_or_else(|| op.to_string()))
             .collect();
         Answer {
@@ -214,7 +214,7 @@ pub(super) fn kind_of(a: &Access, b: &Access) -> Kind {
                 (true, true) => Kind::HostWaw,
             }
         }
-        // Both are: in the order listed.
+        // Both sides are the host: the order of the list counts.
         (true, true) => match (writes(a), writes(b)) {
             (true, false) => Kind::HostRaw,
             (false, _) => Kind::HostWar,

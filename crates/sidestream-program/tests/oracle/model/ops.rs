@@ -96,7 +96,7 @@ impl Run<'_> {
                 let node = self.submit_work(here, stream, s, r, w, true)?;
                 if let Some(flag) = sets {
                     match node {
-                        // R28: it runs after the earlier work of the stream; then the flag is raised.
+                        // R28: the function runs after the earlier work of the stream; then the flag is raised.
                         Some(node) => {
                             let flag = self.flags.entry(flag.clone()).or_default();
                             flag.raise(node, 28);
@@ -110,7 +110,7 @@ impl Run<'_> {
             Act::GraphLaunch { s, g, r, w } => {
                 let stream = self.stream(s);
                 if let Some(node) = self.submit_work(here, stream, s, r, w, false)? {
-                    // R49: after its own earlier launch.
+                    // R49: a launch comes after the earlier launch of the same graph.
                     if let Some(&earlier) = self.graph_runs.get(g) {
                         self.graph.add_edge(earlier, node, 49);
                     }
@@ -240,7 +240,7 @@ impl Run<'_> {
                 let mut records = Vec::new();
                 for stream in noted {
                     if self.implicit(stream).is_err() {
-                        let why = "free while a noted legacy stream stands beside a capture";
+                        let why = "free with a noted legacy stream during a capture";
                         self.outside.push((here.op, why));
                         continue;
                     }
@@ -343,7 +343,7 @@ impl Run<'_> {
                 }
             }
             Act::PoolGet { count, first, last } => self.pool_get(here, *count, first, last),
-            // These control the simulated device and the allocator; they order nothing.
+            // These ops control the simulated device and the allocator; they order nothing.
             Act::SimHold { .. } | Act::SimRelease { .. } | Act::SetCapacity { .. } => {}
         }
         Ok(())

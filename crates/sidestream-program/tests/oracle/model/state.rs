@@ -10,9 +10,9 @@ pub(super) struct Stream {
     pub(super) kind: StreamKind,
     pub(super) device: u32,
     pub(super) destroyed: bool,
-    /// The last thing submitted to it that runs.
+    /// The node of the last submitted action that runs; captured work does not run.
     pub(super) last: Option<usize>,
-    /// The capture that it takes part in, and the captured work that its next captured op depends on.
+    /// The capture that the stream takes part in, and the captured work that its next captured op depends on.
     pub(super) capture: Option<usize>,
     pub(super) captured: BTreeSet<usize>,
     /// Whether the last action of a legacy stream was a record or a wait. This only chooses between R14 and R17 as
@@ -38,7 +38,7 @@ pub(super) struct Capture {
     pub(super) origin: usize,
     pub(super) thread: String,
     pub(super) running: bool,
-    /// For each captured piece of work, what it directly depends on.
+    /// For each captured piece of work, the pieces that it directly depends on.
     pub(super) work: Vec<BTreeSet<usize>>,
 }
 
@@ -70,11 +70,11 @@ pub(super) enum Place {
 
 /// Who makes an access.
 pub(super) struct Side<'a> {
-    /// The stream that makes it, or none for the calling thread.
+    /// The stream that makes the access, or none for the calling thread.
     pub(super) stream: Option<usize>,
     /// The name of the stream or thread, for messages.
     pub(super) shown: &'a str,
-    /// Whether it is a host access.
+    /// Whether the access is a host access.
     pub(super) host: bool,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Access {
     pub(super) node: usize,
     pub(super) bytes: Bytes,
     pub(super) mode: Mode,
-    /// Whether a host thread or a host function makes it.
+    /// Whether a host thread or a host function makes the access.
     pub(super) host: bool,
     pub(super) buffer: String,
     pub(super) mem: MemKind,
@@ -105,7 +105,7 @@ pub(super) struct Work {
 #[derive(Default)]
 pub(super) struct Flag {
     pub(super) raised: Vec<(usize, Rule)>,
-    /// Whether a thread has waited for it since.
+    /// Whether a thread has waited for the flag since.
     pub(super) is_taken: bool,
 }
 
@@ -121,7 +121,7 @@ impl Flag {
 pub(super) struct Buffer {
     pub(super) bytes: Bytes,
     pub(super) mem: MemKind,
-    /// Whether an op has allocated it.
+    /// Whether an op has allocated the buffer.
     pub(super) allocated: bool,
     pub(super) from_malloc_async: bool,
     /// Caching allocator: home stream (R52), and the streams recorded for the free (R53).
@@ -142,7 +142,7 @@ pub(super) struct Here {
     pub(super) device_points: u8,
     /// What must complete before the call returns.
     pub(super) returns_after: Vec<(usize, Rule)>,
-    /// One of these must complete too, if there are any.
+    /// One of these nodes must complete too, if there are any.
     pub(super) returns_after_one_of: Vec<(usize, Rule)>,
 }
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-import mmap
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from sidestream._simulated.streams import Streams
+from sidestream._system import fresh_memory
 
 #: Sizes are rounded up to multiples of this, and no smaller piece is split off.
 ROUND_BYTES = 512
@@ -286,9 +286,7 @@ class PinnedCache:
     def _fresh(self, size: int) -> int:
         if size > self._left:
             length = max(size, PINNED_BYTES)
-            buffer = mmap.mmap(
-                -1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-            )
+            buffer = fresh_memory(length)
             self._at, self._left = ctypes.addressof(ctypes.c_char.from_buffer(buffer)), length
             self._pieces.append((self._at, buffer))
         address = self._at

@@ -37,7 +37,7 @@ class RandomCrop(Operator):
 
 
 class CenterCrop(Operator):
-    """Cut out the middle; where that is too small, it is padded with black."""
+    """Cut out the middle; a picture that is too small is padded with black."""
 
     def __init__(self, size: int | Sequence[int]) -> None:
         """Take torchvision's arguments."""
@@ -72,7 +72,7 @@ class RandomVerticalFlip(Operator):
 
 
 class RandomRotation(Operator):
-    """Turn, counter-clockwise, by an angle between two, or up to one to both sides."""
+    """Turn counter-clockwise by a random angle within a range, or by up to one angle to either side."""
 
     def __init__(
         self, degrees: float | Pair, interpolation: Any = "nearest", expand: bool = False,
@@ -133,7 +133,7 @@ class RandomGrayscale(Operator):
 
 
 class GaussianBlur(Operator):
-    """Blur, by a kernel of up to 31 places."""
+    """Blur with a kernel of up to 31 pixels."""
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Pair = (0.1, 2.0)) -> None:
         """Take torchvision's arguments."""
@@ -141,7 +141,7 @@ class GaussianBlur(Operator):
 
 
 class RandomErasing(Operator):
-    """Give a part one colour, with this probability."""
+    """Fill a part with one colour, with this probability."""
 
     def __init__(
         self, p: float = 0.5, scale: Pair = (0.02, 0.33), ratio: Pair = (0.3, 3.3), value: Any = 0.0,
@@ -163,7 +163,7 @@ class RandAugment(Operator):
 
 
 class MixUp(Operator):
-    """Mix each picture with the one before it in the batch; each has a share of its own."""
+    """Mix each picture with the one before it in the batch, each by its own random share."""
 
     num_classes: int | None
 
@@ -173,7 +173,7 @@ class MixUp(Operator):
 
 
 class CutMix(Operator):
-    """Put a part of the picture before it in the batch into each; each has a part of its own."""
+    """Replace a random part of each picture by that of the picture before it in the batch."""
 
     num_classes: int | None
 
@@ -183,7 +183,7 @@ class CutMix(Operator):
 
 
 class ToDtype(Operator):
-    """Make ``torch.float32``, ``float16`` or ``bfloat16`` of bytes; with ``scale`` from 0 to 1."""
+    """Convert bytes to ``torch.float32``, ``float16`` or ``bfloat16``; ``scale`` divides them by 255."""
 
     dtype: str
 

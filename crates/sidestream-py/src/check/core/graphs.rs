@@ -62,7 +62,7 @@ impl Core {
         self.captures.push(Capture { key, by, graph });
     }
 
-    /// Ends the capture; a replay then does what was called in it.
+    /// Ends the capture; a replay then repeats the calls that were made in it.
     pub fn capture_end(&mut self) {
         if let Some(at) = self.captured_here() {
             let Capture { key, mut graph, .. } = self.captures.remove(at);

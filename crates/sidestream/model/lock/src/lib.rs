@@ -82,7 +82,7 @@ impl Condvar {
         guard.held = Some(self.0.wait(held).expect(POISONED));
     }
 
-    /// Blocks until woken, whatever the time limit: no time passes here.
+    /// Blocks until woken, regardless of the time limit: no time passes here.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _: Instant) -> WaitTimeoutResult {
         self.wait(guard);
         WaitTimeoutResult

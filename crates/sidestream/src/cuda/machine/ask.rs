@@ -71,7 +71,7 @@ impl Machine {
                         return Ok(false);
                     }
                 }
-                // Covers work that other libraries have submitted to the context.
+                // A wait for the whole context also covers work that other libraries have submitted.
                 let _current = self.on(*device);
                 // SAFETY: takes no arguments.
                 let code = unsafe { (driver.cuCtxSynchronize)() };
@@ -80,7 +80,7 @@ impl Machine {
         }
     }
 
-    /// Waits in the driver, with the thread asleep.
+    /// Waits for an event in the driver, where the thread sleeps.
     pub(super) fn sleep(&self, event: &Event) -> Result<bool> {
         let (stream, given) = event.recorded();
         // SAFETY: the event is open.
@@ -126,7 +126,7 @@ impl Machine {
         let ended = put.and_then(|()| self.behind_work(self.record_raw(end, stream)));
         match ended {
             Ok(true) => timing.note(op.id, device, call_ns, (start, end)),
-            // The operation has no time, but is in its stream.
+            // The operation's start and end were not both recorded, so it has no time.
             Ok(false) | Err(_) => {
                 timing.unused(device, start);
                 timing.unused(device, end);

@@ -34,11 +34,11 @@ impl Machine {
         }
     }
 
-    /// Converts the result of a call that follows work which the stream has already taken: whether the call was made.
-    /// To refuse the work now would claim that the device does not use its memory.
+    /// Converts the result of a call that follows work already submitted to the stream: returns whether the call
+    /// succeeded. An error would claim that the work was refused and that the device does not use its memory.
     ///
     /// # Errors
-    /// Only that the device is lost.
+    /// Only if the device is lost.
     pub(super) fn behind_work(&self, answer: Result<()>) -> Result<bool> {
         match answer {
             Ok(()) => Ok(true),
@@ -62,9 +62,9 @@ impl Machine {
         Error::DeviceLost(Lost { device, code, why })
     }
 
-    /// Returns, as text, the work in streams that is not known to be complete.
+    /// Lists the work in streams that is not known to be complete, for an error message.
     pub(super) fn unfinished(&self) -> String {
-        /// More streams would make the text too long to read.
+        /// Maximum number of streams in the list; with more it would be too long to read.
         const STREAMS: usize = 8;
         let mut names: Vec<(StreamId, String)> = self.names.lock().clone().into_iter().collect();
         names.sort_by_key(|(id, _)| *id);

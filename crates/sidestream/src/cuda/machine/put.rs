@@ -113,7 +113,7 @@ impl Machine {
                 Ok(())
             }
             (kind, _) => match kind.class() {
-                // The front end manages memory and the order between host threads.
+                // Not submitted to a driver's stream: the front end manages memory and the order between host threads.
                 Class::MallocAsync
                 | Class::FreeAsync
                 | Class::Malloc
@@ -133,7 +133,7 @@ impl Machine {
                 | Class::Query(_)
                 | Class::Host => Err(Error::Invalid {
                     call: "submit",
-                    why: format!("{kind:?} has a payload of another kind than streams take"),
+                    why: format!("{kind:?} cannot be submitted to a stream with this payload"),
                 }),
             },
         }
@@ -217,8 +217,8 @@ impl Machine {
     pub(super) fn copy(&self, copy: &Copy, stream: CuStream) -> Answer {
         let driver = self.driver();
         if copy.rows == 1 {
-            // SAFETY: the front end promises that the memory exists until the copy is complete. The driver derives
-            // from the addresses on which devices they are.
+            // SAFETY: the front end promises that the memory exists until the copy is complete. The driver derives the
+            // devices from the addresses.
             return unsafe {
                 let bytes = copy.row_bytes as usize;
                 (driver.cuMemcpyAsync)(copy.to.0, copy.from.0, bytes, stream)

@@ -27,8 +27,8 @@ pub(super) enum Reached {
     Function,
 }
 
-/// The real time for which a call waits for a host function to return, whatever its virtual time limit: only
-/// functions that take longer make runs with one seed differ.
+/// The real time for which a call waits for a host function to return, regardless of the call's virtual time limit:
+/// only functions that take longer can make runs with one seed differ.
 const FUNCTION: Duration = Duration::from_secs(1);
 
 impl Machine {
@@ -139,7 +139,7 @@ impl Machine {
         }
     }
 
-    /// Forces the next event on a device, whatever its time.
+    /// Forces the next event on a device, regardless of its time.
     fn force(&self, state: &mut MutexGuard<'_, State>, patience: Option<Duration>) {
         while state.noes > 0 {
             match state.turn(None, &self.callback) {
@@ -176,7 +176,7 @@ impl Machine {
     }
 
     /// Waits for a host function, without the lock and for at most `patience`; returns whether the function has
-    /// returned. A function takes real time, whatever the virtual time is.
+    /// returned. A function takes real time, regardless of the virtual time.
     fn wait_for_function(
         &self,
         state: &mut MutexGuard<'_, State>,

@@ -37,7 +37,7 @@ struct Capture {
 }
 
 impl Captures {
-    /// Refuses what cannot be a node: a host function that runs once, allocations, and graphs inside graphs.
+    /// Refuses calls that cannot be nodes: a host function that runs once, allocations, and graphs inside graphs.
     pub(super) fn refuse(&self, kind: &Kind) -> Result<()> {
         let cannot = matches!(
             kind.class(),

@@ -36,7 +36,7 @@ pub(super) enum Effect {
     Fill(Fill),
     Kernel(Box<Launched>),
     HostFunc(HostFunc),
-    /// A host function that was handed to the callback thread; its number among those.
+    /// A host function that was handed to the callback thread, by its number among these functions.
     Running(u64),
     /// A record: the event is complete when the task has finished.
     Record(u32),
@@ -47,7 +47,7 @@ pub(super) struct Moved {
     pub copy: Copy,
     pub from: Host,
     pub to: Host,
-    /// Whether another task, of kind [`Effect::Stage`], reads for it.
+    /// Whether another task, of kind [`Effect::Stage`], reads the bytes for this one.
     pub is_staged: bool,
     pub bytes: Vec<u8>,
 }
@@ -61,7 +61,7 @@ pub(super) struct Launched {
 }
 
 impl Effect {
-    /// Whether it only reads and writes memory.
+    /// Whether the effect only reads and writes memory.
     pub(super) fn is_data(&self) -> bool {
         matches!(
             self,
@@ -208,7 +208,7 @@ impl Effect {
         }
     }
 
-    /// Returns its first copy, whose addresses tell the devices.
+    /// Returns the first copy of the effect, whose addresses show the devices.
     pub(super) fn copy(&self) -> Option<&Copy> {
         match self {
             Effect::Copy(moved) => Some(&moved.copy),

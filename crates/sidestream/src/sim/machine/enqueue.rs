@@ -87,7 +87,8 @@ impl State {
         }
     }
 
-    /// Returns the effect of a step on the host: where it stages a copy (R19), it reads, and the next task writes.
+    /// Returns the effect of a step on the host. A step that stages a copy (R19) reads the bytes, and the next task
+    /// writes them.
     fn effect_on_host(&mut self, effect: &mut Effect, step: &Step) -> Effect {
         match (effect, step.performs) {
             (Effect::Copy(moved), Performs::Reads) => Effect::Stage {

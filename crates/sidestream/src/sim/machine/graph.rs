@@ -68,7 +68,7 @@ impl State {
         ready
     }
 
-    /// Replaces the work of a graph from its next launch on.
+    /// Replaces the work of a graph; its next launch runs the new work.
     ///
     /// # Errors
     /// If the new graph has another shape, as on a device; the graph then stays unchanged.

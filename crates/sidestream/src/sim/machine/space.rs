@@ -124,7 +124,7 @@ impl Space {
         }
     }
 
-    /// Whether the next allocation would start here.
+    /// Whether the next allocation would start at this address.
     pub(super) fn would_be_at(&self, memory: Memory, device: DeviceId, at: Address) -> bool {
         memory == Memory::Device && self.devices[device.0 as usize].next == at.0
     }
@@ -325,7 +325,7 @@ impl Space {
         (at.0 - start < segment.len).then_some((start, segment))
     }
 
-    /// Returns `Some` if host memory may be accessed, and then it is valid. Pinned memory is in the table as long
+    /// Returns `Some` if host memory may be accessed; the memory is then valid. Pinned memory is in the table as long
     /// as it is allocated, and this is called under the lock under which it is freed. For registered and pageable
     /// memory, the caller who submitted the operation guarantees that it stays valid until the operation is complete.
     fn check_host(&self, at: Address, len: usize, host: Host) -> Option<()> {

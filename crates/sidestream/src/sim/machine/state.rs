@@ -25,9 +25,9 @@ pub(super) struct State {
     pub space: Space,
     pub tables: Tables,
     pub captures: Captures,
-    /// By device: why it was lost, if it was.
+    /// By device: the reason why the device was lost, if it was.
     pub lost: Vec<Option<Lost>>,
-    /// The number of calls so far; it numbers them for the schedules.
+    /// The number of calls so far, by which the schedules number them.
     pub calls: u64,
     /// The number of negative query results in a row while nothing else happened.
     pub noes: u32,
@@ -35,7 +35,7 @@ pub(super) struct State {
     pub held: Option<Event>,
     /// The number of functions handed to the callback thread.
     pub handed_over: u64,
-    /// The number of those known to have returned.
+    /// The number of these functions that are known to have returned.
     pub acknowledged: u64,
     pub keeps_times: bool,
     /// Whether bytes are read and written; if not, only times are simulated.
@@ -162,7 +162,7 @@ impl State {
         let (pushed, steps) = self.core.ordered(&ordered);
         let mut tasks = Vec::new();
         for step in &steps {
-            // A step is ordered after its own thread too, which the query does not ask about.
+            // A step is also ordered after its own thread, which does not concern the query.
             let weakest = self.core.schedule.weakest();
             let order = &self.core.order;
             self.core.frontier.asked(step, weakest, order, &mut tasks);
@@ -280,7 +280,7 @@ impl State {
         self.core.is_forgotten(task) || self.core.part(task).is_done
     }
 
-    /// Forgets what has finished.
+    /// Forgets finished tasks, and releases memory that no task can use any more.
     pub(super) fn settle(&mut self) {
         let unfinished = self.core.forget(|part| part.is_done);
         self.space.settle(unfinished.0);

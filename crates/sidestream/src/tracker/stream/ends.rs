@@ -1,4 +1,5 @@
-//! The end of a shared stream, for which the driver is asked, and of a stream that is destroyed.
+//! The end of a shared stream, which only a query of the driver can tell, and the end of a stream that is being
+//! destroyed.
 
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use crate::error::Result;
 use crate::op::{Kind, OpId};
 
 impl Stream {
-    /// Asks the driver about the stream itself, including work that other code has put into it. An event recorded for
-    /// the query would not be complete right away: a caller that polls would never get `true`.
+    /// Queries the stream itself in the driver, which includes work that other code has put into it. An event recorded
+    /// for the query would not be complete right away: a caller that polls would never get `true`.
     ///
     /// # Errors
     /// Any error that the back end returns.
@@ -23,7 +24,7 @@ impl Stream {
             stream: self.core.id,
             done,
         };
-        // Work that another thread submits during the query is not known to be complete.
+        // Read before the query: work that another thread submits during the query is not known to be complete.
         let point = self.core.end();
         let asked = |thread: &mut Thread| plain(thread.id, kind(false), &mut None, at);
         let op = as_thread(runtime, asked);
@@ -34,8 +35,8 @@ impl Stream {
         Ok(done)
     }
 
-    /// Records the end of a stream that is being destroyed, so that another stream can continue its chain. Every
-    /// chain makes every clock longer.
+    /// Records the end of a stream that is being destroyed, so that another stream can continue its chain: a new chain
+    /// would make every clock longer.
     ///
     /// # Errors
     /// Any error that the back end returns, or that the stream is being captured: then its chain is not continued.

@@ -18,7 +18,7 @@ pub(super) struct Held<'a> {
     places: Vec<u32>,
 }
 
-/// Up to this many touches are searched.
+/// Maximum number of touches for a linear search.
 const FEW: usize = 8;
 
 impl Default for Held<'_> {
@@ -89,7 +89,8 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Locks the block unless the previous one was the same: equal blocks are adjacent.
+    /// Locks the block unless the previous touch was of the same block: in the sorted list, touches of one block are
+    /// adjacent.
     #[inline]
     fn add_once(&mut self, block: &'a Block) {
         let is_held = |&(last, _): &(*const Block, _)| std::ptr::eq(last, block);
@@ -98,7 +99,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Returns the index of the state of the block of this touch.
+    /// Returns the index in `states` of the block of this touch.
     #[inline]
     fn place(&self, number: usize, block: &Block) -> usize {
         if self.states.len() <= 2 {

@@ -6,8 +6,8 @@
 //!
 //! Every entry point has the same frame: a lost machine is refused, the calling thread is a [`Caller`],
 //! [`Stream::step`] takes the locks, the [`Step`] acts and is [closed](Step::close), and the caller leaves.
-//! [`Stream::begin`] and [`Stream::link`] put it around closures. The most frequent calls write it out: through a
-//! closure, or with its first two lines in a function, a result is moved that costs up to thirty instructions.
+//! [`Stream::begin`] and [`Stream::link`] put it around closures. The most frequent calls write it out instead: a
+//! closure, or a function for the first two steps, would move a result, which costs up to thirty instructions.
 //!
 //! [`tracker`](super::super) defines marks, links, points and epochs.
 
@@ -39,7 +39,7 @@ pub(crate) struct Call<'a> {
     pub kind: Kind,
     pub payload: Payload<'a>,
     pub touches: &'a [Touch<'a>],
-    /// Further memory that it reads.
+    /// Further memory that the call reads.
     pub sources: &'a mut [Source<'a>],
     /// A point that the call is ordered after without a wait: for a graph, its previous launch (R49).
     pub behind: Option<&'a Point>,
@@ -52,7 +52,7 @@ pub(crate) struct Call<'a> {
 pub(crate) struct Bare<'a> {
     pub kind: Kind,
     pub payload: Payload<'a>,
-    /// Whether it runs; otherwise it becomes part of a capture.
+    /// Whether the call runs; otherwise it becomes part of a capture.
     pub runs: bool,
     pub at: Place,
 }
@@ -77,7 +77,7 @@ impl Stream {
     /// if [`Call::is_awaited`] is set.
     ///
     /// # Errors
-    /// Any error that the back end returns. The call is not in the stream then; its waits may be.
+    /// Any error that the back end returns. Then the call is not in the stream, but its waits may be.
     #[track_caller]
     pub(crate) fn issue(&self, mut call: Call<'_>) -> Result<Option<Mark>> {
         let (runtime, at) = (&self.runtime, call.at);
@@ -117,7 +117,7 @@ impl Stream {
         })
     }
 
-    /// Makes the stream wait for a mark, unless it is known to be ordered after it already.
+    /// Makes the stream wait for a mark, unless the stream is already known to be ordered after it.
     #[track_caller]
     pub(crate) fn wait_for(&self, mark: &Mark, at: Place) -> Result<()> {
         self.begin(at, |step| step.order_after(mark))
@@ -345,7 +345,7 @@ impl Stream {
     }
 
     /// Runs an action under the locks, for a call that touches no memory, as the calling thread.
-    // Not inlined, these two would cost some fifty more instructions, in calls of three hundred.
+    // Without inlining, `begin` and `link` would cost some fifty more instructions, in calls of three hundred.
     #[inline(always)]
     #[track_caller]
     pub(super) fn begin<R>(
@@ -437,13 +437,13 @@ impl Step<'_> {
                     mode,
                 });
             }
-            // Ids of buffers are log records of their own; the op's number is taken after them.
+            // Naming the buffers may add records to the log; the op takes its number after them.
             op.id = pen.next_op();
         }
         let payload = std::mem::replace(&mut call.payload, Payload::None);
         // SAFETY: the payload names the memory of `touches` and `sources`, at the ranges that were borrowed. The call
-        // is ordered after all conflicting uses, and is noted itself: the memory gets no other owner before the call
-        // is complete (I11, I14). Without tracking the caller promised this when the device was opened.
+        // is ordered after all conflicting uses, and is itself noted as a use: the memory gets no other owner before
+        // the call is complete (I11, I14). Without tracking the caller promised this when the device was opened.
         let submitted = unsafe { runtime.backend.submit(&op, payload) };
         let submitted = runtime.seen(submitted);
         self.state.is_marked = false;
@@ -479,7 +479,7 @@ impl Step<'_> {
             for (number, touch) in others.iter().enumerate() {
                 held.note(number, touch, mark.clone(), is_in_the_stream);
             }
-            // Saves a reference count if the caller did not ask for the mark.
+            // Without a request for the mark, its reference count is not incremented.
             if !call.is_awaited {
                 held.note(others.len(), last, mark, is_in_the_stream);
                 return submitted.map(|()| None);
@@ -526,7 +526,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Waits without first asking whether the mark is complete: a wait for a completed mark costs 0.13 µs and delays
+    /// The stream waits even if the mark may be complete already: a wait for a completed mark costs 0.13 µs and delays
     /// nothing, a query that returns `true` costs up to 1.4 µs, and one that returns `false` gains nothing (H200).
     #[inline(never)]
     fn wait_unless_known(&mut self, mark: &Mark) -> Result<()> {
@@ -558,7 +558,7 @@ impl Step<'_> {
     fn wait(&mut self, mark: &Mark) -> Result<()> {
         match mark {
             Mark::Recorded(recorded) => self.wait_event(recorded),
-            // An event after all work that the stream has been given by now.
+            // An event after all work that was submitted to that stream so far.
             Mark::Stream(mark) => {
                 let runtime = &self.stream.runtime;
                 let (thread, pen) = (self.thread.id, &mut self.pen);
@@ -578,7 +578,8 @@ impl Step<'_> {
     }
 
     /// Runs a call that touches no memory: the stream is then ordered after all that the thread knows to be complete,
-    /// unless the call is refused. If the stream knew all of that already, a refused call counts as an ordinary step.
+    /// unless the call is refused. If the stream was already ordered after all of that, a refused call counts as an
+    /// ordinary step.
     #[inline]
     fn learning(&mut self, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let (clock, thread) = (&mut self.state.clock, &self.thread.clock);
@@ -612,7 +613,7 @@ impl Step<'_> {
         self.learning(Step::record)
     }
 
-    /// Makes the stream wait for a mark, unless it is known to be ordered after it.
+    /// Makes the stream wait for a mark, unless the stream is known to be ordered after it.
     #[inline]
     fn order_after(&mut self, mark: &Mark) -> Result<()> {
         if self.knows(mark.epoch()) {
@@ -675,7 +676,7 @@ impl Step<'_> {
         Ok(mark.event.id)
     }
 
-    /// Makes the stream wait for the thread's link, unless it is known to be ordered after it.
+    /// Makes the stream wait for the thread's link, unless the stream is known to be ordered after it.
     #[inline]
     fn order_after_link(&mut self, event: EventId) -> Result<()> {
         if self.knows(self.thread.link.epoch()) {
@@ -751,7 +752,7 @@ impl Step<'_> {
         let mut op = plain(self.thread.id, kind, &mut self.pen, self.at);
         if let Some(pen) = &mut self.pen {
             op.accesses = accesses(pen);
-            // Ids of buffers are log records of their own; the op's number is taken after them.
+            // Naming the buffers may add records to the log; the op takes its number after them.
             op.id = pen.next_op();
         }
         op
@@ -774,7 +775,7 @@ impl Step<'_> {
     pub(super) fn submit(&mut self, kind: Kind) -> Result<()> {
         let runtime = &self.stream.runtime;
         let op = plain(self.thread.id, kind, &mut self.pen, self.at);
-        // SAFETY: it names no memory; its stream and its event exist.
+        // SAFETY: the call names no memory; its stream and its event exist.
         let submitted = unsafe { runtime.backend.submit(&op, Payload::None) };
         runtime.seen(submitted)?;
         write(&mut self.pen, &op);

@@ -24,12 +24,11 @@ pub(crate) use issue::{Bare, Call, Source};
 
 /// A stream of a device. Clones are the same stream.
 ///
-/// It is a non-blocking stream: it is not ordered with the legacy default stream. When the last clone is dropped its
-/// submitted work still runs, and the device may return the stream for a later request with the same name and
-/// priority.
+/// The stream is non-blocking: it is not ordered with the legacy default stream. When the last clone is dropped its
+/// submitted work still runs, and the device may return the stream for a later request with the same name and priority.
 #[derive(Clone)]
 pub struct Stream {
-    // Dropped before the runtime: it has marks, as an `Event` does.
+    // Dropped before the runtime, because the core has marks, as an `Event` does.
     pub(crate) core: Arc<Core>,
     pub(crate) runtime: Arc<Runtime>,
 }
@@ -147,12 +146,11 @@ impl Streams {
         };
         // A stream that other code captures is not idle.
         for core in (unused.into_iter()).filter(|core| core.refuse_captured(runtime).is_ok()) {
-            // Another thread may have taken it meanwhile: then it has three references.
+            // Another thread may have taken the stream meanwhile: then it has three references.
             let last = core.state.lock().end();
             let is_over = match last {
                 Some(mark) if !core.is_shared() => runtime.query(&mark, at)?,
-                // The stream was never used, or it ends with a wait or possibly with work of other code: then a mark
-                // is made for the query.
+                // The stream was never used, or it ends with a wait or possibly with work of other code.
                 _ => {
                     let runtime = Arc::clone(runtime);
                     let core = Arc::clone(&core);
@@ -204,7 +202,7 @@ pub(crate) fn is_priority(runtime: &Runtime, device: DeviceId, priority: i32) ->
     Err(Error::Invalid {
         call: "stream",
         why: format!(
-            "priority {priority} is outside of {most_urgent} (most urgent) to {least_urgent}"
+            "priority {priority} is not in the range {most_urgent} (most urgent) to {least_urgent}"
         ),
     })
 }

@@ -61,7 +61,7 @@ impl World {
                 let Line { stream, .. } = self.stream(stream);
                 let given = caught(|| stream.host_func(Fuse, |_| ()));
                 if let Some(pending) = given.and_then(|given| self.issued(given)) {
-                    // It is dropped on a thread of the runtime.
+                    // The `Fuse` is dropped on a thread of the runtime.
                     drop(pending);
                 }
             }

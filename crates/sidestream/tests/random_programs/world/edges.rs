@@ -1,4 +1,4 @@
-//! Other code beside the safe API: it uses and captures streams of the program.
+//! Other code outside the safe API: it uses and captures streams of the program.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,13 +18,13 @@ use super::super::reference;
 use super::values::clone_at;
 use super::{GRID, Line, Slot, World};
 
-/// A stream that code beside the safe API uses.
+/// A stream that code outside the safe API uses.
 pub(super) struct Other {
     stream: explicit::Stream,
     /// The stream in the safe API, if it is one of its streams.
     safe: Option<Stream>,
     device: Device,
-    /// Its id for other code; none if other code does not know it.
+    /// Id of the stream for other code; none if other code does not know the stream.
     id: Option<StreamId>,
     is_legacy: bool,
     /// Locked before everything else of the world.
@@ -34,7 +34,7 @@ pub(super) struct Other {
 /// An open capture.
 struct Open {
     by: By,
-    /// The thread in which it must end, if the program began it.
+    /// The thread in which the capture must end, if the program began it.
     thread: usize,
     out: DeviceMemory,
     expected: [u8; OUT],

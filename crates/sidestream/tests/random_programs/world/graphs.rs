@@ -58,7 +58,7 @@ impl World {
             }
             (GraphAct::Build, stage @ Some(Stage::Draft(..))) => {
                 if let Some(Stage::Draft(nodes, holds)) = stage.take() {
-                    // Its memory is dropped if building fails.
+                    // The memory of the graph is dropped if building fails.
                     let graph = self.tried(nodes.build());
                     *stage = graph.map(|graph| Stage::Built(graph, holds));
                 }
@@ -153,7 +153,7 @@ impl World {
             GraphAct::Pinned(which) => {
                 if let Some((key, model)) = nth(&holds.pinned, which) {
                     match graph.pinned(*key) {
-                        // A launch may be using it.
+                        // A launch may be using the memory.
                         Err(Error::Invalid { .. }) => {}
                         found => {
                             if let Some(found) = self.tried(found) {
@@ -174,7 +174,7 @@ impl World {
             GraphAct::SyncPinned(which, value) => {
                 if let Some((key, model)) = nth_mut(&mut holds.pinned, which) {
                     self.rewrite(graph.synchronize_pinned(*key), model, value);
-                    // Nothing uses it until the next launch, if nothing failed.
+                    // If nothing failed, nothing uses the memory until the next launch.
                     if self.plan.faults == 0
                         && let Err(error @ Error::Invalid { .. }) = graph.pinned_mut(*key)
                     {

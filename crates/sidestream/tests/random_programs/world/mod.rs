@@ -72,7 +72,7 @@ pub struct World {
     timed: Mutex<Vec<TimedEvent>>,
     pub flying: Mutex<Vec<Flying>>,
     pub idle: Mutex<Vec<Pinned<u32>>>,
-    /// Neither used nor dropped before the end, which for the runtime equals a forgotten value.
+    /// Values that are neither used nor dropped before the end; to the runtime they look like forgotten ones.
     pub forgotten: Mutex<Vec<Box<dyn Any + Send>>>,
     kernels: Kernels,
     pub lost: Mutex<Option<Lost>>,
@@ -81,7 +81,7 @@ pub struct World {
     accepted: AtomicU64,
     returned: Arc<AtomicU64>,
     faults: Arc<Faults>,
-    /// Streams that are used beside the safe API.
+    /// Streams that are used outside the safe API.
     others: Mutex<Vec<Arc<Other>>>,
     /// Number of captured streams.
     capturing: AtomicUsize,
@@ -90,7 +90,7 @@ pub struct World {
     recordings: Mutex<Vec<Recording<Bomb>>>,
     /// Whether a call had an effect but returned no result: the contents of the buffers are unknown.
     is_torn: AtomicBool,
-    /// Whether that was ever true.
+    /// Whether `is_torn` was ever true.
     was_torn: AtomicBool,
 }
 

@@ -21,7 +21,7 @@ impl Table {
     }
 }
 
-/// Returns how many values rows extend over.
+/// Returns the number of values that rows extend over.
 pub(super) fn needs(rows: Rows) -> usize {
     match rows.count {
         0 => 0,
@@ -29,7 +29,7 @@ pub(super) fn needs(rows: Rows) -> usize {
     }
 }
 
-/// Returns whether there is room for rows.
+/// Returns whether the rows fit into `len` values.
 pub(super) fn fits(rows: Rows, len: usize) -> bool {
     needs(rows) <= len
 }

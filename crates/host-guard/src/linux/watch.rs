@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::table;
+use super::table;
 
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 static OFF: Mutex<Option<String>> = Mutex::new(None);

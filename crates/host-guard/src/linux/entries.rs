@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::size_t;
 use parking_lot::Mutex;
 
-use crate::table;
+use super::table;
 
 /// The number of loads and unloads of libraries when their entries were last scanned.
 static LOADED: AtomicU64 = AtomicU64::new(u64::MAX);

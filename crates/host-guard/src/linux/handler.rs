@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use super::table;
+use crate::hits;
 use crate::hits::this_thread;
-use crate::{hits, table};
 
 /// Handlers of others, in the order in which they were found installed instead of ours. The first was installed
 /// before ours. An action that an entry points to is never changed or freed: the handler may be reading it.
@@ -34,10 +35,7 @@ static TRIED: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether this processor reports in a fault what kind of access it was.
-pub const IS_KNOWN: bool = cfg!(all(
-    target_os = "linux",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-));
+pub const IS_KNOWN: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
 /// The handler of another owner at an index.
 fn other(at: usize) -> Option<&'static libc::sigaction> {

@@ -57,7 +57,7 @@ static MORE_CALLS: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     slot: usize,
-    /// The use of the slot that this is: it may have been released meanwhile.
+    /// The number of this use of the slot, which may have been released meanwhile.
     turn: u32,
 }
 
@@ -73,14 +73,6 @@ pub fn page() -> usize {
         }
         page => page,
     }
-}
-
-/// The whole pages in a range; start and end are equal if there are none.
-pub fn whole_pages(start: usize, end: usize) -> (usize, usize) {
-    let page = page();
-    let first = start.div_ceil(page) * page;
-    let last = end / page * page;
-    (first, last.max(first))
 }
 
 /// The number of ranges that may be protected at once.
@@ -147,7 +139,7 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
         return None;
     }
     let _owner = OWNER.lock();
-    // What the device writes is writable by the program, and so is what is already protected.
+    // The program can write memory that the device writes, and memory that is already protected.
     let is_protected = |slot: &Slot| {
         let (from, to) = bounds(slot);
         from <= start && start < to

@@ -2,7 +2,7 @@
 //! call with `EFAULT`, or shortens it, and the C library's own `fread` bypasses a replaced `read`. So a program would
 //! read less than without a check.
 //!
-//! The functions here replace those calls ([`crate::entries`] redirects to them). They open the pages before the
+//! The functions here replace those calls ([`super::entries`] redirects to them). They open the pages before the
 //! kernel accesses them, keep them open during the call, and record the call as an access by the host. Functions that
 //! are looked up by name are redirected as well, by `dlsym`. Calls that use such memory only rarely are not prepared:
 //! one that fails with `EFAULT` is repeated with the pages open.
@@ -22,9 +22,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{FILE, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
-use crate::entries::StandIn;
-use crate::table::{self, InCall};
-use crate::{entries, handler, hits, watch};
+use super::entries::StandIn;
+use super::table::{self, InCall};
+use super::{entries, handler, watch};
+use crate::hits;
 
 /// Runs a call that uses these bytes, and records what it did: `call` returns how many bytes it used.
 fn with(

@@ -1,0 +1,57 @@
+//! Systems on which nothing is protected: the guard is written for the signals, the loader and the system calls of Linux.
+
+/// A protected range, of which there are none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Piece {}
+
+/// The reason why nothing is protected.
+pub fn why_off() -> Option<String> {
+    Some("the page guard is for Linux; check the program there to observe them".to_owned())
+}
+
+/// Leaves everything as it is.
+pub fn begin() {}
+
+/// Leaves everything as it is.
+pub fn end() {}
+
+/// Leaves the guard off, for the reason that [`why_off`] returns.
+pub fn off(_: &str) {}
+
+/// Whether memory may be protected: never.
+pub fn is_ready() -> bool {
+    false
+}
+
+/// The unit of ranges. No page is protected, so the system's is not asked for.
+pub fn page() -> usize {
+    4096
+}
+
+/// Protects nothing.
+///
+/// # Safety
+/// As on Linux, so that callers are written for both.
+pub unsafe fn protect(_: usize, _: usize, _: bool) -> Option<Piece> {
+    None
+}
+
+/// Releases a range, of which there are none.
+pub fn release(piece: Piece) {
+    match piece {}
+}
+
+/// The address of the stand-in for a function of the C library: there are none.
+pub fn in_place_of(_: usize) -> Option<usize> {
+    None
+}
+
+/// The name of the function with the code at this address: accesses are not recorded, so none is asked for.
+pub fn function_at(_: usize) -> Option<String> {
+    None
+}
+
+/// The number of the calling thread in recorded accesses, of which there are none.
+pub fn this_thread() -> i32 {
+    0
+}
