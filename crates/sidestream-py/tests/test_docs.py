@@ -177,7 +177,7 @@ def rows_of(data: Path) -> list[dict[str, str]]:
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-#: The block by which a page shows data.
+#: The pattern of the block by which a page shows data.
 SHOWN = r"^```\{csv-table\}\n:file: (\S+)\n:header-rows: 1\n```$"
 
 

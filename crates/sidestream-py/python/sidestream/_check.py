@@ -448,7 +448,7 @@ class CheckedRun(Result):
             shown = dict.fromkeys(found.races[at]._short() for at in mend.races)
             lines = [mend._line(), *list(shown)[:_SHOWN]]
             if len(shown) > _SHOWN:
-                lines.append(f"  and {len(shown) - _SHOWN} more, which `races` and the report as JSON list")
+                lines.append(f"  and {len(shown) - _SHOWN} more, listed in `races` and in the JSON report")
             if fix := next(
                 (found.races[at].fix for at in mend.races if found.races[at].workspace is not None), None
             ):

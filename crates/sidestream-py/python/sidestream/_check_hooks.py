@@ -146,7 +146,8 @@ def _in_steps(recorder: Recorder, steps: Steps, stack: contextlib.ExitStack) -> 
             return
         steps.made += 1
         if steps.made == steps.first:
-            # Earlier work is not known and counts as complete; earlier allocations are made known.
+            # Work before the first checked step is not known and counts as complete; its memory is reported
+            # here.
             _existing(recorder)
             recorder.start()
         if steps.made == steps.last:

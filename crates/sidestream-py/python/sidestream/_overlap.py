@@ -111,7 +111,7 @@ def overlap(
         )
     if work is not None:
         options.append(
-            ("work", str(whole("work", work, 1, "the multiplications and additions for each four bytes")))
+            ("work", str(whole("work", work, 1, "the multiplications and additions per four bytes")))
         )
     for name, ms in (("kernel-ms", kernel_ms), ("upload-ms", upload_ms), ("download-ms", download_ms)):
         if ms is not None:

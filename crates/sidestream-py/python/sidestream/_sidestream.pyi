@@ -357,8 +357,8 @@ class Times:
 
 @final
 class Requests:
-    """The requests of a batcher: decides which of them wait or are refused and when a batch leaves, and
-    counts them. Times are seconds of the caller's clock.
+    """Decides which requests of a batcher wait or are refused and when a batch leaves, and counts them. Times
+    are seconds of the caller's clock.
     """
 
     def __new__(
